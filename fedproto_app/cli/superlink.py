@@ -1,0 +1,253 @@
+"""A SuperLink of the run's own: started, asked and ended by ``fedproto run``.
+
+``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
+run and that no command stops. This one lives in a temporary FLWR_HOME on a free port and ends,
+with all that it started, when its ``with`` block does. Flower's own programs do the work; nothing
+here imports Flower.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomli_w
+
+from fedproto_app.errors import FederationError
+
+_NAME = "own"  # of the connection in FLWR_HOME/config.toml
+_START_DEADLINE = 60.0  # seconds until the SuperLink must answer
+_ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_LONGEST_RAY_FOLDER = 40  # Ray's socket names add some 62 characters; the system allows 103
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Flower's word on a run: ``status`` is for example "running" or "finished:completed"."""
+
+    status: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        return self.status.startswith("finished")
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "finished:completed"
+
+
+class SuperLink:
+    """A simulating SuperLink on a free loopback port, for the length of a ``with`` block.
+
+    home: an empty folder for Flower's and Ray's files; its path also marks every process started.
+    import_path: a folder whose modules the nodes may import (a user's own data source), or None.
+    programs: the folder of flower-superlink and flwr.
+
+    Raises `FederationError` when the SuperLink does not come up, dies, or refuses a call.
+    """
+
+    def __init__(
+        self, home: Path, import_path: Path | None = None, programs: Path | None = None
+    ) -> None:
+        self._home = home
+        self._programs = programs or Path(sysconfig.get_path("scripts"))
+        self._environment = _environment(home, self._programs, import_path)
+        self._log = home / "superlink.log"
+
+    def __enter__(self) -> Self:
+        port = _free_port()
+        command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+        with self._log.open("wb") as log:
+            # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
+            self._process = self._start([*command, "--host", "127.0.0.1", "--port", str(port)], log)
+        try:
+            self._wait_until_healthy(port)
+            connection = {"address": f"127.0.0.1:{port}", "insecure": True}
+            config = {"superlink": {"default": _NAME, _NAME: connection}}
+            (self._home / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int) -> str:
+        """Hand the app at folder ``app`` over for a run; returns Flower's run id.
+
+        run_config: the run's settings, nested. nodes: simulated SuperNodes. cpus: of each.
+        """
+        config = self._home / "run-config.toml"
+        config.write_text(tomli_w.dumps(run_config), encoding="utf-8")
+        federation = f"num-supernodes={nodes} client-resources-num-cpus={cpus}"
+        options = ["--run-config", str(config), "--federation-config", federation]
+        return str(self._ask("run", str(app), _NAME, *options)["run-id"])
+
+    def status(self, run_id: str) -> RunStatus:
+        """How the run stands."""
+        (run,) = self._ask("list", _NAME, "--run-id", run_id)["runs"]
+        return RunStatus(run["status"], run["status-details"])
+
+    def follow(self, run_id: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start writing the run's log to the file ``log``; the process ends when the run does."""
+        with log.open("wb") as file:
+            return self._start(["flwr", "log", run_id, _NAME, "--stream"], file)
+
+    def check(self) -> None:
+        """Raise `FederationError` with the end of its log if the SuperLink has died."""
+        code = self._process.poll()
+        if code is not None:
+            raise FederationError(
+                f"flower-superlink ended with code {code}; its last lines:\n{tail(self._log)}"
+            )
+
+    def _start(self, command: list[str], output: Any) -> subprocess.Popen[bytes]:
+        program = self._programs / command[0]
+        try:
+            return subprocess.Popen(
+                [program, *command[1:]],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise FederationError(f"{program}: {error.strerror}; is Flower installed?") from None
+
+    def _wait_until_healthy(self, port: int) -> None:
+        deadline = time.monotonic() + _START_DEADLINE
+        while time.monotonic() < deadline:
+            self.check()
+            with (
+                suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2),
+            ):
+                return
+            time.sleep(0.1)
+        raise FederationError(
+            f"flower-superlink did not answer on port {port} within {_START_DEADLINE:.0f} s; "
+            f"its last lines:\n{tail(self._log)}"
+        )
+
+    def _ask(self, *arguments: str) -> dict[str, Any]:
+        """Flower's JSON answer to one call of ``flwr``."""
+        command = [str(self._programs / "flwr"), *arguments, "--format", "json"]
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_ANSWER_DEADLINE,
+                start_new_session=True,
+            )
+            answer: dict[str, Any] = json.loads(done.stdout)
+        except subprocess.TimeoutExpired:
+            raise FederationError(
+                f"flwr {arguments[0]} did not answer within {_ANSWER_DEADLINE:.0f} s"
+            ) from None
+        except ValueError:
+            said = " ".join(_ESCAPE.sub("", done.stderr or done.stdout).split())
+            raise FederationError(f"flwr {arguments[0]} failed: {said}") from None
+        if not answer.get("success"):
+            reason = " ".join(str(answer.get("error-message", "no reason given")).split())
+            raise FederationError(f"flwr {arguments[0]} failed: {reason}")
+        return answer
+
+    def _end(self) -> None:
+        """End everything that was started; a second Ctrl-C only shortens the grace."""
+        try:
+            self._signal_until_gone(signal.SIGTERM, _GRACE)
+        finally:
+            self._signal_until_gone(signal.SIGKILL, _GRACE)
+            self._process.wait(timeout=_GRACE)
+
+    def _signal_until_gone(self, number: signal.Signals, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        told: set[int] = set()
+        while (running := self._running()) and time.monotonic() < deadline:
+            for process in running - told:
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
+            told |= running
+            self._process.poll()  # reaps it
+            time.sleep(0.05)
+
+    def _running(self) -> set[int]:
+        """The ids of all living processes that have our FLWR_HOME in their environment.
+
+        SuperExec leaves the SuperLink's session, and Ray's daemons may outlive their parent, but
+        the environment is inherited by all. Where the system has no /proc, only the SuperLink is
+        known, and Flower's other processes end by watching their parent.
+        """
+        if not Path("/proc/self/environ").exists():
+            return {self._process.pid} if self._process.poll() is None else set()
+        mark = f"FLWR_HOME={self._home}".encode()
+        found: set[int] = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or it is another user's
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.add(int(folder.name))
+        return found
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The last ``lines`` lines of a log file, without colours; "" where there is none."""
+    if not log.exists():
+        return ""
+    text = _ESCAPE.sub("", log.read_text(encoding="utf-8", errors="replace"))
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[str, str]:
+    inherited = dict(os.environ)
+    for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no foreign cluster, no colours inside JSON
+        inherited.pop(name, None)
+    own = {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # we run in the app's environment
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leaves the GPUs visible; the app chooses
+        "PYTHONUNBUFFERED": "1",  # the log is read while it grows
+        # SuperLink and SuperExec find Flower's other programs by name.
+        "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}",
+    }
+    if len(str(home)) <= _LONGEST_RAY_FOLDER:
+        own["RAY_TMPDIR"] = str(home)
+    if import_path is not None:
+        paths = [str(import_path), *filter(None, [inherited.get("PYTHONPATH")])]
+        own["PYTHONPATH"] = os.pathsep.join(paths)
+    return inherited | own
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

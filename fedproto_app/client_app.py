@@ -1,0 +1,130 @@
+"""The ClientApp: message → node → reply. No algorithm."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from pydantic import ValidationError
+
+from fedproto_app.data.shard import Shard, load_shard
+from fedproto_app.errors import FedProtoError
+from fedproto_app.methods import make_learner
+from fedproto_app.node import Node, torch_device
+from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.store import ClientStore
+from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.wire import NodeRoster, Order, read_order, write_reply, write_roster
+
+app = ClientApp()
+
+
+@app.query("roster")
+def roster(message: Message, context: Context) -> Message:
+    """Tell the server which clients this node holds."""
+    simulated = in_simulation()
+    partitions = int(context.node_config.get("num-partitions", 0)) if simulated else 0
+    try:
+        shard, error = _shard(context), ""
+    except FedProtoError as fault:
+        shard, error = Shard({}, {}), str(fault)
+    clients = shard.windows.values()
+    answer = NodeRoster(
+        label=_label(context),
+        partitions=partitions,
+        samples={client.name: client.train_samples for client in clients},
+        groups={client.name: client.group for client in clients},
+        missing_shares={client.name: client.missing_share for client in clients},
+        refused=shard.refused,
+        error=error,
+    )
+    return write_roster(answer, to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the clients that the order names."""
+    order = read_order(message)
+    return write_reply(_node(context, order).train(order), to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the clients that the order names."""
+    order = read_order(message)
+    return write_reply(_node(context, order).evaluate(order), to=message)
+
+
+def in_simulation() -> bool:
+    """Whether this process is an actor of Flower's simulation, not a SuperNode's."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _node(context: Context, order: Order) -> Node:
+    settings = settings_from(context.run_config)
+    torch.set_num_threads(settings.threads)
+    torch.set_flush_denormal(True)  # contrastive gradients are full of them, and they are slow
+    task = ForecastingTask(settings, torch_device(settings.device))
+    store = ClientStore(_state_dir(context, settings, order))
+    return Node(settings, _shard(context), store, make_learner(settings, task))
+
+
+def _label(context: Context) -> str:
+    """The node's name, stable over restarts: its own, or its partition's number."""
+    named = context.node_config.get("node-name", context.node_config.get("partition-id", ""))
+    return str(named)
+
+
+def _state_dir(context: Context, settings: Settings, order: Order) -> Path:
+    """Where this node keeps its clients' state of this run."""
+    own = context.node_config.get("state-dir")
+    if own is None and in_simulation():
+        return Path(settings.output.dir).resolve() / order.run / "state" / _label(context)
+    root = Path(str(own)) if own else Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
+    return root.expanduser().resolve() / f"{order.run}-{order.token}"
+
+
+def _shard(context: Context) -> Shard:
+    data = _data_settings(context, settings_from(context.run_config))
+    node = context.node_config
+    partition, partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
+    if not 0 <= partition < partitions:
+        raise FedProtoError(
+            f"node config: partition-id = {partition} must lie in 0 … num-partitions - 1 = "
+            f"{partitions - 1}"
+        )
+    return _cached_shard(data.model_dump_json(by_alias=True), partition, partitions)
+
+
+@lru_cache(maxsize=64)
+def _cached_shard(data_json: str, partition: int, partitions: int) -> Shard:
+    """Shards stay in an actor's memory between the messages of a run."""
+    data = DataSettings.model_validate_json(data_json)
+    return load_shard(data, partition, partitions)
+
+
+def _data_settings(context: Context, settings: Settings) -> DataSettings:
+    """What the node reads: the run decides in a simulation, only the node in deployment."""
+    own = {
+        key.removeprefix("data-"): value
+        for key, value in context.node_config.items()
+        if key in ("data-source", "data-path")
+    }
+    if not in_simulation() and not own:
+        raise FedProtoError(
+            "node config: neither data-path nor data-source is set; a deployed node reads only "
+            "what its own --node-config names"
+        )
+    try:
+        merged = {**settings.data.model_dump(by_alias=True), "path": "", **own}
+        if in_simulation() and not own:
+            return settings.data
+        return DataSettings.model_validate(merged)
+    except ValidationError as error:
+        raise FedProtoError(f"node config: {error.errors()[0]['msg']}") from None

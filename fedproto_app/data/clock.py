@@ -1,0 +1,77 @@
+"""Time stamps become positions on one clock: the sampling step, the start, the gaps.
+
+A position is the number of whole steps since 1970-01-01 00:00. Counted from one origin, equal
+wall-clock hours have equal phase in every file and at every site, whenever its recording began.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.errors import DataError
+
+Times = NDArray[np.datetime64]
+Matrix = NDArray[np.float64]
+
+# A grid with more gaps than rows is a wrong step or a wrong year, not a few missing rows.
+LARGEST_GRID_PER_ROW = 2
+
+
+def sampling_step(times: Times) -> np.timedelta64 | None:
+    """The most common distance of neighbouring times; None for fewer than two times."""
+    if len(times) < 2:
+        return None
+    distances, counts = np.unique(np.diff(times), return_counts=True)
+    return np.timedelta64(distances[np.argmax(counts)])
+
+
+def on_the_clock(
+    times: Times, values: Matrix, step: np.timedelta64 | None, where: object
+) -> tuple[Matrix, int]:
+    """Put rows on the regular grid of their step; rows that are missing become NaN.
+
+    times: [T] strictly increasing, whole steps apart. values: [T, N].
+    step: None only if there is at most one row, which then starts at 0.
+    where: the file, for the messages.
+
+    Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
+    times that are missing, unordered, repeated, irregular or mostly gaps.
+    """
+    _require_increasing(times, where)
+    if step is None or len(times) == 0:
+        return values, 0
+    offsets = times - times[0]
+    irregular = np.flatnonzero(offsets % step)
+    if irregular.size:
+        late = int(irregular[0])
+        raise DataError(
+            f"{where}: irregular times: {_text(times[late])} lies {_text(times[late] - times[0])} "
+            f"after the first, which is no multiple of the step {_text(step)}"
+        )
+    rows = (offsets // step).astype(np.int64)
+    length = int(rows[-1]) + 1
+    if length > LARGEST_GRID_PER_ROW * len(times):
+        raise DataError(
+            f"{where}: {len(times)} rows in {length} steps of {_text(step)}: more gaps than rows"
+        )
+    grid = np.full((length, values.shape[1]), np.nan)
+    grid[rows] = values
+    origin = np.datetime64(0, "us")
+    return grid, int((times[0] - origin) // step)
+
+
+def _require_increasing(times: Times, where: object) -> None:
+    if np.isnat(times).any():
+        raise DataError(f"{where}: row {int(np.argmax(np.isnat(times))) + 1} has no time")
+    disorder = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
+    if disorder.size:
+        before, after = times[disorder[0]], times[disorder[0] + 1]
+        if before == after:
+            raise DataError(f"{where}: the time {_text(after)} comes twice")
+        raise DataError(f"{where}: times must increase, but {_text(after)} follows {_text(before)}")
+
+
+def _text(time: np.datetime64 | np.timedelta64) -> str:
+    """A time as people write it, a duration as days and hh:mm:ss."""
+    return str(time.astype("datetime64[us]" if isinstance(time, np.datetime64) else "m8[us]").item())

@@ -1,0 +1,205 @@
+"""CSV files: one with a column per client, or a folder with a file per client.
+
+Both are UTF-8 (a byte order mark is accepted), comma separated, with one header line, plain or
+gzipped. A first column named like a time, or without a name, holds ISO 8601 dates; every other
+column holds numbers, and empty, ``NA``, ``NaN`` or ``null`` where a value is missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedproto_app.data.clock import Matrix, Times, on_the_clock, sampling_step
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time"})
+SUFFIXES = (".csv", ".csv.gz")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One CSV file: the names [N] and values [T, N] of its number columns, its times [T] if any."""
+
+    path: Path
+    names: list[str]
+    values: Matrix
+    times: Times | None
+
+
+def load_wide_csv(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The clients of one file, a column each."""
+    table = read_table(Path(settings.path))
+    values, start = table.values, 0
+    if table.times is not None:
+        step = sampling_step(table.times)
+        values, start = on_the_clock(table.times, values, step, table.path)
+    for name, column in zip(table.names, values.T, strict=True):
+        yield ClientSeries(name, column, start)
+
+
+def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The clients of a folder, a file each, named by the file and in the order of the names."""
+    paths = _files(Path(settings.path))[: settings.max_clients or None]
+    tables = [_single_column(read_table(path)) for path in paths]
+    first = tables[0]
+    for table in tables:
+        if (table.times is None) != (first.times is None):
+            having, lacking = (first, table) if table.times is None else (table, first)
+            raise DataError(
+                f"{lacking.path} has no time column, but {having.path} has one: "
+                "phases can be aligned only if all files have it or none"
+            )
+    # One step for all, because all clients share one period; a file with one row cannot tell it.
+    steps = (sampling_step(table.times) for table in tables if table.times is not None)
+    step = next((step for step in steps if step is not None), None)
+    for table in tables:
+        values, start = table.values, 0
+        if table.times is not None:
+            values, start = on_the_clock(table.times, values, step, table.path)
+        yield ClientSeries(table.path.name.split(".csv")[0], values[:, 0], start)
+
+
+def read_table(path: Path) -> Table:
+    """Read one CSV file; raises `DataError` naming the file, the column and the line."""
+    import pandas as pd
+
+    text = _read_text(path).rstrip("\r\n")
+    names = _header(text, path)
+    has_time = names[0].lower() in TIME_NAMES or names[0] == ""
+    _require_named(names[1:] if has_time else names, path)
+    _require_rectangle(text, len(names), path)
+    frame = pd.read_csv(
+        io.StringIO(text),
+        header=None,
+        names=range(len(names)),
+        skiprows=1,
+        index_col=False,
+        dtype={0: str} if has_time else None,
+        skip_blank_lines=False,  # in a file of one column an empty line is a missing value
+        skipinitialspace=True,
+        low_memory=False,
+        float_precision="round_trip",
+    )
+    times = _times(frame[0], names[0], path) if has_time else None
+    if has_time:
+        frame, names = frame.drop(columns=0), names[1:]
+    return Table(path, names, _numbers(frame, names, path), times)
+
+
+def _files(folder: Path) -> list[Path]:
+    inside = folder.resolve()
+    paths = sorted(p for p in folder.iterdir() if p.name.lower().endswith(SUFFIXES))
+    paths = [path for path in paths if not path.name.startswith(".")]
+    if not paths:
+        raise DataError(f"{folder}: the folder holds no {' or '.join(SUFFIXES)} file")
+    for path in paths:
+        if not path.resolve().is_relative_to(inside):
+            raise DataError(f"{path}: a link to {path.resolve()}, outside the data folder")
+    return paths
+
+
+def _single_column(table: Table) -> Table:
+    if len(table.names) != 1:
+        raise DataError(
+            f"{table.path}: source csv-folder wants one column of values a file, found "
+            f"{len(table.names)} ({', '.join(table.names[:5])}); a column per client is source wide-csv"
+        )
+    return table
+
+
+def _read_text(path: Path) -> str:
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            return str(file.read())
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(
+            f"{path}: not UTF-8 text: byte {byte:#04x} at offset {error.start}"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _header(text: str, path: Path) -> list[str]:
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty")
+    header, *_ = text.split("\n", 1)
+    if len(text) == len(header):
+        raise DataError(f"{path}: only a header line, no values")
+    names = [name.strip() for name in next(csv.reader([header.rstrip("\r")]), [""])]
+    if len(names) == 1 and ";" in names[0]:
+        raise DataError(f"{path}: columns are separated by semicolons; commas are expected")
+    return names
+
+
+def _require_named(names: list[str], path: Path) -> None:
+    if not names:
+        raise DataError(f"{path}: a time column, but no column of values")
+    seen: set[str] = set()
+    for name in names:
+        if not name:
+            raise DataError(f"{path}: a column of values has no name in the header")
+        if name in seen:
+            raise DataError(f"{path}: two columns are named {name!r}")
+        seen.add(name)
+
+
+def _require_rectangle(text: str, columns: int, path: Path) -> None:
+    """Refuse a line with too few or too many cells, which pandas would fill or cut in silence."""
+    if '"' in text:
+        widths = (max(1, len(row)) for row in csv.reader(io.StringIO(text, newline="")))
+    else:
+        widths = (line.count(",") + 1 for line in text.split("\n"))
+    for line, width in enumerate(widths, start=1):
+        if width != columns:
+            raise DataError(f"{path}: line {line} has {width} cells, the header has {columns}")
+
+
+def _times(column: Series, name: str, path: Path) -> Times:
+    """[T] times; stamps with an offset from UTC are counted in UTC, others as they are."""
+    import pandas as pd
+
+    parsed = pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
+    if parsed.isna().any():
+        row = int(parsed.isna().to_numpy().argmax())
+        given = "nothing" if pd.isna(column.iloc[row]) else repr(column.iloc[row])
+        title = f"column {name!r}" if name else "the first column has no name, so holds times;"
+        raise DataError(
+            f"{path}: {title} line {row + 2}: expected a date such as 2014-01-31 13:00, got {given}"
+        )
+    return parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
+
+
+def _numbers(frame: DataFrame, names: list[str], path: Path) -> Matrix:
+    """[T, N] float64; refuses a cell that is no number."""
+    import pandas as pd
+
+    values = np.empty(frame.shape)
+    for position, (name, (_, column)) in enumerate(zip(names, frame.items(), strict=True)):
+        if column.dtype.kind in "iuf":
+            values[:, position] = column.to_numpy()
+            continue
+        numbers = pd.to_numeric(column.astype(str), errors="coerce")
+        text = (numbers.isna() & column.notna()).to_numpy()
+        if text.any():
+            row = int(text.argmax())
+            raise DataError(
+                f"{path}: column {name!r}, line {row + 2}: {column.iloc[row]!r} is not a number"
+            )
+        values[:, position] = numbers.to_numpy(dtype=np.float64)
+    return values

@@ -1,0 +1,106 @@
+"""HDF5 as METR-LA and PEMS-BAY are distributed: one pandas DataFrame in "fixed" format.
+
+Read with h5py from its arrays (``axis0`` column names, ``axis1`` row labels, ``block*_items`` and
+``block*_values``), not with pandas, whose reader unpickles whatever a file calls an object. In
+METR-LA a 0 often stands for a missing value; it is handed over as the 0 it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.clock import Matrix, Times, on_the_clock, sampling_step
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+
+def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The clients of the file's one DataFrame, a column each."""
+    import h5py
+
+    path = Path(settings.path)
+    try:
+        with h5py.File(path, "r") as file:
+            frame = _the_frame(file, path)
+            names = _names(frame["axis0"], path)
+            values = _values(frame, names, path)
+            times = _times(frame["axis1"], path)
+    except (OSError, KeyError) as error:
+        raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
+    start = 0
+    if times is not None:
+        values, start = on_the_clock(times, values, sampling_step(times), path)
+    for name, column in zip(names, values.T, strict=True):
+        yield ClientSeries(name, column, start)
+
+
+def _the_frame(file: Any, path: Path) -> Any:
+    """The only group of the file that holds a DataFrame; links to other files are not followed."""
+    found: list[str] = []
+    file.visititems(lambda key, item: found.append(key) if "pandas_type" in item.attrs else None)
+    if not found:
+        keys = ", ".join(file) or "nothing"
+        raise DataError(f"{path}: no pandas DataFrame in it, only {keys}")
+    if len(found) > 1:
+        raise DataError(f"{path}: one DataFrame is expected, found {', '.join(found)}")
+    frame = file[found[0]]
+    if (kind := _attribute(frame, "pandas_type")) != "frame":
+        raise DataError(
+            f"{path}: key {found[0]!r} is a pandas {kind!r}; write a DataFrame with "
+            'to_hdf(..., format="fixed")'
+        )
+    return frame
+
+
+def _names(axis: Any, path: Path) -> list[str]:
+    """The labels of an axis, bytes or integers in the file, as text."""
+    _require_plain(axis, path)
+    labels = axis[()].tolist()
+    names = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{path}: two columns are named {twice!r}")
+    return names
+
+
+def _values(frame: Any, names: list[str], path: Path) -> Matrix:
+    """[T, N] float64, gathered from the blocks, one block per dtype."""
+    values = np.full((frame["axis1"].size, len(names)), np.nan)
+    columns = {name: position for position, name in enumerate(names)}
+    for number in range(int(frame.attrs["nblocks"])):
+        items = _names(frame[f"block{number}_items"], path)
+        block = frame[f"block{number}_values"]
+        _require_plain(block, path)
+        if block.dtype.kind not in "iuf":
+            raise DataError(f"{path}: column {items[0]!r} holds {block.dtype}, not numbers")
+        if not set(items) <= set(columns) or block.shape != (len(values), len(items)):
+            raise DataError(f"{path}: {block.name} {block.shape} does not fit the DataFrame's axes")
+        values[:, [columns[item] for item in items]] = block[()]
+    return values
+
+
+def _times(axis: Any, path: Path) -> Times | None:
+    """[T] times if the rows are labelled by them (``datetime64``, nanoseconds, or with a unit)."""
+    kind = _attribute(axis, "kind")
+    if not kind.startswith("datetime64"):
+        return None
+    _require_plain(axis, path)
+    unit = kind.removeprefix("datetime64").strip("[]") or "ns"
+    stamps: NDArray[np.int64] = axis[()].astype(np.int64)
+    return stamps.astype(f"datetime64[{unit}]").astype("datetime64[us]")
+
+
+def _require_plain(array: Any, path: Path) -> None:
+    if array.dtype.hasobject:
+        raise DataError(f"{path}: {array.name} holds pickled Python objects, which are not read")
+
+
+def _attribute(item: Any, name: str) -> str:
+    value = item.attrs.get(name, "")
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,78 @@
+"""npz archives without pickled objects: one matrix ``values``, or one array per client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+
+def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The clients of an archive.
+
+    Either ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any lengths, each named
+    after its client. All begin at position 0.
+    """
+    path = Path(settings.path)
+    with _opened(path) as archive:
+        if "values" in archive.files:
+            yield from _columns(archive, path)
+            return
+        for name in archive.files:
+            yield ClientSeries(name, _numbers(archive, name, 1, path))
+
+
+def _opened(path: Path) -> NpzFile:
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile):
+        raise DataError(f"{path}: not an npz archive") from None
+    if not isinstance(archive, NpzFile):
+        raise DataError(f"{path}: a single npy array; an npz archive is expected")
+    return archive
+
+
+def _columns(archive: NpzFile, path: Path) -> Iterator[ClientSeries]:
+    if others := set(archive.files) - {"values", "names"}:
+        raise DataError(
+            f"{path}: beside 'values' only 'names' is expected, found {', '.join(sorted(others))}"
+        )
+    values = _numbers(archive, "values", 2, path)
+    if "names" in archive.files:
+        names = [str(name) for name in _array(archive, "names", path).ravel()]
+    else:
+        names = [f"client-{number:03d}" for number in range(values.shape[1])]
+    if len(names) != values.shape[1]:
+        raise DataError(f"{path}: {len(names)} names for {values.shape[1]} columns of 'values'")
+    for name, column in zip(names, values.T, strict=True):
+        yield ClientSeries(name, column)
+
+
+def _numbers(archive: NpzFile, name: str, dimensions: int, path: Path) -> NDArray[np.float64]:
+    array = _array(archive, name, path)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{path}: array {name!r} holds {array.dtype}, not numbers")
+    if array.ndim != dimensions:
+        wanted = "time steps × clients" if dimensions == 2 else "1-D, a client each"
+        raise DataError(f"{path}: array {name!r} has shape {array.shape}, expected {wanted}")
+    return array.astype(np.float64)
+
+
+def _array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
+    try:
+        return np.asarray(archive[name])
+    except ValueError:
+        raise DataError(
+            f"{path}: array {name!r} holds pickled Python objects, which are not read"
+        ) from None
+    except (OSError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path}: array {name!r} is damaged: {error}") from None

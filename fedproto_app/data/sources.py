@@ -1,0 +1,142 @@
+"""Where series come from: the one registry of data sources.
+
+A loader yields clients as its format gives them; everything that all sources owe (unique names,
+float64 without infinities, trimmed ends, the first clients and steps only) is done here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from fedproto_app.data.csv_source import load_csv_folder, load_wide_csv
+from fedproto_app.data.hdf5_source import load_hdf5
+from fedproto_app.data.npz_source import load_npz
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+Loader = Callable[[DataSettings], Iterable[ClientSeries]]
+
+FILE_SOURCES: dict[str, Loader] = {
+    "wide-csv": load_wide_csv,
+    "csv-folder": load_csv_folder,
+    "hdf5": load_hdf5,
+    "npz": load_npz,
+}
+SOURCES: dict[str, Loader] = {**FILE_SOURCES, "synthetic-traffic": load_synthetic_traffic}
+
+
+def load_series(settings: DataSettings) -> list[ClientSeries]:
+    """Every client of the source, in the source's order.
+
+    A client that is too short, constant or without any value is loaded all the same (its values
+    may be empty), so that one bad client does not cost the others. Raises `DataError` naming the
+    file or source, and the client or column, for everything that cannot be read.
+    """
+    loader, where = _loader(settings)
+    clients: dict[str, ClientSeries] = {}
+    for given in islice(loader(settings), settings.max_clients or None):
+        series = _checked(given, where)
+        if series.name in clients:
+            raise DataError(f"{where}: two clients are named {series.name!r}")
+        clients[series.name] = series
+    if not clients:
+        raise DataError(f"{where}: no client in it")
+    return _first_steps([_trimmed(series) for series in clients.values()], settings.max_steps)
+
+
+def _loader(settings: DataSettings) -> tuple[Loader, str]:
+    """The source's loader, and what to call the source in messages."""
+    if ":" in settings.source:
+        return _factory(settings.source), settings.source
+    if settings.source not in SOURCES:
+        raise DataError(
+            f"data.source = {settings.source!r}: unknown source; known are {', '.join(SOURCES)} "
+            "and package.module:factory"
+        )
+    if settings.source in FILE_SOURCES:
+        _require_path(settings)
+        return SOURCES[settings.source], settings.path
+    return SOURCES[settings.source], settings.source
+
+
+def _require_path(settings: DataSettings) -> None:
+    if not settings.path:
+        raise DataError(f"data.path is empty: source {settings.source} reads a path")
+    path = Path(settings.path)
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    if path.is_dir() != (settings.source == "csv-folder"):
+        found = "a folder" if path.is_dir() else "a file"
+        wanted = "a folder" if settings.source == "csv-folder" else "a file"
+        raise DataError(f"{path}: is {found}, but source {settings.source} reads {wanted}")
+
+
+def _factory(source: str) -> Loader:
+    """The user's function named ``package.module:factory``."""
+    module_name, _, attribute = source.partition(":")
+    try:
+        factory = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DataError(f"data.source = {source!r}: {error}") from None
+    if not callable(factory):
+        raise DataError(f"data.source = {source!r}: {attribute} is not a function")
+
+    def load(settings: DataSettings) -> Iterable[ClientSeries]:
+        clients = factory(settings)
+        if not isinstance(clients, Iterable):
+            raise DataError(
+                f"{source}: returned {type(clients).__name__}, expected an iterable of ClientSeries"
+            )
+        return clients
+
+    return load
+
+
+def _checked(series: object, where: str) -> ClientSeries:
+    """The series with float64 values of its own; refuses what no loader may hand over."""
+    if not isinstance(series, ClientSeries):
+        raise DataError(f"{where}: gave a {type(series).__name__}, expected a ClientSeries")
+    if not isinstance(series.name, str) or not series.name.strip():
+        raise DataError(f"{where}: client name {series.name!r}: expected a text that is not empty")
+    client = f"{where}: client {series.name!r}"
+    if not isinstance(series.group, str):
+        raise DataError(f"{client}: group {series.group!r}: expected a text")
+    if not isinstance(series.start, int | np.integer):
+        raise DataError(f"{client}: start {series.start!r}: expected an integer")
+    values = np.asarray(series.values)
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise DataError(f"{client}: values are {values.dtype} {values.shape}, expected numbers [T]")
+    values = values.astype(np.float64)
+    if np.isinf(values).any():
+        step = int(np.argmax(np.isinf(values)))
+        raise DataError(f"{client}: value number {step + 1} is infinite")
+    return replace(series, values=values, start=int(series.start))
+
+
+def _trimmed(series: ClientSeries) -> ClientSeries:
+    """The series from its first present value to its last."""
+    present = np.flatnonzero(np.isfinite(series.values))
+    if not present.size:
+        return replace(series, values=series.values[:0])
+    first, last = int(present[0]), int(present[-1])
+    return replace(series, values=series.values[first : last + 1], start=series.start + first)
+
+
+def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
+    """Only the values in the first so many steps of the source's clock (0 = all)."""
+    starts = [series.start for series in clients if series.values.size]
+    if steps == 0 or not starts:
+        return clients
+    end = min(starts) + steps
+    return [
+        _trimmed(replace(series, values=series.values[: max(0, end - series.start)]))
+        for series in clients
+    ]

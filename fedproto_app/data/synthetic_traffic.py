@@ -1,0 +1,182 @@
+"""The embedded data set: traffic at sites of four types, whose true groups are known.
+
+A site's traffic is its type's daily and weekly rhythm at the site's own scale, clock and growth,
+under three disturbances: slow swings and sudden bursts that sites of one type mostly share, and
+noise of the site's own. How long noise and bursts last is the type's own too, so types differ not
+only in shape but in how the next hour follows from the last ones: one model for all fits none well.
+
+Every site draws from (seed, site number) and every type from (seed, type), so a site is the same
+however many others there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.settings import DataSettings
+
+Vector = NDArray[np.float64]
+
+DAY_BEGINS = 4.0  # the social day: what happens at 2 at night still belongs to yesterday
+DECIMALS = 3  # rounded, so that the last bit of a machine's exp() does not matter
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A daily peak: when (hour), how wide (hours), how high (in units of the site's scale)."""
+
+    hour: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class SiteType:
+    """The rhythm and the temper that sites of one type share."""
+
+    name: str
+    weekdays: tuple[Peak, ...]
+    weekend: tuple[Peak, ...]
+    weekend_days: tuple[int, ...]  # 0 = Monday
+    persistence: float  # correlation of the noise from one hour to the next
+    noise: float  # relative standard deviation
+    bursts: float  # a week
+    burst_length: float  # hours until a burst has fallen to 1/e
+
+
+SITE_TYPES = (
+    SiteType(
+        "office",
+        weekdays=(Peak(10.5, 2.0, 1.0), Peak(15, 2.2, 0.9)),
+        weekend=(Peak(13, 4.0, 0.12),),
+        weekend_days=(5, 6),
+        persistence=0.6,
+        noise=0.07,
+        bursts=1.5,
+        burst_length=2.0,
+    ),
+    SiteType(
+        "residential",
+        weekdays=(Peak(7.5, 1.3, 0.4), Peak(20.5, 2.6, 1.0)),
+        weekend=(Peak(11.5, 3.2, 0.7), Peak(20, 3.0, 0.9)),
+        weekend_days=(5, 6),
+        persistence=0.92,
+        noise=0.12,
+        bursts=1.0,
+        burst_length=4.0,
+    ),
+    SiteType(
+        "nightlife",
+        weekdays=(Peak(20, 2.0, 0.35),),
+        weekend=(Peak(20, 2.0, 0.45), Peak(24, 2.0, 1.0)),
+        weekend_days=(3, 4, 5),
+        persistence=0.75,
+        noise=0.12,
+        bursts=2.0,
+        burst_length=3.0,
+    ),
+    SiteType(
+        "transport",
+        weekdays=(Peak(8, 0.9, 1.0), Peak(13, 2.5, 0.3), Peak(18, 1.2, 0.95)),
+        weekend=(Peak(14, 3.5, 0.45),),
+        weekend_days=(5, 6),
+        persistence=0.1,
+        noise=0.12,
+        bursts=3.0,
+        burst_length=0.7,
+    ),
+)
+
+
+def load_synthetic_traffic(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The sites, ``settings.period`` samples a day from a Monday midnight on; group = site type."""
+    for number in range(settings.synthetic.clients):
+        yield _site(number, settings)
+
+
+def _site(number: int, settings: DataSettings) -> ClientSeries:
+    kind = number % len(SITE_TYPES)
+    site_type, seed = SITE_TYPES[kind], settings.synthetic.seed
+    own = np.random.default_rng([seed, 1, number])
+    shared = np.random.default_rng([seed, 0, kind])
+    hours = np.arange(settings.synthetic.days * settings.period) * (24 / settings.period)
+
+    rhythm = 0.15 + _rhythm(site_type, hours + own.normal(0, 0.25))
+    growth = 1 + own.uniform(-0.1, 0.3) * hours / hours[-1]
+    swings = np.exp(_swings(hours, shared) + 0.3 * _swings(hours, own))
+    noise = np.exp(_noise(site_type, 24 / settings.period, len(hours), own))
+    traffic = rhythm * swings * noise + _bursts(site_type, hours, shared, own)
+    scale = 500 * np.exp(own.normal(0, 0.5))
+    values = np.round(scale * growth * traffic, DECIMALS)
+
+    late = _switch_on(settings.period, own)
+    _cut_gaps(values, settings.period, own)
+    name = f"{site_type.name}-{number // len(SITE_TYPES):02d}"
+    return ClientSeries(name, values[late:], start=late, group=site_type.name)
+
+
+def _rhythm(site_type: SiteType, hours: Vector) -> Vector:
+    """[T] the undisturbed day and week."""
+    social = hours - DAY_BEGINS
+    weekend = np.isin(social // 24 % 7, site_type.weekend_days)
+    of_the_day = social % 24 + DAY_BEGINS  # 4 ... 28
+    return np.where(
+        weekend, _peaks(site_type.weekend, of_the_day), _peaks(site_type.weekdays, of_the_day)
+    )
+
+
+def _peaks(peaks: tuple[Peak, ...], hour: Vector) -> Vector:
+    heights = [p.height * np.exp(-0.5 * ((hour - p.hour) / p.width) ** 2) for p in peaks]
+    return np.sum(heights, axis=0)
+
+
+def _swings(hours: Vector, rng: Generator) -> Vector:
+    """[T] log of slow ups and downs: a random walk pulled back to 0, a value a day."""
+    days = int(hours[-1] // 24) + 2
+    daily = _decaying_sums(rng.normal(0, 0.08, days), 0.7)
+    return np.interp(hours, 24.0 * np.arange(days), daily)
+
+
+def _noise(site_type: SiteType, step: float, length: int, rng: Generator) -> Vector:
+    """[T] log of the site's own noise, with the type's persistence at any step (hours)."""
+    kept = site_type.persistence**step
+    shocks = rng.normal(0, site_type.noise * np.sqrt(1 - kept**2), length)
+    return _decaying_sums(shocks, kept)
+
+
+def _decaying_sums(shocks: Vector, kept: float) -> Vector:
+    """[T] x_t = kept·x_{t-1} + shock_t."""
+    return np.array(list(accumulate(shocks, lambda level, shock: kept * level + shock)))
+
+
+def _bursts(site_type: SiteType, hours: Vector, shared: Generator, own: Generator) -> Vector:
+    """[T] bursts in units of the scale; most sites of the type feel each, more or less strongly."""
+    number = int(shared.poisson(site_type.bursts * hours[-1] / (24 * 7)))
+    begins = shared.uniform(0, hours[-1], number)
+    heights = shared.uniform(0.2, 0.8, number)
+    felt = heights * own.uniform(0.5, 1.5, number) * (own.random(number) < 0.75)
+    since = hours[:, None] - begins  # [T, bursts]
+    shape = np.where(since >= 0, np.exp(-np.abs(since) / site_type.burst_length), 0.0)
+    return shape @ felt
+
+
+def _switch_on(period: int, own: Generator) -> int:
+    """Samples by which the site goes live late; most sites are there from the start."""
+    late = int(own.integers(1, 3 * period // 2, endpoint=True))
+    return late if own.random() < 0.2 else 0
+
+
+def _cut_gaps(values: Vector, period: int, own: Generator) -> None:
+    """Lose a few stretches of 2 to 12 hours at every fourth site or so."""
+    gappy = own.random() < 0.25
+    for _ in range(int(own.integers(1, 3, endpoint=True)) if gappy else 0):
+        length = max(1, int(own.uniform(2, 12) * period / 24))
+        first = int(own.integers(0, max(1, len(values) - length)))
+        values[first : first + length] = np.nan

@@ -1,0 +1,178 @@
+"""The server's half of FUELS: divergences between prototypes and the contrast prototypes.
+
+Source: A = Liu et al., the AAAI 2025 paper, eqs. 9 and 10. It leaves open how a prototype becomes
+a distribution. Here each of its B rows does, by softmax over the d values, and the divergence of
+two clients is the Jensen-Shannon divergence of their rows, averaged over the rows, in nats.
+
+With m = (p + q) / 2, JS(p‖q) = H(m) − (H(p) + H(q)) / 2. The entropies H(p) are known once per
+client, so a pair costs one sum of m log m. Only the upper triangle is computed, tile by tile, each
+tile small enough for the caches. NumPy runs that inner loop: its float32 logarithm is three times
+as fast as torch's where there is AVX-512, and equal elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = Sequence[int] | Tensor
+
+TILE_ROWS = 16  # 16 x 32 pairs at a time measured best; smaller tiles wait for Python
+TILE_COLUMNS = 32
+TILE_VALUES = 1024  # a longer prototype is summed in pieces: float32 inside, float64 across
+
+CONTRAST_ROWS = 512  # clients per matrix product when contrast prototypes are made
+
+# The largest float32 that is not above ln 2, to which float32 would round up.
+LARGEST_DIVERGENCE = np.nextafter(np.float32(math.log(2)), np.float32(0))
+
+
+def prototype_distributions(prototypes: Tensor) -> Tensor:
+    """Every prototype row as a distribution, its softmax: [N, B, d] → [N, B, d] float64."""
+    return prototypes.softmax(-1, dtype=torch.float64)
+
+
+def pairwise_divergence(prototypes: Tensor) -> Tensor:
+    """The Jensen-Shannon divergence of every two clients' prototypes.
+
+    prototypes: [N, B, d], finite.
+    Returns [N, N] float32 in nats, 0 ... ln 2: bitwise symmetric, exactly 0 for equal prototypes,
+    within 1e-6 of a float64 computation. Runs on as many threads as torch is set to.
+    """
+    return update_divergence(None, prototypes, range(len(prototypes)))
+
+
+def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: Indices) -> Tensor:
+    """The divergences after some clients reported: A's reuse under the participation ratio α.
+
+    divergence: [M, M] of the first M clients, as it was before; None where there is none (M = 0).
+    prototypes: [N, B, d], N ≥ M, of all clients, the unchanged ones too.
+    changed: the clients whose rows and columns are computed; all from M on must be among them.
+    Returns a new [N, N] float32: bitwise what `pairwise_divergence` returns.
+    Raises ValueError if `changed` names a client that is not there or lacks a new one.
+    """
+    clients = len(prototypes)
+    known = 0 if divergence is None else len(divergence)
+    changes = np.unique(np.asarray(changed, dtype=np.int64))
+    rest = np.setdiff1d(np.arange(clients), changes)
+    if np.any((changes < 0) | (changes >= clients)) or np.any(rest >= known) or known > clients:
+        raise ValueError(
+            f"changed must lie in 0 ... {clients - 1} and hold every client from {known} on"
+        )
+    matrix = np.zeros((clients, clients), dtype=np.float32)
+    if divergence is not None:
+        matrix[:known, :known] = divergence.numpy()
+    # With the changed clients first, what is new are the top rows, from the diagonal rightwards.
+    order = np.concatenate([changes, rest])
+    halves = _scaled_halves(prototypes)[order]
+    own = _own_sums(halves)
+
+    def fill(start: int) -> None:
+        stop = min(start + TILE_ROWS, len(changes))
+        strip = _divergence_strip(halves, own, start, stop) / prototypes[0].numel()
+        strip = strip.clip(0, LARGEST_DIVERGENCE).astype(np.float32)
+        matrix[np.ix_(order[start:stop], order[start:])] = strip
+        matrix[np.ix_(order[start:], order[start:stop])] = strip.T
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(fill, range(0, len(changes), TILE_ROWS)))  # the list raises their errors
+    return torch.from_numpy(matrix)
+
+
+def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta: float) -> float:
+    """The divergence up to which another client counts as similar (A, β of eqs. 9 and 10).
+
+    divergence: [N, N], symmetric.
+    kind: "percentile" takes β (0 ... 100) as a percentile of the divergences of all pairs of two
+        different clients, linearly interpolated; "absolute" takes it as nats.
+    A single client has no pairs; its percentile is 0.
+    """
+    if kind == "absolute":
+        return beta
+    if len(divergence) < 2:
+        return 0.0
+    pairs = np.concatenate([row[n + 1 :] for n, row in enumerate(divergence.numpy())])
+    return float(np.percentile(pairs, beta, overwrite_input=True))
+
+
+def contrast_prototypes(
+    prototypes: Tensor, divergence: Tensor, beta_value: float, wanted: Indices | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The global positive and negative prototypes PR_n and NR_n of the wanted clients.
+
+    A, eqs. 9 and 10: the means over PC_n = {m : JS(R_n‖R_m) ≤ β} and over its complement NC_n.
+    A client is always in its own PC_n, as its divergence from itself is 0.
+
+    prototypes: [N, B, d]. divergence: [N, N]. beta_value: nats, ≥ 0.
+    wanted: K clients, in the order of the result; None = all.
+    Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
+    """
+    clients = range(len(prototypes)) if wanted is None else wanted
+    flat = prototypes.flatten(1)
+    positive = flat.new_empty(len(clients), flat.shape[1])
+    negative = torch.empty_like(positive)
+    has_negative = torch.empty(len(clients), dtype=torch.bool)
+    for start in range(0, len(clients), CONTRAST_ROWS):
+        block = slice(start, start + CONTRAST_ROWS)
+        similar = divergence[torch.as_tensor(clients[block])] <= beta_value  # [block, N]
+        positive[block] = _mean_of_members(similar, flat)
+        negative[block] = _mean_of_members(~similar, flat)
+        has_negative[block] = ~similar.all(dim=1)
+    shape = (len(clients), *prototypes.shape[1:])
+    return positive.reshape(shape), negative.reshape(shape), has_negative
+
+
+def _mean_of_members(members: Tensor, flat: Tensor) -> Tensor:
+    """Mean of the member rows of flat: [K, N] bool, [N, D] → [K, D]; zeros without members."""
+    return members.to(flat.dtype) @ flat / members.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _scaled_halves(prototypes: Tensor) -> NDArray[np.float32]:
+    """d·p/2 for each client's rows p: [N, B, d] → [N, B·d], so that d·m is a plain sum of two.
+
+    Scaled by d, log of a nearly uniform row is nearly 0, and the entropies, which cancel, become
+    distances from the uniform distribution: small numbers keep their digits. Nothing is exactly 0,
+    so x log x needs no special case; the smallest normal float32 changes no sum.
+    """
+    halves = prototype_distributions(prototypes).mul_(prototypes.shape[-1] / 2)
+    return halves.float().clamp_(min=torch.finfo(torch.float32).tiny).flatten(1).numpy()
+
+
+def _divergence_strip(
+    halves: NDArray[np.float32], own: NDArray[np.float64], start: int, stop: int
+) -> NDArray[np.float64]:
+    """B·d times the divergence of clients start ... stop-1 from all clients from start on."""
+    strip = np.empty((stop - start, len(halves) - start))
+    for left in range(start, len(halves), TILE_COLUMNS):
+        right = left + TILE_COLUMNS
+        means = (own[start:stop, None] + own[None, left:right]) / 2
+        mixed = _x_log_x_sums(halves[start:stop, None], halves[None, left:right])
+        strip[:, left - start : right - start] = means - mixed
+    return strip
+
+
+def _own_sums(halves: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Σ x log x of each client's own x = d·p: [N, D] → [N].
+
+    Through the same sums as a pair's, so that equal prototypes cancel to exactly 0.
+    """
+    step = TILE_ROWS * TILE_COLUMNS
+    blocks = (halves[start : start + step] for start in range(0, len(halves), step))
+    return np.concatenate([_x_log_x_sums(block, block) for block in blocks])
+
+
+def _x_log_x_sums(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Σ x log x over the last axis of x = first + second, which broadcast: [..., D] → [...]."""
+    sums = np.zeros(np.broadcast_shapes(first.shape, second.shape)[:-1])
+    for start in range(0, first.shape[-1], TILE_VALUES):
+        piece = (..., slice(start, start + TILE_VALUES))
+        x = first[piece] + second[piece]
+        sums += np.vecdot(x, np.log(x))
+    return sums

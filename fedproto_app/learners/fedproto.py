@@ -1,0 +1,56 @@
+"""FedProto (Tan et al., AAAI 2022), client half, carried over to forecasting as FUELS does.
+
+A client's prototype is its mean representation over the batches of an epoch, one row a phase of
+the period: B × d_r values. The loss adds the distance to the global prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.prototype import PeriodPrototype
+from fedproto_app.losses import prototype_distance
+from fedproto_app.tasks.forecasting import Batch
+from fedproto_app.wire import Arrays, Order
+
+
+class PrototypeContext(Context):
+    """The global prototype [B, D], if there is one yet, and the cohort's own in the making."""
+
+    def __init__(self, clients: int, global_prototype: Tensor | None) -> None:
+        self.global_prototype = global_prototype
+        self.own = PeriodPrototype(clients)
+
+    def start_epoch(self) -> None:
+        self.own.clear()
+
+
+class FedProtoLearner(Learner[PrototypeContext]):
+    """The supervised loss and the distance to the global prototype."""
+
+    def context(self, order: Order, names: Sequence[str], device: torch.device) -> PrototypeContext:
+        received = order.arrays.get("prototype")
+        known = None if received is None else torch.from_numpy(received).to(device)
+        return PrototypeContext(len(names), known)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: PrototypeContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch.inputs)
+        context.own.add(representation.detach(), batch.age)
+        terms = {
+            "prediction": self.task.loss(self.task.predict(parameters, representation), batch)
+        }
+        if context.global_prototype is not None:
+            distance = prototype_distance(representation, context.global_prototype)
+            terms["prototype"] = self.settings.fedproto.prototype_weight * distance
+        return terms
+
+    def contribution(
+        self, context: PrototypeContext, names: Sequence[str], server_round: int
+    ) -> Arrays:
+        return {"prototypes": context.own.value().cpu().numpy()}

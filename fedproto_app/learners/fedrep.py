@@ -1,0 +1,28 @@
+"""FedRep (Collins et al., ICML 2021), client half: a shared representation, a personal head.
+
+Each round the head learns with the encoder frozen, then the encoder with the head frozen; only
+the encoder is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedproto_app.learners.learner import Phase
+from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting import ForecastingTask
+
+
+class FedRepLearner(SoloLearner):
+    """Solo's loss in two phases."""
+
+    def __init__(self, settings: Settings, task: ForecastingTask) -> None:
+        super().__init__(settings, task)
+        self.shared = (task.encoder,)
+
+    def phases(self) -> Sequence[Phase]:
+        return [
+            Phase("head", (self.task.head,), self.settings.fedrep.head_epochs),
+            Phase("encoder", (self.task.encoder,), self.settings.local_epochs),
+        ]

@@ -1,0 +1,144 @@
+"""FUELS (Liu et al., AAAI 2025), client half: Algorithm 1, ClientExecute.
+
+Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
+Alignment-Based Contrastive Approach". A client trains encoder, decoder, projector and filter of
+its own with
+    L = L_pred + L_intra + ρ·L_inter                                  (eq. 5)
+and sends the mean of its projected representations, one row a phase of the period. What comes
+back is its own positive and negative prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.losses import inter_client_loss, intra_client_loss
+from fedproto_app.models.forecaster import project
+from fedproto_app.privacy import noisy
+from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting import Batch, ForecastingTask
+from fedproto_app.wire import Arrays, Order
+
+FILTER = "filter"
+
+
+class GuidedContext(Context):
+    """The cohort's global prototypes, PR and NR [K, S', B, D] and who has them [K], and its own.
+
+    S' is 1 for periodicity-aware prototypes, which guide every batch, and the common number of
+    batches for concatenated ones, where batch s is guided by its own rows.
+    """
+
+    def __init__(
+        self,
+        own: PeriodPrototype | ConcatenatedPrototype,
+        positive: Tensor | None,
+        negative: Tensor | None,
+        guided: Tensor,
+    ) -> None:
+        self.own, self.positive, self.negative, self.guided = own, positive, negative, guided
+
+    def start_epoch(self) -> None:
+        self.own.clear()
+
+
+class JSDPrototypeLearner(Learner[GuidedContext]):
+    """FUELS's three losses on a model that never leaves the node."""
+
+    def __init__(self, settings: Settings, task: ForecastingTask) -> None:
+        super().__init__(settings, task)
+        self._fuels = settings.fuels
+        self._period = settings.data.period
+        self.augmentation_low = settings.fuels.augmentation_low if settings.fuels.intra else None
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        parameters = self.task.initial_parameters(self._fuels.prototype_dim)
+        if self._fuels.intra and self._fuels.learn_filter:
+            # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
+            parameters[FILTER] = torch.ones(self._period, self._period)
+        return parameters
+
+    def context(self, order: Order, names: Sequence[str], device: torch.device) -> GuidedContext:
+        batches = 1 if self._fuels.periodicity_aware else int(order.options["prototype-batches"])
+        own = (
+            PeriodPrototype(len(names))
+            if self._fuels.periodicity_aware
+            else ConcatenatedPrototype(len(names), batches)
+        )
+        rows = {name: row for row, name in enumerate(order.guided)}
+        guided = torch.tensor([name in rows for name in names], device=device)
+        if not rows or not self._fuels.inter:
+            return GuidedContext(own, None, None, guided)
+        # A client without guidance borrows row 0, which its mask then silences.
+        take = [rows.get(name, 0) for name in names]
+
+        def received(key: str) -> Tensor:
+            chosen = torch.from_numpy(order.arrays[key][take]).to(device)
+            return chosen.view(len(names), batches, self._period, -1)
+
+        return GuidedContext(own, received("positive"), received("negative"), guided)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: GuidedContext
+    ) -> dict[str, Tensor]:
+        rows = batch.inputs.shape[1]
+        views = batch.inputs
+        if batch.augmented is not None:  # both views in one pass through the encoder
+            views = torch.cat([batch.inputs, batch.augmented], dim=1)
+        represented = self.task.represent(parameters, views)
+        projected = project(parameters, represented)
+        original = projected[:, :rows]
+        context.own.add(original.detach(), batch.age)
+
+        prediction = self.task.predict(parameters, represented[:, :rows])
+        terms = {"prediction": self.task.loss(prediction, batch)}
+        if batch.augmented is not None:
+            weight = parameters.get(FILTER, original.new_ones(len(original), rows, rows))
+            terms["intra"] = intra_client_loss(
+                original,
+                projected[:, rows:],
+                weight,
+                self._fuels.temperature,
+                self._fuels.negatives,
+            )
+        if context.positive is not None and context.negative is not None:
+            terms["inter"] = self._fuels.inter_weight * self._inter(original, batch.age, context)
+        return terms
+
+    def _inter(self, projected: Tensor, age: Tensor, context: GuidedContext) -> Tensor:
+        assert context.positive is not None
+        assert context.negative is not None
+        active, batches = len(projected), context.positive.shape[1]
+        who = torch.arange(active, device=projected.device)
+        which = torch.zeros_like(age) if batches == 1 else (batches - 1 - age).clamp(min=0)
+        guided = context.guided[:active]
+        if batches > 1:
+            guided = guided & (age < batches)  # older batches have no rows in the prototypes
+        return inter_client_loss(
+            projected,
+            context.positive[who, which],
+            context.negative[who, which],
+            guided,
+            self._fuels.temperature,
+        )
+
+    def contribution(
+        self, context: GuidedContext, names: Sequence[str], server_round: int
+    ) -> Arrays:
+        own = context.own.value().cpu()
+        sent = [
+            noisy(
+                prototype,
+                self._fuels.noise,
+                self._fuels.noise_scale,
+                torch_stream(self.settings.seed, name, server_round, "noise"),
+            )
+            for name, prototype in zip(names, own, strict=True)
+        ]
+        return {"prototypes": torch.stack(sent).numpy()}

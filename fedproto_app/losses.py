@@ -1,0 +1,92 @@
+"""The losses of FUELS and of the methods compared with it, one value per client.
+
+Sources: A = the AAAI 2025 paper, P = its preprint with appendix. Everything contrastive stays
+in log space: exp(1/0.02) = 5·10²¹ would overflow half precision and square away in float32.
+Shapes: K clients, B rows (phases of the period), D width of a representation or prototype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def prediction_loss(prediction: Tensor, target: Tensor, present: Tensor) -> Tensor:
+    """Mean squared error over the rows whose target is present (A, eq. 4): [K, B] → [K].
+
+    A client without any present target in the batch has loss 0.
+    """
+    squared = (target - prediction).square() * present
+    return squared.sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
+def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:
+    """cos of every row of first with every row of second: [K, B, D], [K, B, D] → [K, B, B]."""
+    return torch.bmm(_unit(first), _unit(second).transpose(1, 2))
+
+
+def intra_client_loss(
+    projected: Tensor, augmented: Tensor, filter_weight: Tensor, temperature: float, negatives: str
+) -> Tensor:
+    """The intra-client contrastive loss: [K, B, D], [K, B, D], filter W [K, B, B] → [K].
+
+    With SM = exp(cos/τ) and Z = ReLU(SM ⊙ W), row b's true negatives are {i : Z[b,i] > 0}, which
+    is {i : W[b,i] > 0} as SM is positive. The loss is the mean over b of
+        −log( SM[b,b] / (SM[b,b] + Σ_i N[b,i]) )
+    with N = Z for ``negatives="filtered"`` (P, eq. 6) and N = SM on the true negatives for
+    ``"similarity"`` (A, eq. 2); there W has no gradient of its own, so it gets the one that it
+    would have under P (straight through).
+    """
+    log_similarity = cosine_matrix(projected, augmented) / temperature  # log SM, [K, B, B]
+    kept = filter_weight > 0
+    # log of W where W filters nothing out; the inner where keeps log's gradient finite.
+    log_filter = torch.where(kept, filter_weight, 1.0).log()
+    if negatives == "similarity":
+        log_filter = log_filter - log_filter.detach()  # value 0, gradient 1/W
+    log_negatives = torch.where(kept, log_similarity + log_filter, -torch.inf)
+    log_positive = log_similarity.diagonal(dim1=1, dim2=2)  # log SM[b,b], [K, B]
+    everything = torch.cat([log_positive.unsqueeze(2), log_negatives], dim=2)
+    return (everything.logsumexp(dim=2) - log_positive).mean(dim=1)
+
+
+def inter_client_loss(
+    projected: Tensor, positive: Tensor, negative: Tensor, guided: Tensor, temperature: float
+) -> Tensor:
+    """The inter-client contrastive loss (A, eq. 3), each argument [K, B, D] → [K].
+
+    −log( e⁺ / (e⁺ + e⁻) ) = softplus( (cos(r', NR) − cos(r', PR)) / τ ), mean over the rows.
+    guided: [K] bool, False for a client that has no positive or no negative prototype: loss 0.
+    """
+    unit = _unit(projected)
+    toward = (unit * _unit(positive)).sum(dim=2)  # (K, B)
+    away = (unit * _unit(negative)).sum(dim=2)
+    return functional.softplus((away - toward) / temperature).mean(dim=1) * guided
+
+
+def prototype_distance(representation: Tensor, prototype: Tensor) -> Tensor:
+    """FedProto's regulariser (Tan et al. 2022, eq. 8): mean squared distance to the global one.
+
+    representation: [K, B, D]; prototype: [B, D]. Returns [K].
+    """
+    return (representation - prototype).square().mean(dim=(1, 2))
+
+
+def proximal_term(
+    parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor], proximal_mu: float
+) -> Tensor:
+    """FedProx (Li et al. 2020, eq. 2): µ/2 · ‖w − w_global‖² per client.
+
+    parameters: [K, …] each; anchor: the global model, without the client axis. Returns [K].
+    """
+    squares = [
+        (parameters[name] - value).square().flatten(start_dim=1).sum(dim=1)
+        for name, value in anchor.items()
+    ]
+    return proximal_mu / 2 * torch.stack(squares).sum(dim=0)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return functional.normalize(rows, dim=2, eps=1e-8)

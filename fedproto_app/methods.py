@@ -1,0 +1,47 @@
+"""The table of methods: what `method = "…"` selects on each side.
+
+A new method is one file in ``strategies/``, one in ``learners/``, one settings section, one row
+here. Both halves are imported when asked for, so a client process never loads server code.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting import ForecastingTask
+
+if TYPE_CHECKING:
+    from fedproto_app.federation import Federation
+    from fedproto_app.learners.learner import Learner
+    from fedproto_app.strategies.strategy import MethodStrategy
+
+# method: (server half, client half), each "module.Class" below strategies/ and learners/
+METHODS = {
+    "fuels": ("jsd_prototype.JSDPrototypeStrategy", "jsd_prototype.JSDPrototypeLearner"),
+    "solo": ("solo.SoloStrategy", "solo.SoloLearner"),
+    "fedavg": ("fedavg.FedAvgStrategy", "fedavg.FedAvgLearner"),
+    "fedprox": ("fedprox.FedProxStrategy", "fedprox.FedProxLearner"),
+    "fedrep": ("fedavg.FedAvgStrategy", "fedrep.FedRepLearner"),
+    "fedproto": ("fedproto.FedProtoStrategy", "fedproto.FedProtoLearner"),
+}
+
+
+def make_learner(settings: Settings, task: ForecastingTask) -> Learner[Any]:
+    """The client half of the method that the settings choose."""
+    learner: Learner[Any] = _load("learners", METHODS[settings.method][1])(settings, task)
+    return learner
+
+
+def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
+    """The server half of the method that the settings choose."""
+    strategy: MethodStrategy = _load("strategies", METHODS[settings.method][0])(
+        settings, federation
+    )
+    return strategy
+
+
+def _load(package: str, target: str) -> Any:
+    module, name = target.split(".")
+    return getattr(import_module(f"fedproto_app.{package}.{module}"), name)

@@ -1,0 +1,60 @@
+"""A one-layer GRU over short univariate windows, batched over clients.
+
+Every parameter has a leading client axis, [K, …]; the equations are those of `torch.nn.GRU`
+(Cho et al. 2014), gates in its order reset, update, new. Matrices are stored as [in, out], the
+transpose of torch's: so their gradients come out contiguous, which fused Adam needs to avoid a
+copy as expensive as the step itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def gru_parameters(hidden: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """One client's parameters for input size 1: U(±1/√hidden), torch's own initialisation."""
+    bound = hidden**-0.5
+    shapes = {
+        "weight_ih": (1, 3 * hidden),
+        "weight_hh": (hidden, 3 * hidden),
+        "bias_ih": (3 * hidden,),
+        "bias_hh": (3 * hidden,),
+    }
+    return {
+        name: torch.empty(shape).uniform_(-bound, bound, generator=generator)
+        for name, shape in shapes.items()
+    }
+
+
+def gru_last_hidden(parameters: Mapping[str, Tensor], prefix: str, window: Tensor) -> Tensor:
+    """The hidden state after the last value of the window.
+
+    parameters: ``<prefix>weight_ih`` [K, 1, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
+        ``bias_hh`` [K, 3H].
+    window: [K, B, T]. Returns [K, B, H].
+    """
+    weight_ih, weight_hh = parameters[prefix + "weight_ih"], parameters[prefix + "weight_hh"]
+    bias_ih = parameters[prefix + "bias_ih"].unsqueeze(1)  # [K, 1, 3H]
+    bias_hh = parameters[prefix + "bias_hh"].unsqueeze(1)
+    state: Tensor | None = None
+    for value in window.split(1, dim=2):  # (K, B, 1)
+        from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, 1) x (K, 1, 3H)
+        # The state starts at 0, so the first product is the bias alone.
+        from_state = bias_hh if state is None else torch.baddbmm(bias_hh, state, weight_hh)
+        state = _gru_cell(from_input, from_state, state)
+    assert state is not None, "a window holds at least one value"
+    return state
+
+
+def _gru_cell(from_input: Tensor, from_state: Tensor, state: Tensor | None) -> Tensor:
+    input_reset, input_update, input_new = from_input.chunk(3, dim=2)
+    state_reset, state_update, state_new = from_state.chunk(3, dim=2)
+    reset = torch.sigmoid(input_reset + state_reset)
+    update = torch.sigmoid(input_update + state_update)
+    new = torch.tanh(input_new + reset * state_new)
+    if state is None:
+        return new - update * new
+    return new + update * (state - new)

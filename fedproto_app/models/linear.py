@@ -1,0 +1,23 @@
+"""A linear layer, batched over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def linear_parameters(inputs: int, outputs: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """One client's weight [inputs, outputs] and bias [outputs]: U(±1/√inputs), as torch.nn.Linear."""
+    bound = inputs**-0.5
+    return {
+        "weight": torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator),
+        "bias": torch.empty(outputs).uniform_(-bound, bound, generator=generator),
+    }
+
+
+def linear(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """[K, B, inputs] → [K, B, outputs] with ``<prefix>weight`` [K, inputs, outputs]."""
+    bias = parameters[prefix + "bias"].unsqueeze(1)
+    return torch.baddbmm(bias, inputs, parameters[prefix + "weight"])

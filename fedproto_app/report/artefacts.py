@@ -1,0 +1,223 @@
+"""The folder a run leaves behind. Other tools read these files: their names and fields are stable.
+
+``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
+(methods with a global model), ``divergence.npz`` (FUELS); docs/artefacts.md describes each.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import numpy as np
+import tomli_w
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from fedproto_app import __version__
+from fedproto_app.errors import SettingsError
+from fedproto_app.federation import ClientResult, Federation, RoundLog
+from fedproto_app.settings import Settings
+from fedproto_app.wire import Arrays
+
+CLIENT_COLUMNS = (
+    "client", "node", "group", "samples", "missing_share", "kept_round",
+    "mse", "mae", "rmse_units", "mae_units", "validation_mse", "last_mse", "last_mae",
+)  # fmt: skip
+
+
+class RunFolder:
+    """Writes the artefacts of one run, each file whole or not at all."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.name = settings.output.name or default_name(settings)
+        self.path = Path(settings.output.dir).expanduser().resolve() / self.name
+        if (self.path / "settings.toml").exists():
+            raise SettingsError(
+                f"output.name = {self.name!r}: {self.path} already holds a run; choose another name"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        resolved = settings.model_dump(by_alias=True)
+        resolved["output"]["name"] = self.name
+        _write(self.path / "settings.toml", tomli_w.dumps(resolved).encode())
+        self._started = time.monotonic()
+
+    def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
+        """Add one line to rounds.jsonl."""
+        with (self.path / "rounds.jsonl").open("a") as rounds:
+            rounds.write(json.dumps({"round": server_round, **line}) + "\n")
+
+    def write_checkpoint(
+        self, server_round: int, model: Arrays, state: Mapping[str, NDArray[Any]], token: str
+    ) -> None:
+        """Replace ``checkpoint/``: the global model, the strategy's state, the round."""
+        folder = self.path / "checkpoint"
+        folder.mkdir(exist_ok=True)
+        if model:
+            _save_tensors(folder / "model.safetensors", model)
+        if state:
+            _save_npz(folder / "strategy.npz", state)
+        about = {"round": server_round, "token": token}
+        _write(folder / "round.json", json.dumps(about).encode())
+
+    def write_clients(self, federation: Federation) -> None:
+        """``clients.csv``: a row per client with every final metric."""
+        beside = self.path / "clients.csv.new"
+        with beside.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(CLIENT_COLUMNS)
+            for key, result in sorted(federation.results.items()):
+                member = federation.roster.members[key.node].clients
+                metrics = result.metrics
+                writer.writerow(
+                    [
+                        key.client,
+                        key.node,
+                        member.groups[key.client],
+                        member.samples[key.client],
+                        f"{member.missing_shares[key.client]:.6g}",
+                        result.kept_round,
+                        *(metrics[f"kept-{name}"] for name in ("mse", "mae")),
+                        *(metrics[f"kept-{name}"] for name in ("rmse-units", "mae-units")),
+                        metrics["kept-validation-mse"],
+                        metrics["mse"],
+                        metrics["mae"],
+                    ]
+                )
+        os.replace(beside, self.path / "clients.csv")
+
+    def write_summary(
+        self,
+        settings: Settings,
+        federation: Federation,
+        costs: Mapping[str, int],
+        rounds: int,
+        stopped: str,
+        uplink: int,
+    ) -> None:
+        """``summary.json``: the run in one object; written last, so it marks a finished run."""
+        results = federation.results
+        summary = {
+            "status": "completed",
+            "method": settings.method,
+            "dataset": settings.data.title,
+            "clients": len(results),
+            "rounds": rounds,
+            "seed": settings.seed,
+            "keep": settings.keep,
+            "stopped": stopped,
+            "mse": mean_metric(results, "kept-mse"),
+            "mae": mean_metric(results, "kept-mae"),
+            "last_mse": mean_metric(results, "mse"),
+            "last_mae": mean_metric(results, "mae"),
+            "rmse_units": mean_metric(results, "kept-rmse-units"),
+            "mae_units": mean_metric(results, "kept-mae-units"),
+            "parameters_up_per_client_round": uplink,
+            **costs,
+            "seconds": round(time.monotonic() - self._started, 3),
+            "settings_digest": settings_digest(settings),
+            "versions": {
+                "python": python_version(),
+                **{name: version(name) for name in ("flwr", "numpy")},
+                "torch": torch.__version__,
+                "fedproto-app": __version__,
+            },
+        }
+        _write(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+    def write_model(self, model: Arrays) -> None:
+        """``model/global.safetensors``, where a global model exists."""
+        if model:
+            folder = self.path / "model"
+            folder.mkdir(exist_ok=True)
+            _save_tensors(folder / "global.safetensors", model)
+
+    def write_divergence(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """``divergence.npz``: prototypes and their divergences, where the method has them."""
+        if "divergence" in state:
+            _save_npz(self.path / "divergence.npz", state)
+
+    def write_error(self, reason: str) -> None:
+        """``error.txt``: why the run stopped, in one line."""
+        _write(self.path / "error.txt", (reason + "\n").encode())
+
+
+def default_name(settings: Settings) -> str:
+    """method-dataset-seed-time."""
+    title = "".join(c if c.isalnum() or c in "._+-" else "-" for c in settings.data.title)
+    return f"{settings.method}-{title}-s{settings.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def settings_digest(settings: Settings) -> str:
+    """Equal for runs that differ in nothing but seed and output."""
+    table = settings.model_dump(exclude={"seed", "output"}, by_alias=True)
+    return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def mean_metric(results: Mapping[Any, ClientResult], name: str) -> float | None:
+    """The plain mean of a metric over the clients, None without clients."""
+    values = [results[key].metrics[name] for key in sorted(results)]
+    return float(np.mean(values)) if values else None
+
+
+def round_line(
+    log: RoundLog, results: Mapping[Any, ClientResult], seconds: Mapping[str, float], evaluated: bool
+) -> dict[str, Any]:
+    """A round as rounds.jsonl tells it; losses are plain means over the trained clients."""
+    terms = sorted({name for losses in log.losses.values() for name in losses})
+    losses = {
+        name: float(np.mean([log.losses[key].get(name, 0.0) for key in sorted(log.losses)]))
+        for name in terms
+    }
+
+    def metric(name: str) -> float | None:
+        return mean_metric(results, name) if evaluated else None
+
+    return {
+        "loss": losses,
+        "validation_mse": metric("validation-mse"),
+        "test_mse": metric("mse"),
+        "test_mae": metric("mae"),
+        "kept_test_mse": metric("kept-mse"),
+        "kept_test_mae": metric("kept-mae"),
+        "clients": len(log.losses),
+        "asked": log.asked,
+        "answered": log.answered,
+        "refused": [asdict(refusal) for refusal in log.refused],
+        "parameters_up": log.parameters_up,
+        "parameters_down": log.parameters_down,
+        "bytes_up": log.bytes_up,
+        "bytes_down": log.bytes_down,
+        "seconds": {name: round(value, 4) for name, value in seconds.items()},
+        "node_seconds": round(log.node_seconds, 4),
+    }
+
+
+def _write(path: Path, content: bytes) -> None:
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(content)
+    os.replace(beside, path)
+
+
+def _save_tensors(path: Path, tensors: Arrays) -> None:
+    beside = path.with_name(path.name + ".new")
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, beside)
+    os.replace(beside, path)
+
+
+def _save_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    beside = path.with_name(path.name + ".new")
+    with beside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    os.replace(beside, path)

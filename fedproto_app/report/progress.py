@@ -1,0 +1,131 @@
+"""What a person sees while a run goes on: its ``rounds.jsonl``, read as it grows."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+_PACE_ROUNDS = 10  # the time left follows the mean of so many last rounds
+
+
+class GrowingFile:
+    """The lines that were added to a text file since it was last asked.
+
+    A line counts once its end is written, so a half-written one waits. The file may not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self) -> list[str]:
+        """The complete lines that this object has not returned yet, without their ends."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            added = file.read()
+        complete = added[: added.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        # Not splitlines(): a progress bar's carriage return ends no line of the file.
+        return complete.decode("utf-8", errors="replace").split("\n")[:-1]
+
+
+class Progress:
+    """Shows rounds as they end: one moving bar on a terminal, a line for each elsewhere.
+
+    rounds: how many the run will have at most.
+    """
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
+        self._rounds = rounds
+        self._started = time.monotonic()
+        self._seconds: list[float] = []  # of each round so far
+        self._figures = {"loss": "", "validation MSE": "", "test MSE": ""}  # last known
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar = Bar(
+                SpinnerColumn(),
+                BarColumn(bar_width=16),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("starting Flower …", total=self._rounds)
+            self._bar.start()
+        else:
+            self._console.print("starting Flower …")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, record: dict[str, Any]) -> None:
+        """Show one round, a record of ``rounds.jsonl``."""
+        number = record["round"]
+        self._seconds.append(record["seconds"]["total"])
+        for name, value in (
+            ("loss", record["loss"]["total"]),
+            ("validation MSE", record["validation_mse"]),
+            ("test MSE", record["test_mse"]),
+        ):
+            if value is not None:  # not every round is evaluated
+                self._figures[name] = f"{value:.4f}"
+        self._complain(record)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=number, description=self._line(number))
+        else:
+            self._console.print(f"round {number}/{self._rounds}  {self._line(number)}")
+
+    def say(self, line: str) -> None:
+        """Print one line of Flower's log, above the bar if there is one."""
+        self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+    def _line(self, number: int) -> str:
+        figures = [f"{name} {value}" for name, value in self._figures.items() if value]
+        elapsed = _clock(time.monotonic() - self._started)
+        last = self._seconds[-_PACE_ROUNDS:]
+        left = _clock(sum(last) / len(last) * (self._rounds - number))
+        return "  ".join([*figures, f"{elapsed} elapsed", f"{left} left"])
+
+    def _complain(self, record: dict[str, Any]) -> None:
+        """Name the replies that this round had to do without."""
+        number = record["round"]
+        if record["answered"] < record["asked"]:
+            self._console.print(
+                f"[yellow]round {number}: {record['answered']} of {record['asked']} nodes answered"
+            )
+        for reply in record["refused"]:
+            who = escape(f"node {reply['node']}, client {reply['client']}: {reply['reason']}")
+            self._console.print(f"[yellow]round {number}: refused {who}", soft_wrap=True)
+
+
+def round_record(line: str) -> dict[str, Any]:
+    """One line of ``rounds.jsonl``."""
+    record: dict[str, Any] = json.loads(line)
+    return record
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,170 @@
+"""The artefacts of finished runs, read back, and runs that differ only in their seed as one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, TypeVar
+
+from fedproto_app.errors import FedProtoError
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: its folder, its ``summary.json`` and its settings with dotted keys."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over seeds; None where no or only one value is known."""
+
+    mean: float | None
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one dataset, method and settings, one for each seed."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def dataset(self) -> str:
+        return str(self.runs[0].summary["dataset"])
+
+    @property
+    def method(self) -> str:
+        return str(self.runs[0].summary["method"])
+
+    def spread(self, key: str) -> Spread:
+        """Of one figure of ``summary.json`` over the runs, in the figure's own units."""
+        values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
+        return Spread(
+            fmean(values) if values else None, stdev(values) if len(values) > 1 else None
+        )
+
+
+def read_run(folder: Path) -> Run:
+    """Read a finished run; raises `FedProtoError` naming the file if one cannot be used."""
+    return Run(
+        folder,
+        _read(folder / "summary.json", json.loads),
+        flat(_read(folder / "settings.toml", tomllib.loads)),
+    )
+
+
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """The records of ``rounds.jsonl``, one a round."""
+    return _read(
+        folder / "rounds.jsonl", lambda text: [json.loads(line) for line in text.splitlines()]
+    )
+
+
+def read_clients(folder: Path) -> list[dict[str, str]]:
+    """The rows of ``clients.csv``, one a client, as text."""
+    return _read(folder / "clients.csv", lambda text: list(csv.DictReader(text.splitlines())))
+
+
+def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
+    """The finished runs at or directly in the places, and the folders that hold none.
+
+    Raises `FedProtoError` if a place does not exist or nothing finished is found.
+    """
+    finished: dict[Path, None] = {}
+    without: dict[Path, None] = {}
+    for place in places:
+        if not place.is_dir():
+            raise FedProtoError(f"{place}: no such folder")
+        inside = sorted(path.parent for path in place.glob("*/summary.json"))
+        if (place / "summary.json").exists():
+            finished[place.resolve()] = None
+        elif inside:
+            finished.update((folder.resolve(), None) for folder in inside)
+            others = {path.parent for path in place.glob("*/settings.toml")} - set(inside)
+            without.update((folder, None) for folder in sorted(others))
+        else:
+            without[place] = None
+    if not finished:
+        raise FedProtoError(f"no finished run (summary.json) in {', '.join(map(str, without))}")
+    return [read_run(folder) for folder in finished], list(without)
+
+
+def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
+    """Groups by dataset, then mean MSE; and the runs that another one repeats.
+
+    Two runs with the same settings and seed are one experiment: of these the last by folder name
+    counts, since counting both would make the spread over seeds look smaller than it is.
+    """
+    by_settings: dict[tuple[str, str, str], dict[int, Run]] = defaultdict(dict)
+    repeated = []
+    for run in sorted(runs, key=lambda run: run.folder.name):
+        summary = run.summary
+        seeds = by_settings[summary["dataset"], summary["method"], summary["settings_digest"]]
+        if summary["seed"] in seeds:
+            repeated.append(seeds[summary["seed"]])
+        seeds[summary["seed"]] = run
+    groups = [
+        Group(tuple(run for _, run in sorted(seeds.items()))) for seeds in by_settings.values()
+    ]
+    return sorted(groups, key=_place), repeated
+
+
+def labels(groups: Sequence[Group]) -> list[str]:
+    """A name for each group: its method, and what sets it apart from others of that method.
+
+    Only settings in which groups of the same dataset and method differ are named, for example
+    ``fuels inter-weight=1.0`` (a method's own section goes without its name).
+    """
+    alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        alike[group.dataset, group.method].append(group)
+    names = []
+    for group in groups:
+        settings = [other.runs[0].settings for other in alike[group.dataset, group.method]]
+        keys = sorted({key for table in settings for key in table if _matters(key)})
+        differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
+        own = group.runs[0].settings
+        traits = [f"{key.removeprefix(f'{group.method}.')}={own.get(key)}" for key in differing]
+        names.append(" ".join([group.method, *traits]))
+    return names
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested table with its keys joined by dots."""
+    joined: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            joined |= flat(value, f"{prefix}{key}.")
+        else:
+            joined[prefix + key] = value
+    return joined
+
+
+def _place(group: Group) -> tuple[str, float, str]:
+    mse = group.spread("mse").mean
+    return group.dataset, float("inf") if mse is None else mse, group.method
+
+
+def _matters(key: str) -> bool:
+    return key != "seed" and not key.startswith("output.")
+
+
+def _read(path: Path, parse: Callable[[str], Parsed]) -> Parsed:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FedProtoError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise FedProtoError(f"{path}: cannot be read: {error}") from None

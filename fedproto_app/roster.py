@@ -1,0 +1,84 @@
+"""Who takes part: the clients each node declared, by the node's stable label (design rule 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.wire import NodeRoster
+
+
+class ClientKey(NamedTuple):
+    """A client's name in the federation; sorts by client name, so shards do not matter."""
+
+    client: str
+    node: str
+
+
+@dataclass
+class Member:
+    """A node: its current Flower id and its clients' train samples, groups and missing shares."""
+
+    node_id: int
+    clients: NodeRoster
+
+
+@dataclass
+class Roster:
+    """All nodes that ever answered, and which are connected now."""
+
+    members: dict[str, Member] = field(default_factory=dict)  # by label
+    connected: set[int] = field(default_factory=set)  # Flower's node ids
+
+    def admit(self, node_id: int, answer: NodeRoster) -> str:
+        """Enter a node's answer; a restarted node takes its old place. Returns its label.
+
+        Raises ValueError if another connected node goes by the same name.
+        """
+        label = answer.label or str(node_id)
+        known = self.members.get(label)
+        if known and known.node_id != node_id and known.node_id in self.connected:
+            raise ValueError(f"its name {label!r} belongs to another connected node")
+        self.members[label] = Member(node_id, answer)
+        return label
+
+    def knows(self, node_id: int) -> bool:
+        """Whether the node has been admitted under this id."""
+        return any(member.node_id == node_id for member in self.members.values())
+
+    def label_of(self, node_id: int) -> str:
+        """The label of a node id, or the id itself."""
+        for label, member in self.members.items():
+            if member.node_id == node_id:
+                return label
+        return str(node_id)
+
+    def keys(self) -> list[ClientKey]:
+        """The clients of all connected nodes, in the order of their names."""
+        return sorted(
+            ClientKey(client, label)
+            for label, member in self.members.items()
+            if member.node_id in self.connected
+            for client in member.clients.samples
+        )
+
+    def samples(self, key: ClientKey) -> int:
+        """Train samples the client declared."""
+        return self.members[key.node].clients.samples[key.client]
+
+    def group(self, key: ClientKey) -> str:
+        """The client's true group, if its source knows it."""
+        return self.members[key.node].clients.groups[key.client]
+
+
+def select(
+    keys: Sequence[ClientKey], share: float, newcomers: set[ClientKey], seed: int, server_round: int
+) -> list[ClientKey]:
+    """The clients to ask in a round: a seeded share of all (at least one), and all newcomers."""
+    wanted = max(1, math.ceil(share * len(keys) - 1e-9)) if keys else 0
+    order = numpy_stream(seed, "selection", server_round).permutation(len(keys))
+    chosen = {keys[index] for index in order[:wanted]}
+    return [key for key in keys if key in chosen or key in newcomers]

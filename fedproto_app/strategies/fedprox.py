@@ -1,0 +1,17 @@
+"""FedProx (Li et al., MLSys 2020), server half: Flower's own, over our checked FedAvg."""
+
+from __future__ import annotations
+
+from flwr.serverapp.strategy import FedProx
+
+from fedproto_app.federation import Federation
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+
+
+class FedProxStrategy(FedProx, FedAvgStrategy):
+    """Flower's FedProx puts µ into the round's config; what is next in line sends it."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        FedAvgStrategy.__init__(self, settings, federation)
+        self.proximal_mu = settings.fedprox.proximal_mu

@@ -1,0 +1,110 @@
+"""FUELS (Liu et al., AAAI 2025), server half: JSD-based aggregation (Algorithm 1, ServerExecute).
+
+The server keeps the latest prototype of every client ever heard from and the N×N matrix of their
+Jensen-Shannon divergences, of which a round recomputes only the rows of the clients that
+reported (the paper's reuse under the participation ratio α). Each client gets the mean of the
+prototypes like its own (PR_n) and of the others (NR_n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproto_app.divergence import contrast_prototypes, threshold, update_divergence
+from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.wire import ArraySpec, Order
+
+
+class JSDPrototypeStrategy(PersonalStrategy):
+    """State: client keys, prototypes [N, rows, d_p] and divergence [N, N] in the same order."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self._fuels = settings.fuels
+        self._width = settings.fuels.prototype_dim or settings.model.representation_dim
+        self._rows_of: dict[ClientKey, int] = {}
+        self._prototypes: Tensor | None = None
+        self._divergence: Tensor | None = None
+        self._threshold = 0.0
+        self._batches = 1
+        if settings.fuels.periodicity_aware:
+            self.spec = self._spec_for(1)
+
+    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+        """PR_n and NR_n (eqs. 9, 10) for those of the clients that have both."""
+        if not self._fuels.periodicity_aware:
+            self._fix_common_length()
+            order = replace(order, options={"prototype-batches": float(self._batches)})
+        known = [key for key in keys if key in self._rows_of]
+        if not known or not self._fuels.inter:
+            return order
+        assert self._prototypes is not None
+        assert self._divergence is not None
+        wanted = torch.tensor([self._rows_of[key] for key in known])
+        positive, negative, has_negative = contrast_prototypes(
+            self._prototypes, self._divergence, self._threshold, wanted
+        )
+        guided = [key.client for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
+        if not guided:
+            return order
+        arrays = {
+            "positive": positive[has_negative].numpy(),
+            "negative": negative[has_negative].numpy(),
+        }
+        return replace(order, arrays=arrays, guided=guided)
+
+    def absorb(self, answers: list[NodeReply]) -> None:
+        """Replace the reporting clients' prototypes; recompute their rows of the divergence."""
+        changed: list[int] = []
+        fresh: list[Tensor] = []
+        for answer in answers:
+            arrived = torch.from_numpy(answer.reply.arrays["prototypes"])
+            for key, prototype in zip(answer.keys(), arrived, strict=True):
+                changed.append(self._rows_of.setdefault(key, len(self._rows_of)))
+                fresh.append(prototype)
+        if not changed:
+            return
+        assert self.spec is not None
+        prototypes = torch.zeros(len(self._rows_of), *self.spec.shapes["prototypes"])
+        if self._prototypes is not None:
+            prototypes[: len(self._prototypes)] = self._prototypes
+        rows = torch.tensor(changed)
+        prototypes[rows] = torch.stack(fresh)
+        self._prototypes = prototypes
+        self._divergence = update_divergence(self._divergence, prototypes, rows)
+        self._threshold = threshold(self._divergence, self._fuels.threshold, self._fuels.beta)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """names, nodes, groups, prototypes and divergence, rows in the same order."""
+        if self._prototypes is None or self._divergence is None:
+            return {}
+        keys = list(self._rows_of)
+        return {
+            "names": np.array([key.client for key in keys]),
+            "nodes": np.array([key.node for key in keys]),
+            "groups": np.array([self.federation.roster.group(key) for key in keys]),
+            "prototypes": self._prototypes.numpy(),
+            "divergence": self._divergence.numpy(),
+        }
+
+    def _fix_common_length(self) -> None:
+        """Concatenated prototypes need equally many rows: those of the shortest client."""
+        if self.spec is None:
+            roster = self.federation.roster
+            shortest = min(roster.samples(key) for key in roster.keys())
+            self._batches = shortest // self.settings.data.period
+            self.spec = self._spec_for(self._batches)
+
+    def _spec_for(self, batches: int) -> ArraySpec:
+        shape = (batches * self.settings.data.period, self._width)
+        return ArraySpec({"prototypes": shape}, per_client=True)
+

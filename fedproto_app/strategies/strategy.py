@@ -1,0 +1,107 @@
+"""What the run asks of the server half of every method, beyond Flower's own Strategy interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from logging import INFO
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
+
+from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.wire import Arrays, ArraySpec, Order
+
+
+class MethodStrategy(Protocol):
+    """A Flower strategy that also tells what it exchanges and what it must remember.
+
+    spec: the arrays expected in a train reply, None if there are none.
+    """
+
+    spec: ArraySpec | None
+
+    def initial_arrays(self) -> Arrays:
+        """The global model before round 1, empty if the method has none."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What the server must keep besides the global model, for the checkpoint."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]: ...
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]: ...
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]: ...
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None: ...
+
+
+class PersonalStrategy(Strategy):
+    """Base of the methods whose models stay at the clients.
+
+    A client's model is final once it has trained, so it is evaluated in the same message and
+    there is no evaluation phase. Methods override `guide` (what a node gets) and `absorb` (what
+    becomes of the replies).
+    """
+
+    spec: ArraySpec | None = None
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        self.settings, self.federation = settings, federation
+
+    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+        """The order with what the method sends to these clients of one node."""
+        return order
+
+    def absorb(self, answers: list[NodeReply]) -> None:
+        """Take in the usable replies of a round."""
+
+    def initial_arrays(self) -> Arrays:
+        return {}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        evaluate = self.federation.evaluates(server_round)
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.order(keys, server_round, evaluate=evaluate)
+            return self.guide(plain, keys)
+
+        chosen = self.federation.choose(server_round, newcomers=True)
+        return self.federation.orders(chosen, order)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        self.absorb(self.federation.read(replies, self.spec))
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(self.federation.roster.keys()))

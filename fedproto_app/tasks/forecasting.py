@@ -1,0 +1,191 @@
+"""The forecasting task: what a method needs to know of windows, model and metrics.
+
+A method (a learner) asks its task for initial parameters, batches, representations, predictions
+and the supervised loss; it never sees what kind of data it trains on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedproto_app.data.windows import ClientWindows
+from fedproto_app.losses import prediction_loss
+from fedproto_app.models.forecaster import DECODER, ENCODER, decode, encode, forecaster_parameters
+from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import Settings
+
+METRICS = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training step's samples of the first k clients of a cohort.
+
+    inputs: [k, B, c + q]; augmented: the same, temporally shifted, or None if nobody asked;
+    targets, present: [k, B]; age: [k], how many batches of the client are newer than this one.
+    """
+
+    inputs: Tensor
+    augmented: Tensor | None
+    targets: Tensor
+    present: Tensor
+    age: Tensor
+
+
+@dataclass(frozen=True)
+class CohortSamples:
+    """The samples of K clients, padded to the longest client and most batches.
+
+    Clients stand in falling order of their number of batches, so the clients that still train at
+    step s are the first `active(s)` ones.
+    """
+
+    names: list[str]
+    inputs: Tensor  # [K, n, c + q]
+    targets: Tensor  # [K, n]
+    present: Tensor  # [K, n] float, 0 where the target is missing or padding
+    batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
+    batch_counts: list[int]
+    is_validation: Tensor  # [K, n] float
+    is_test: Tensor  # [K, n] float
+    std: Tensor  # [K] float64, the data's units per unit of the standardised scale
+
+    def active(self, step: int) -> int:
+        """How many clients have more than `step` batches."""
+        return sum(count > step for count in self.batch_counts)
+
+
+class ForecastingTask:
+    """One-step-ahead forecasting with FUELS's encoder and decoder."""
+
+    metrics = METRICS
+    encoder, head = ENCODER, DECODER
+
+    def __init__(self, settings: Settings, device: torch.device | None = None) -> None:
+        self._settings = settings
+        self._device = device or torch.device("cpu")
+
+    def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
+        """One client's parameters at round 0, equal for all clients of a run.
+
+        A common start keeps the clients' representation spaces comparable, which prototypes need
+        as much as averaged weights do.
+        """
+        generator = torch_stream(self._settings.seed, "initial parameters")
+        dim = self._settings.model.representation_dim
+        return forecaster_parameters(dim, generator, prototype_dim=prototype_dim)
+
+    def gather(self, clients: Sequence[ClientWindows]) -> CohortSamples:
+        """Stack the clients' samples on the device; they must come in falling batch count."""
+        counts = [len(client.batches) for client in clients]
+        assert counts == sorted(counts, reverse=True), "cohort out of order"
+        length = max(len(client.targets) for client in clients)
+        width = clients[0].inputs.shape[1]
+        size, period = len(clients), clients[0].batches.shape[1]
+        inputs = torch.zeros(size, length, width)
+        targets, present = torch.zeros(size, length), torch.zeros(size, length)
+        validation, test = torch.zeros(size, length), torch.zeros(size, length)
+        batches = torch.zeros(size, counts[0], period, dtype=torch.int64)
+        for row, client in enumerate(clients):
+            n = len(client.targets)
+            inputs[row, :n] = torch.from_numpy(client.inputs)
+            targets[row, :n] = torch.from_numpy(client.targets)
+            present[row, :n] = torch.from_numpy(client.present)
+            validation[row, client.train_end : client.validation_end] = 1
+            test[row, client.validation_end : n] = 1
+            batches[row, : counts[row]] = torch.from_numpy(client.batches)
+        to = self._device
+        return CohortSamples(
+            names=[client.name for client in clients],
+            inputs=inputs.to(to),
+            targets=targets.to(to),
+            present=present.to(to),
+            batches=batches.to(to),
+            batch_counts=counts,
+            is_validation=(validation * present).to(to),
+            is_test=(test * present).to(to),
+            std=torch.tensor([client.std for client in clients], dtype=torch.float64),
+        )
+
+    def batches(
+        self,
+        samples: CohortSamples,
+        generators: Sequence[torch.Generator],
+        augmentation_low: float | None = None,
+    ) -> Iterator[Batch]:
+        """One epoch: each client's batches in an order of its own, rows in their phase order.
+
+        augmentation_low: if given, also make the temporally shifted view (Liu et al. 2022)
+        x̂_k = a·x_k + (1 − a)·x_{k+1}, a ~ U(augmentation_low, 1) drawn per sample.
+        """
+        counts = samples.batch_counts
+        order = torch.zeros(len(counts), counts[0], dtype=torch.int64)
+        for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
+            order[row, :count] = torch.randperm(count, generator=generator)
+        keep = None
+        if augmentation_low is not None:
+            keep = torch.ones(samples.batches.shape)
+            for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
+                keep[row, :count].uniform_(augmentation_low, 1.0, generator=generator)
+            keep = keep.to(self._device)
+        age = torch.tensor(counts).unsqueeze(1) - 1 - order
+        order, age = order.to(self._device), age.to(self._device)
+        clients = torch.arange(len(counts), device=self._device).unsqueeze(1)
+        for step in range(counts[0]):
+            k = samples.active(step)
+            who = clients[:k]
+            picked = samples.batches[who[:, 0], order[:k, step]]  # (k, B) sample numbers
+            inputs = samples.inputs[who, picked]
+            augmented = None
+            if keep is not None:
+                share = keep[who[:, 0], order[:k, step]].unsqueeze(2)  # (k, B, 1)
+                augmented = share * inputs + (1 - share) * samples.inputs[who, picked + 1]
+            yield Batch(
+                inputs,
+                augmented,
+                samples.targets[who, picked],
+                samples.present[who, picked],
+                age[:k, step],
+            )
+
+    def represent(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """r: [K, B, c + q] → [K, B, d_r]."""
+        return encode(parameters, inputs, self._settings.data.close_window)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        """ŷ: [K, B, d_r] → [K, B]."""
+        return decode(parameters, representation)
+
+    def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
+        """The supervised loss (A, eq. 4), [k]."""
+        return prediction_loss(prediction, batch.targets, batch.present)
+
+    @torch.no_grad()
+    def evaluate(
+        self, parameters: Mapping[str, Tensor], samples: CohortSamples
+    ) -> dict[str, list[float]]:
+        """Validation and test errors of each client, `METRICS` each a list over the clients.
+
+        MSE and MAE on the standardised scale, RMSE and MAE also in the data's units.
+        """
+        first = int(samples.is_validation.argmax(dim=1).min())  # no train sample is needed here
+        prediction = self.predict(parameters, self.represent(parameters, samples.inputs[:, first:]))
+        error = (prediction - samples.targets[:, first:]).double()
+        validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
+
+        def mean(values: Tensor, mask: Tensor) -> Tensor:
+            return ((values * mask).sum(dim=1) / mask.sum(dim=1)).cpu()
+
+        mse, mae = mean(error.square(), test), mean(error.abs(), test)
+        values = (
+            mean(error.square(), validation),
+            mse,
+            mae,
+            mse.sqrt() * samples.std,
+            mae * samples.std,
+        )
+        return {name: value.tolist() for name, value in zip(METRICS, values, strict=True)}
