@@ -104,7 +104,7 @@ class Federation:
                     f"nodes.start-deadline = {nodes.start_deadline:g} s"
                 )
             time.sleep(0.2)
-        if not self.roster.keys():
+        if not self.roster.clients():
             reasons = sorted({refusal.reason for refusal in self.log.refused})
             raise FederationError(
                 "no node has a client that can train: " + ("; ".join(reasons) or "no data")
@@ -146,7 +146,7 @@ class Federation:
 
     def choose(self, server_round: int, *, newcomers: bool) -> list[ClientKey]:
         """The clients to train this round; `newcomers`: with all that have never reported."""
-        keys = self.roster.keys()
+        keys = self.roster.clients()
         unheard = set(keys) - self.trained if newcomers else set[ClientKey]()
         settings = self.settings
         return select(keys, settings.participation, unheard, settings.seed, server_round)

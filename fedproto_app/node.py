@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Node:
     """The clients of one shard, and the learner that trains them."""
 
     def __init__(
-        self, settings: Settings, shard: Shard, store: ClientStore, learner: Learner
+        self, settings: Settings, shard: Shard, store: ClientStore, learner: Learner[Any]
     ) -> None:
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._device = torch_device(settings.device)
@@ -38,14 +39,14 @@ class Node:
         result = _Gathered()
         mean = _SampleWeightedMean()
         for windows in self._cohorts(order.clients):
-            cohort = self._load(windows, order)
+            cohort = self._load(windows, order, upto=order.server_round - 1)
             context = self._learner.context(order, cohort.names, self._device)
             losses = train_cohort(
                 self._learner, cohort, context, self._settings, order.server_round
             )
             healthy = _finite_rows(cohort.parameters)
             rows = [row for row, ok in enumerate(healthy) if ok]
-            self._save(cohort, rows)
+            self._save(cohort, rows, order.server_round)
             mean.add(cohort, rows, self._learner)
             sent = self._learner.contribution(context, cohort.names, order.server_round)
             result.add_training(cohort, rows, losses, sent)
@@ -60,9 +61,9 @@ class Node:
         result = _Gathered()
         received = {name: torch.from_numpy(array) for name, array in order.arrays.items()}
         if received:
-            self._store.write_shared(flatten({_PARAMETERS: received}))
+            self._store.write_shared(order.server_round, flatten({_PARAMETERS: received}))
         for windows in self._cohorts(order.clients):
-            cohort = self._load(windows, order)
+            cohort = self._load(windows, order, upto=order.server_round)
             rows = list(range(len(windows)))
             result.add_clients(cohort, rows)
             self._evaluate(cohort, rows, order.server_round, result)
@@ -75,10 +76,11 @@ class Node:
         for first in range(0, len(windows), self._settings.cohort_size):
             yield windows[first : first + self._settings.cohort_size]
 
-    def _load(self, windows: Sequence[ClientWindows], order: Order) -> Cohort:
+    def _load(self, windows: Sequence[ClientWindows], order: Order, upto: int) -> Cohort:
+        """The clients with their state as of a round and the order's shared parameters."""
         initial = self._learner.initial_parameters()
         own = {n: v for n, v in initial.items() if not self._learner.is_shared(n)}
-        states = [self._store.read_state(client.name) or _new_state(own) for client in windows]
+        states = [self._store.read_state(c.name, upto) or _new_state(own) for c in windows]
         state = stacked(states, self._device) if own else {}
         parameters = {}
         for name in initial:
@@ -93,7 +95,7 @@ class Node:
         adam.steps.update({n: v.cpu() for n, v in unflatten(state, _STEPS).items()})
         return Cohort(parameters, adam, self._learner.task.gather(windows))
 
-    def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
+    def _save(self, cohort: Cohort, rows: Sequence[int], server_round: int) -> None:
         """Write the personal part of the clients in these rows; the others keep their old state."""
         own = [name for name in cohort.parameters if not self._learner.is_shared(name)]
         if not own:
@@ -106,7 +108,7 @@ class Node:
         }
         for row in rows:
             tensors = flatten({g: {n: named[n][row] for n in own} for g, named in groups.items()})
-            self._store.write_state(cohort.names[row], tensors)
+            self._store.write_state(cohort.names[row], server_round, tensors)
 
     def _evaluate(
         self, cohort: Cohort, rows: Sequence[int], server_round: int, result: _Gathered
@@ -116,12 +118,13 @@ class Node:
         for row in rows:
             client = cohort.names[row]
             now = {name: values[row] for name, values in metrics.items()}
-            record = self._store.read_record(client)
+            record = self._store.record(client)
             best = record.metrics.get("validation-mse", float("inf"))
             if self._settings.keep == "last" or now["validation-mse"] < best:
                 record = ClientRecord(server_round, now)
                 self._store.keep(client, record)
             result.add_metrics(now, record)
+        self._store.save_records()
 
 
 def torch_device(name: str) -> torch.device:
@@ -155,7 +158,7 @@ class _SampleWeightedMean:
         self._sums: dict[str, Tensor] = {}
         self._weight = 0
 
-    def add(self, cohort: Cohort, rows: Sequence[int], learner: Learner) -> None:
+    def add(self, cohort: Cohort, rows: Sequence[int], learner: Learner[Any]) -> None:
         weights = [_train_samples(cohort.samples, row) for row in rows]
         self._weight += sum(weights)
         for name, value in cohort.parameters.items():

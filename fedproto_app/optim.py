@@ -29,7 +29,10 @@ class CohortAdam:
         return cls(
             {name: torch.zeros_like(value) for name, value in parameters.items()},
             {name: torch.zeros_like(value) for name, value in parameters.items()},
-            {name: torch.zeros(len(value), dtype=torch.int64) for name, value in parameters.items()},
+            {
+                name: torch.zeros(len(value), dtype=torch.int64)
+                for name, value in parameters.items()
+            },
         )
 
     @torch.no_grad()

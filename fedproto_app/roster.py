@@ -56,7 +56,7 @@ class Roster:
                 return label
         return str(node_id)
 
-    def keys(self) -> list[ClientKey]:
+    def clients(self) -> list[ClientKey]:
         """The clients of all connected nodes, in the order of their names."""
         return sorted(
             ClientKey(client, label)

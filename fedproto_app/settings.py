@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,7 @@ CountOrZero = Annotated[int, Field(ge=0)]
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$|^$", max_length=120)]
 
 Method = Literal["fuels", "solo", "fedavg", "fedprox", "fedrep", "fedproto"]
+METHOD_NAMES: tuple[str, ...] = get_args(Method)
 
 
 def _kebab(name: str) -> str:
@@ -232,6 +233,8 @@ def _explain(fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown setting; known here: {', '.join(_known(fault['loc'][:-1]))}"
+    if fault["type"] == "model_type":
+        return f"{key} = {fault['input']!r}: must be a table of settings"
     return f"{key} = {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 
@@ -239,6 +242,7 @@ def _known(location: tuple[str | int, ...]) -> list[str]:
     section: type[BaseModel] = Settings
     for part in location:
         field = next(f for f in section.model_fields.values() if f.alias == part)
-        assert isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        assert isinstance(field.annotation, type)
+        assert issubclass(field.annotation, BaseModel)
         section = field.annotation
     return sorted(str(field.alias) for field in section.model_fields.values())

@@ -1,19 +1,23 @@
 """A node's client state on its own disk: personal parameters, Adam moments, the kept model.
 
-A folder per run and node; in it, per client, ``state.safetensors`` (written after every training),
-``kept-personal.safetensors`` and ``kept-shared.safetensors`` (the model of the round with the best
-validation error) and ``record.json`` (that round and its errors). ``shared.safetensors`` beside the
-clients is the global model last received. Every file appears whole or not at all: it is written beside its
-name and renamed. The kept model costs no copy: it is a second name (a hard link) of files that are
-never written in place.
+A folder per run and node; in it a folder per client with
+
+    state-000017.safetensors    what the client held after training in round 17
+    shared-000017.safetensors   the global model it was evaluated with (methods that average)
+
+and ``records.json``: each client's kept round, whose files are its kept model, and the errors of
+that model. Every file appears whole or not at all, and under a name of its own: the two newest
+states stay, so a damaged one costs a round and not the client, and a server that resumes at
+round r finds what the client held then.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +29,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedproto_app.errors import FedProtoError
+
+VERSIONS_KEPT = 2
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,90 +49,92 @@ class ClientStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._records_path = folder / "records.json"
+        self._records = self._read_records()
 
-    def read_state(self, client: str) -> dict[str, Tensor] | None:
-        """The client's tensors as last written, or None before its first training."""
-        return _read(self._client_dir(client) / "state.safetensors")
+    def read_state(self, client: str, upto: int) -> dict[str, Tensor] | None:
+        """The client's newest readable state of a round ≤ `upto`, None before its first."""
+        for path in _versions(self._client_dir(client), "state", newest_first=True):
+            if _round_of(path) > upto:
+                continue
+            try:
+                return load_file(path)
+            except (SafetensorError, OSError) as error:
+                _log.warning("%s is damaged (%s): the state before it is used", path, error)
+        return None
 
-    def write_state(self, client: str, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the client's tensors, atomically."""
-        _write(self._client_dir(client) / "state.safetensors", tensors)
+    def write_state(self, client: str, server_round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Add the client's state after a round; drop those nobody needs any more."""
+        folder = self._client_dir(client)
+        _write(folder / _version("state", server_round), tensors)
+        self._prune(client, "state")
 
-    def write_shared(self, tensors: Mapping[str, Tensor]) -> None:
+    def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         """Remember the global model that the clients are about to be evaluated with."""
-        _write(self._folder / "shared.safetensors", tensors)
+        _write(self._folder / _version("shared", server_round), tensors)
+        for path in list(_versions(self._folder, "shared"))[:-VERSIONS_KEPT]:
+            path.unlink()
 
-    def read_record(self, client: str) -> ClientRecord:
+    def record(self, client: str) -> ClientRecord:
         """What is known of the client's kept model."""
-        path = self._client_dir(client) / "record.json"
-        if not path.exists():
-            return ClientRecord()
-        try:
-            return ClientRecord(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise FedProtoError(f"{path}: damaged record of client {client!r}: {error}") from None
+        return self._records.get(client, ClientRecord())
 
     def keep(self, client: str, record: ClientRecord) -> None:
-        """Make the client's present state, with the shared model, its kept model."""
-        folder = self._client_dir(client)
-        _second_name(folder / "state.safetensors", folder / "kept-personal.safetensors")
-        _second_name(self._folder / "shared.safetensors", folder / "kept-shared.safetensors")
-        _replace(folder / "record.json", json.dumps(asdict(record)).encode())
+        """Make the model of the record's round the client's kept one."""
+        name = _version("shared", record.kept_round)
+        if (self._folder / name).exists():
+            _second_name(self._folder / name, self._client_dir(client) / name)
+        self._records[client] = record
+        self._prune(client, "shared")
+
+    def save_records(self) -> None:
+        """Write what `keep` noted; once a message, as replacing a file is what costs."""
+        table = {client: asdict(record) for client, record in sorted(self._records.items())}
+        beside = self._records_path.with_suffix(".new")
+        beside.write_text(json.dumps(table))
+        os.replace(beside, self._records_path)
 
     def read_kept(self, client: str) -> dict[str, Tensor] | None:
         """The kept model's tensors, personal ones over shared ones, or None if there is none."""
+        kept = self.record(client).kept_round
         folder = self._client_dir(client)
-        shared = _read(folder / "kept-shared.safetensors")
-        personal = _read(folder / "kept-personal.safetensors")
-        if shared is None and personal is None:
-            return None
-        return {**(shared or {}), **(personal or {})}
+        tensors: dict[str, Tensor] = {}
+        for kind in ("shared", "state"):
+            upto = [path for path in _versions(folder, kind) if _round_of(path) <= kept]
+            if upto:
+                tensors |= load_file(upto[-1])
+        return tensors or None
+
+    def _prune(self, client: str, kind: str) -> None:
+        """Drop all versions but the newest ones and the one that the kept model needs."""
+        paths = list(_versions(self._client_dir(client), kind))
+        kept_round = self.record(client).kept_round
+        needed = [path for path in paths if _round_of(path) <= kept_round][-1:]
+        for path in paths[:-VERSIONS_KEPT]:
+            if path not in needed:
+                path.unlink()
 
     def _client_dir(self, client: str) -> Path:
-        folder = self._folder / _file_name(client)
+        folder = self._folder / file_name(client)
         folder.mkdir(exist_ok=True)
         return folder
 
+    def _read_records(self) -> dict[str, ClientRecord]:
+        if not self._records_path.exists():
+            return {}
+        try:
+            table = json.loads(self._records_path.read_text())
+            return {client: ClientRecord(**record) for client, record in table.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FedProtoError(f"{self._records_path}: damaged client records: {error}") from None
 
-def _file_name(name: str) -> str:
+
+def file_name(name: str) -> str:
     """A file name no name can escape its folder with; long names end in their hash."""
     quoted = "c-" + quote(name, safe=" +=@,")
     if len(quoted) <= 120:
         return quoted
     return f"{quoted[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
-
-
-def _read(path: Path) -> dict[str, Tensor] | None:
-    if not path.exists():
-        return None
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise FedProtoError(f"{path}: damaged client state: {error}") from None
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    beside = path.with_suffix(".new")
-    save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, beside)
-    os.replace(beside, path)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_bytes(content)
-    os.replace(beside, path)
-
-
-def _second_name(source: Path, name: Path) -> None:
-    if not source.exists():
-        return
-    beside = name.with_suffix(".new")
-    beside.unlink(missing_ok=True)
-    try:
-        os.link(source, beside)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, beside)
-    os.replace(beside, name)
 
 
 def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -141,3 +151,31 @@ def unflatten(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
 def stacked(states: list[dict[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
     """Clients' tensors along a new leading client axis, [K, …] each, on the device."""
     return {name: torch.stack([state[name] for state in states]).to(device) for name in states[0]}
+
+
+def _version(kind: str, server_round: int) -> str:
+    return f"{kind}-{server_round:06d}.safetensors"
+
+
+def _round_of(path: Path) -> int:
+    return int(path.name.split("-")[1].split(".")[0])
+
+
+def _versions(folder: Path, kind: str, *, newest_first: bool = False) -> Iterator[Path]:
+    return iter(sorted(folder.glob(f"{kind}-*.safetensors"), reverse=newest_first))
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    beside = path.with_suffix(".new")
+    save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, beside)
+    os.replace(beside, path)
+
+
+def _second_name(source: Path, name: Path) -> None:
+    if name.exists():
+        return
+    try:
+        os.link(source, name)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(source, name.with_suffix(".new"))
+        os.replace(name.with_suffix(".new"), name)

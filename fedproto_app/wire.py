@@ -107,8 +107,10 @@ class ArraySpec:
 
 
 def _config(**values: ConfigRecordValues) -> ConfigRecord:
-    """A record of these values, "_" written "-", without empty lists: Flower cannot count those."""
-    kept = {k.replace("_", "-"): v for k, v in values.items() if not (isinstance(v, list) and not v)}
+    """A record of these values ("_" becomes "-") without empty lists: Flower cannot count those."""
+    kept = {
+        k.replace("_", "-"): v for k, v in values.items() if not (isinstance(v, list) and not v)
+    }
     return ConfigRecord(kept)
 
 

@@ -60,9 +60,7 @@ def test_divergence_agrees_with_scipy(rows: int, width: int, spread: float) -> N
     prototypes = random_prototypes(7, rows, width, spread=spread)
     result = pairwise_divergence(prototypes)
     assert result.dtype == torch.float32
-    torch.testing.assert_close(
-        result.double(), scipy_divergence(prototypes), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(result.double(), scipy_divergence(prototypes), rtol=0, atol=1e-6)
 
 
 def test_small_divergences_keep_their_digits() -> None:

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import tomli_w
@@ -87,12 +86,7 @@ class SuperLink:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int) -> str:
@@ -236,6 +230,7 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leaves the GPUs visible; the app chooses
         "PYTHONUNBUFFERED": "1",  # the log is read while it grows
+        "SPT_NOENV": "1",  # Ray's renamed processes keep the environment that marks them as ours
         # SuperLink and SuperExec find Flower's other programs by name.
         "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}",
     }

@@ -74,4 +74,4 @@ def _require_increasing(times: Times, where: object) -> None:
 
 def _text(time: np.datetime64 | np.timedelta64) -> str:
     """A time as people write it, a duration as days and hh:mm:ss."""
-    return str(time.astype("datetime64[us]" if isinstance(time, np.datetime64) else "m8[us]").item())
+    return str(time.item())  # in microseconds, these are Python's datetime and timedelta

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time"})
-SUFFIXES = (".csv", ".csv.gz")
+SUFFIX = re.compile(r"\.csv(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,22 @@ def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
         values, start = table.values, 0
         if table.times is not None:
             values, start = on_the_clock(table.times, values, step, table.path)
-        yield ClientSeries(table.path.name.split(".csv")[0], values[:, 0], start)
+        yield ClientSeries(re.sub(SUFFIX, "", table.path.name), values[:, 0], start)
 
 
 def read_table(path: Path) -> Table:
     """Read one CSV file; raises `DataError` naming the file, the column and the line."""
     import pandas as pd
 
-    text = _read_text(path).rstrip("\r\n")
+    try:
+        return _parsed(_read_text(path).rstrip("\r\n"), path)
+    except (csv.Error, pd.errors.ParserError) as error:
+        raise DataError(f"{path}: not a readable CSV file: {error}") from None
+
+
+def _parsed(text: str, path: Path) -> Table:
+    import pandas as pd
+
     names = _header(text, path)
     has_time = names[0].lower() in TIME_NAMES or names[0] == ""
     _require_named(names[1:] if has_time else names, path)
@@ -92,20 +101,22 @@ def read_table(path: Path) -> Table:
         skip_blank_lines=False,  # in a file of one column an empty line is a missing value
         skipinitialspace=True,
         low_memory=False,
-        float_precision="round_trip",
     )
-    times = _times(frame[0], names[0], path) if has_time else None
-    if has_time:
-        frame, names = frame.drop(columns=0), names[1:]
-    return Table(path, names, _numbers(frame, names, path), times)
+    if not has_time:
+        return Table(path, names, _numbers(frame, names, path), None)
+    times = _times(frame[0], names[0], path)
+    return Table(path, names[1:], _numbers(frame.drop(columns=0), names[1:], path), times)
 
 
 def _files(folder: Path) -> list[Path]:
     inside = folder.resolve()
-    paths = sorted(p for p in folder.iterdir() if p.name.lower().endswith(SUFFIXES))
-    paths = [path for path in paths if not path.name.startswith(".")]
+    paths = sorted(
+        path
+        for path in folder.iterdir()
+        if SUFFIX.search(path.name) and not path.name.startswith(".")
+    )
     if not paths:
-        raise DataError(f"{folder}: the folder holds no {' or '.join(SUFFIXES)} file")
+        raise DataError(f"{folder}: the folder holds no .csv or .csv.gz file")
     for path in paths:
         if not path.resolve().is_relative_to(inside):
             raise DataError(f"{path}: a link to {path.resolve()}, outside the data folder")
@@ -114,9 +125,10 @@ def _files(folder: Path) -> list[Path]:
 
 def _single_column(table: Table) -> Table:
     if len(table.names) != 1:
+        found = f"{len(table.names)} columns of values ({', '.join(table.names[:5])})"
         raise DataError(
-            f"{table.path}: source csv-folder wants one column of values a file, found "
-            f"{len(table.names)} ({', '.join(table.names[:5])}); a column per client is source wide-csv"
+            f"{table.path}: {found}, but source csv-folder reads one a file; "
+            "a column per client is source wide-csv"
         )
     return table
 
@@ -141,7 +153,8 @@ def _header(text: str, path: Path) -> list[str]:
     header, *_ = text.split("\n", 1)
     if len(text) == len(header):
         raise DataError(f"{path}: only a header line, no values")
-    names = [name.strip() for name in next(csv.reader([header.rstrip("\r")]), [""])]
+    cells = next(csv.reader([header.rstrip("\r")], skipinitialspace=True), [""])
+    names = [name.strip() for name in cells]
     if len(names) == 1 and ";" in names[0]:
         raise DataError(f"{path}: columns are separated by semicolons; commas are expected")
     return names
@@ -162,7 +175,10 @@ def _require_named(names: list[str], path: Path) -> None:
 def _require_rectangle(text: str, columns: int, path: Path) -> None:
     """Refuse a line with too few or too many cells, which pandas would fill or cut in silence."""
     if '"' in text:
-        widths = (max(1, len(row)) for row in csv.reader(io.StringIO(text, newline="")))
+        widths = (
+            max(1, len(row))
+            for row in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+        )
     else:
         widths = (line.count(",") + 1 for line in text.split("\n"))
     for line, width in enumerate(widths, start=1):
@@ -178,9 +194,10 @@ def _times(column: Series, name: str, path: Path) -> Times:
     if parsed.isna().any():
         row = int(parsed.isna().to_numpy().argmax())
         given = "nothing" if pd.isna(column.iloc[row]) else repr(column.iloc[row])
-        title = f"column {name!r}" if name else "the first column has no name, so holds times;"
+        title = f"column {name!r}" if name else "the first column (without a name: the times)"
         raise DataError(
-            f"{path}: {title} line {row + 2}: expected a date such as 2014-01-31 13:00, got {given}"
+            f"{path}: {title}, line {row + 2}: expected a date such as 2014-01-31 13:00, "
+            f"got {given}"
         )
     return parsed.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
 
@@ -199,7 +216,8 @@ def _numbers(frame: DataFrame, names: list[str], path: Path) -> Matrix:
         if text.any():
             row = int(text.argmax())
             raise DataError(
-                f"{path}: column {name!r}, line {row + 2}: {column.iloc[row]!r} is not a number"
+                f"{path}: column {name!r}, line {row + 2}: {str(column.iloc[row])!r} "
+                "is not a number"
             )
         values[:, position] = numbers.to_numpy(dtype=np.float64)
     return values

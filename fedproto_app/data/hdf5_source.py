@@ -7,6 +7,7 @@ METR-LA a 0 often stands for a missing value; it is handed over as the 0 it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def _the_frame(file: Any, path: Path) -> Any:
             f"{path}: key {found[0]!r} is a pandas {kind!r}; write a DataFrame with "
             'to_hdf(..., format="fixed")'
         )
+    if any("shape" in frame[axis].attrs for axis in ("axis0", "axis1")):  # pandas' sign of no items
+        raise DataError(f"{path}: the DataFrame {found[0]!r} is empty")
     return frame
 
 
@@ -77,8 +80,9 @@ def _values(frame: Any, names: list[str], path: Path) -> Matrix:
         items = _names(frame[f"block{number}_items"], path)
         block = frame[f"block{number}_values"]
         _require_plain(block, path)
-        if block.dtype.kind not in "iuf":
-            raise DataError(f"{path}: column {items[0]!r} holds {block.dtype}, not numbers")
+        kind = _attribute(block, "value_type") or str(block.dtype)  # dates are stored as integers
+        if block.dtype.kind not in "iuf" or kind.startswith(("datetime", "timedelta")):
+            raise DataError(f"{path}: column {items[0]!r} holds {kind}, not numbers")
         if not set(items) <= set(columns) or block.shape != (len(values), len(items)):
             raise DataError(f"{path}: {block.name} {block.shape} does not fit the DataFrame's axes")
         values[:, [columns[item] for item in items]] = block[()]
@@ -86,12 +90,15 @@ def _values(frame: Any, names: list[str], path: Path) -> Matrix:
 
 
 def _times(axis: Any, path: Path) -> Times | None:
-    """[T] times if the rows are labelled by them (``datetime64``, nanoseconds, or with a unit)."""
-    kind = _attribute(axis, "kind")
-    if not kind.startswith("datetime64"):
-        return None
+    """[T] times (``datetime64`` in ns, or with a unit), or None where rows are only counted."""
     _require_plain(axis, path)
-    unit = kind.removeprefix("datetime64").strip("[]") or "ns"
+    kind = _attribute(axis, "kind")
+    if kind == "integer":
+        return None
+    stamp = re.search(r"datetime64(?:\[(\w+)\])?", kind)  # in old files amid other bytes
+    if stamp is None:
+        raise DataError(f"{path}: rows are labelled by {kind!r}, expected times or integers")
+    unit = stamp[1] or "ns"
     stamps: NDArray[np.int64] = axis[()].astype(np.int64)
     return stamps.astype(f"datetime64[{unit}]").astype("datetime64[us]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
@@ -23,7 +23,7 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
     after its client. All begin at position 0.
     """
     path = Path(settings.path)
-    with _opened(path) as archive:
+    with path.open("rb") as file, _opened(file, path) as archive:
         if "values" in archive.files:
             yield from _columns(archive, path)
             return
@@ -31,9 +31,9 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
             yield ClientSeries(name, _numbers(archive, name, 1, path))
 
 
-def _opened(path: Path) -> NpzFile:
+def _opened(file: BinaryIO, path: Path) -> NpzFile:
     try:
-        archive = np.load(path, allow_pickle=False)
+        archive = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile):
         raise DataError(f"{path}: not an npz archive") from None
     if not isinstance(archive, NpzFile):

@@ -6,6 +6,7 @@ float64 without infinities, trimmed ends, the first clients and steps only) is d
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import import_module
@@ -64,6 +65,11 @@ def _loader(settings: DataSettings) -> tuple[Loader, str]:
     if settings.source in FILE_SOURCES:
         _require_path(settings)
         return SOURCES[settings.source], settings.path
+    if settings.path:
+        raise DataError(
+            f"data.path = {settings.path!r}: source {settings.source} reads no path; "
+            f"set data.source to one that does: {', '.join(FILE_SOURCES)}"
+        )
     return SOURCES[settings.source], settings.source
 
 
@@ -73,6 +79,8 @@ def _require_path(settings: DataSettings) -> None:
     path = Path(settings.path)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{path}: no permission to read it")
     if path.is_dir() != (settings.source == "csv-folder"):
         found = "a folder" if path.is_dir() else "a file"
         wanted = "a folder" if settings.source == "csv-folder" else "a file"

@@ -106,7 +106,8 @@ def _site(number: int, settings: DataSettings) -> ClientSeries:
     site_type, seed = SITE_TYPES[kind], settings.synthetic.seed
     own = np.random.default_rng([seed, 1, number])
     shared = np.random.default_rng([seed, 0, kind])
-    hours = np.arange(settings.synthetic.days * settings.period) * (24 / settings.period)
+    samples = settings.synthetic.days * settings.period
+    hours = np.arange(samples, dtype=np.float64) * (24 / settings.period)
 
     rhythm = 0.15 + _rhythm(site_type, hours + own.normal(0, 0.25))
     growth = 1 + own.uniform(-0.1, 0.3) * hours / hours[-1]
@@ -133,8 +134,11 @@ def _rhythm(site_type: SiteType, hours: Vector) -> Vector:
 
 
 def _peaks(peaks: tuple[Peak, ...], hour: Vector) -> Vector:
-    heights = [p.height * np.exp(-0.5 * ((hour - p.hour) / p.width) ** 2) for p in peaks]
-    return np.sum(heights, axis=0)
+    """[T] the height of the day's peaks, bell-shaped, at these hours (4 ... 28)."""
+    height = np.zeros_like(hour)
+    for peak in peaks:
+        height += peak.height * np.exp(-0.5 * ((hour - peak.hour) / peak.width) ** 2)
+    return height
 
 
 def _swings(hours: Vector, rng: Generator) -> Vector:

@@ -77,8 +77,8 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
         return "no value is present"
     if length < needed:
         return (
-            f"{length} steps, but period {settings.period} with {settings.periodic_window} periodic "
-            f"values needs at least {needed}"
+            f"{length} steps, but period {settings.period} with {settings.periodic_window} "
+            f"periodic values needs at least {needed}"
         )
     present = np.isfinite(series.values[lookback(settings) :])
     train, validation, _ = split_counts(len(present), settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Cohort:
 
 
 def train_cohort(
-    learner: Learner, cohort: Cohort, context: Context, settings: Settings, server_round: int
+    learner: Learner[Any], cohort: Cohort, context: Context, settings: Settings, server_round: int
 ) -> dict[str, Tensor]:
     """One round of local training, in place. Returns each loss term's mean over the last phase's
     steps, [K]."""
@@ -47,7 +48,7 @@ def train_cohort(
 
 
 def _train_epoch(
-    learner: Learner,
+    learner: Learner[Any],
     cohort: Cohort,
     context: Context,
     phase: Phase,
@@ -66,8 +67,11 @@ def _train_epoch(
         }
         terms = learner.loss(leaves, batch, context)
         total = torch.stack(list(terms.values())).sum(dim=0)  # (k,)
-        # The clients' losses share no parameter, so the sum's gradient is each client's own.
-        gradients = torch.autograd.grad(total.sum(), [leaves[name] for name in trainable])
+        # The clients' losses share no parameter, so the sum's gradient is each client's own. A
+        # parameter may have no part in this round's loss (a projector without guidance): zeros.
+        gradients = torch.autograd.grad(
+            total.sum(), [leaves[name] for name in trainable], materialize_grads=True
+        )
         cohort.adam.step(
             cohort.parameters, dict(zip(trainable, gradients, strict=True)), learning_rate
         )

@@ -42,9 +42,7 @@ class FedProtoLearner(Learner[PrototypeContext]):
     ) -> dict[str, Tensor]:
         representation = self.task.represent(parameters, batch.inputs)
         context.own.add(representation.detach(), batch.age)
-        terms = {
-            "prediction": self.task.loss(self.task.predict(parameters, representation), batch)
-        }
+        terms = {"prediction": self.task.loss(self.task.predict(parameters, representation), batch)}
         if context.global_prototype is not None:
             distance = prototype_distance(representation, context.global_prototype)
             terms["prototype"] = self.settings.fedproto.prototype_weight * distance

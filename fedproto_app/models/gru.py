@@ -40,7 +40,7 @@ def gru_last_hidden(parameters: Mapping[str, Tensor], prefix: str, window: Tenso
     bias_ih = parameters[prefix + "bias_ih"].unsqueeze(1)  # [K, 1, 3H]
     bias_hh = parameters[prefix + "bias_hh"].unsqueeze(1)
     state: Tensor | None = None
-    for value in window.split(1, dim=2):  # (K, B, 1)
+    for value in torch.split(window, 1, dim=2):  # (K, B, 1)
         from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, 1) x (K, 1, 3H)
         # The state starts at 0, so the first product is the bias alone.
         from_state = bias_hh if state is None else torch.baddbmm(bias_hh, state, weight_hh)

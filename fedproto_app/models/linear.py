@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def linear_parameters(inputs: int, outputs: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """One client's weight [inputs, outputs] and bias [outputs]: U(±1/√inputs), as torch.nn.Linear."""
+    """One client's weight [inputs, outputs] and bias [outputs], from U(±1/√inputs) as torch's."""
     bound = inputs**-0.5
     return {
         "weight": torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator),

@@ -172,7 +172,10 @@ def mean_metric(results: Mapping[Any, ClientResult], name: str) -> float | None:
 
 
 def round_line(
-    log: RoundLog, results: Mapping[Any, ClientResult], seconds: Mapping[str, float], evaluated: bool
+    log: RoundLog,
+    results: Mapping[Any, ClientResult],
+    seconds: Mapping[str, float],
+    evaluated: bool,
 ) -> dict[str, Any]:
     """A round as rounds.jsonl tells it; losses are plain means over the trained clients."""
     terms = sorted({name for losses in log.losses.values() for name in losses})

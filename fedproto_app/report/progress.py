@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.progress import TimeElapsedColumn as ElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 _PACE_ROUNDS = 10  # the time left follows the mean of so many last rounds
@@ -51,16 +51,17 @@ class Progress:
         self._rounds = rounds
         self._started = time.monotonic()
         self._seconds: list[float] = []  # of each round so far
-        self._figures = {"loss": "", "validation MSE": "", "test MSE": ""}  # last known
+        self._figures = {"loss": "", "val MSE": "", "test MSE": ""}  # last known
         self._bar: Bar | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar = Bar(
                 SpinnerColumn(),
-                BarColumn(bar_width=16),
+                BarColumn(bar_width=8),
                 MofNCompleteColumn(),
-                TextColumn("{task.description}"),
+                ElapsedColumn(),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
                 console=self._console,
                 transient=True,
             )
@@ -70,12 +71,7 @@ class Progress:
             self._console.print("starting Flower …")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -85,7 +81,7 @@ class Progress:
         self._seconds.append(record["seconds"]["total"])
         for name, value in (
             ("loss", record["loss"]["total"]),
-            ("validation MSE", record["validation_mse"]),
+            ("val MSE", record["validation_mse"]),
             ("test MSE", record["test_mse"]),
         ):
             if value is not None:  # not every round is evaluated
@@ -94,18 +90,20 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, completed=number, description=self._line(number))
         else:
-            self._console.print(f"round {number}/{self._rounds}  {self._line(number)}")
+            elapsed = _clock(time.monotonic() - self._started)
+            line = f"round {number}/{self._rounds}  {self._line(number)}  {elapsed} elapsed"
+            self._console.print(line, soft_wrap=True)
 
     def say(self, line: str) -> None:
         """Print one line of Flower's log, above the bar if there is one."""
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def _line(self, number: int) -> str:
+        """The last known figures and the time that the rounds after this one will take."""
         figures = [f"{name} {value}" for name, value in self._figures.items() if value]
-        elapsed = _clock(time.monotonic() - self._started)
         last = self._seconds[-_PACE_ROUNDS:]
         left = _clock(sum(last) / len(last) * (self._rounds - number))
-        return "  ".join([*figures, f"{elapsed} elapsed", f"{left} left"])
+        return "  ".join([*figures, f"{left} left"])
 
     def _complain(self, record: dict[str, Any]) -> None:
         """Name the replies that this round had to do without."""
@@ -117,12 +115,6 @@ class Progress:
         for reply in record["refused"]:
             who = escape(f"node {reply['node']}, client {reply['client']}: {reply['reason']}")
             self._console.print(f"[yellow]round {number}: refused {who}", soft_wrap=True)
-
-
-def round_record(line: str) -> dict[str, Any]:
-    """One line of ``rounds.jsonl``."""
-    record: dict[str, Any] = json.loads(line)
-    return record
 
 
 def _clock(seconds: float) -> str:

@@ -51,9 +51,7 @@ class Group:
     def spread(self, key: str) -> Spread:
         """Of one figure of ``summary.json`` over the runs, in the figure's own units."""
         values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
-        return Spread(
-            fmean(values) if values else None, stdev(values) if len(values) > 1 else None
-        )
+        return Spread(fmean(values) if values else None, stdev(values) if len(values) > 1 else None)
 
 
 def read_run(folder: Path) -> Run:

@@ -79,9 +79,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     table = Table()
     for number, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right")
-    for group, row, after in zip(
-        groups, comparison_rows(groups), [*groups[1:], None], strict=True
-    ):
+    for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
         last_of_dataset = after is not None and after.dataset != group.dataset
         table.add_row(*row, end_section=last_of_dataset)
     return table

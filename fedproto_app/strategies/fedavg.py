@@ -26,8 +26,8 @@ from fedproto_app.wire import Arrays, ArraySpec, Order, flower_average_input, nu
 class FedAvgStrategy(FedAvg):
     """Flower's FedAvg over clients instead of nodes, with every reply checked first."""
 
-    def __init__(self, settings: Settings, federation: Federation, **flower: float) -> None:
-        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1, **flower)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.settings, self.federation = settings, federation
         learner = make_learner(settings, ForecastingTask(settings))
         parameters = learner.initial_parameters()
@@ -45,8 +45,9 @@ class FedAvgStrategy(FedAvg):
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        options = {key: float(value) for key, value in config.items()}  # FedProx adds its µ here
+    ) -> Iterable[Message]:
+        # FedProx adds its µ to the config on the way here.
+        options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
         chosen = self.federation.choose(server_round, newcomers=False)
         return self._send(chosen, server_round, arrays, options, MessageType.TRAIN)
 
@@ -63,7 +64,7 @@ class FedAvgStrategy(FedAvg):
     ) -> list[Message]:
         if not self.federation.evaluates(server_round):
             return []
-        everyone = self.federation.roster.keys()
+        everyone = self.federation.roster.clients()
         return self._send(everyone, server_round, arrays, {}, MessageType.EVALUATE)
 
     def aggregate_evaluate(

@@ -28,12 +28,14 @@ class FedProtoStrategy(PersonalStrategy):
         if not self._prototypes:
             return order
         latest = [self._prototypes[key] for key in sorted(self._prototypes)]
-        mean = np.mean(latest, axis=0, dtype=np.float64).astype(np.float32)
+        mean = np.stack(latest).mean(axis=0, dtype=np.float64).astype(np.float32)
         return replace(order, arrays={"prototype": mean})
 
     def absorb(self, answers: list[NodeReply]) -> None:
         for answer in answers:
-            for key, prototype in zip(answer.keys(), answer.reply.arrays["prototypes"], strict=True):
+            for key, prototype in zip(
+                answer.keys(), answer.reply.arrays["prototypes"], strict=True
+            ):
                 self._prototypes[key] = prototype
 
     def state(self) -> dict[str, NDArray[Any]]:

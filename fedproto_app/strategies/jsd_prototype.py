@@ -100,11 +100,10 @@ class JSDPrototypeStrategy(PersonalStrategy):
         """Concatenated prototypes need equally many rows: those of the shortest client."""
         if self.spec is None:
             roster = self.federation.roster
-            shortest = min(roster.samples(key) for key in roster.keys())
+            shortest = min(roster.samples(key) for key in roster.clients())
             self._batches = shortest // self.settings.data.period
             self.spec = self._spec_for(self._batches)
 
     def _spec_for(self, batches: int) -> ArraySpec:
         shape = (batches * self.settings.data.period, self._width)
         return ArraySpec({"prototypes": shape}, per_client=True)
-

@@ -104,4 +104,5 @@ class PersonalStrategy(Strategy):
         return None
 
     def summary(self) -> None:
-        log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(self.federation.roster.keys()))
+        clients = self.federation.roster.clients()
+        log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(clients))

@@ -1,0 +1,78 @@
+"""``fedproto compare`` and ``fedproto pictures``: what finished runs say."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedproto_app.report.pictures import draw, draw_comparison
+from fedproto_app.report.runs import find_runs, group_runs
+from fedproto_app.report.table import comparison_csv, comparison_markdown, comparison_table
+
+
+class Format(StrEnum):
+    """How a comparison is printed."""
+
+    table = "table"
+    markdown = "markdown"
+    csv = "csv"
+
+
+def compare(
+    places: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Run folders, or folders that hold several."),
+    ],
+    output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
+    ] = None,
+) -> None:
+    """Put finished runs side by side in one table.
+
+    Runs that differ only in their seed become one row: mean and sample
+    standard deviation over the seeds. Errors are on the standardised
+    scale, of the models that the runs kept.
+
+    [bold]Examples[/bold]
+
+      fedproto compare runs
+      fedproto compare runs/fuels-* runs/fedavg-* --format markdown
+      fedproto compare runs --picture comparison.png
+    """
+    runs, without = find_runs(places)
+    groups, repeated = group_runs(runs)
+    for folder in without:
+        typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)
+    for run in repeated:
+        typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
+    if output is Format.markdown:
+        typer.echo(comparison_markdown(groups))
+    elif output is Format.csv:
+        typer.echo(comparison_csv(groups))
+    else:
+        Console(soft_wrap=True).print(comparison_table(groups))
+    if picture is not None:
+        draw_comparison(groups, picture)
+
+
+def pictures(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+) -> None:
+    """Draw a run's pictures into RUN/pictures and print their paths.
+
+    The distribution of the clients' errors, the errors against rounds and
+    against communicated parameters, and for FUELS the matrix of the
+    divergences between prototypes.
+
+    [bold]Example[/bold]
+
+      fedproto pictures runs/my-run
+    """
+    for file in draw(run):
+        typer.echo(file)

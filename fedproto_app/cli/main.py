@@ -1,0 +1,60 @@
+"""``fedproto``: the command line."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, NoReturn
+
+import typer
+
+from fedproto_app.cli.compare import compare, pictures
+from fedproto_app.cli.data import data_app
+from fedproto_app.cli.run import run
+from fedproto_app.errors import FedProtoError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Personalised federated learning on time series, through Flower.",
+    epilog="Start with: fedproto run",
+)
+app.command()(run)
+app.command()(compare)
+app.command()(pictures)
+app.add_typer(data_app, name="data")
+
+
+def main() -> NoReturn:
+    """Run the command line: exit code 2 and one line on stderr for a mistake of the user's."""
+    # Being ended from outside must, like Ctrl-C, end what was started.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        app()
+    except FedProtoError as error:
+        typer.echo(f"error: {error}", err=True)
+    sys.exit(2)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"fedproto-app {version('fedproto-app')}")
+    except PackageNotFoundError:
+        typer.echo("fedproto-app, not installed: run from its source folder")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None: ...

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedproto_app.data.clock import on_the_clock, sampling_step
+from fedproto_app.errors import DataError
+
+HOUR = np.timedelta64(3600, "s").astype("m8[us]")
+
+
+def times(*texts: str) -> np.ndarray:
+    return np.array(texts, dtype="datetime64[us]")
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values)[:, None]
+
+
+def test_the_step_is_the_most_common_distance() -> None:
+    stamps = times("2014-01-01T00", "2014-01-01T01", "2014-01-01T04", "2014-01-01T05")
+    assert sampling_step(stamps) == HOUR
+    assert sampling_step(stamps[:1]) is None
+
+
+def test_missing_rows_become_nan() -> None:
+    stamps = times("1970-01-02T00", "1970-01-02T01", "1970-01-02T03")
+    values, start = on_the_clock(stamps, column(1, 2, 4), HOUR, "x.csv")
+    np.testing.assert_array_equal(values[:, 0], [1, 2, np.nan, 4])
+    assert start == 24
+
+
+def test_equal_wall_clock_hours_have_equal_phase() -> None:
+    first = times("2014-01-01T05", "2014-01-01T06")
+    later = times("2019-07-13T05", "2019-07-13T06")
+    starts = [on_the_clock(stamps, column(1, 2), HOUR, "x.csv")[1] for stamps in (first, later)]
+    assert [start % 24 for start in starts] == [5, 5]
+
+
+def test_times_before_1970_keep_their_phase() -> None:
+    stamps = times("1969-12-31T22", "1969-12-31T23")
+    assert on_the_clock(stamps, column(1, 2), HOUR, "x.csv")[1] == -2
+
+
+@given(st.sets(st.integers(0, 40), min_size=21), st.integers(-(10**5), 10**5))
+def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
+    positions = np.array(sorted(rows))
+    stamps = np.datetime64(0, "us") + (origin + positions) * HOUR
+    values, start = on_the_clock(stamps, positions[:, None].astype(float), HOUR, "x.csv")
+    present = np.flatnonzero(np.isfinite(values[:, 0]))
+    assert start == origin + positions[0]
+    np.testing.assert_array_equal(start + present, origin + positions)
+    np.testing.assert_array_equal(values[present, 0], positions)
+
+
+@pytest.mark.parametrize(
+    ("stamps", "message"),
+    [
+        (["2014-01-01T00", "2014-01-01T00"], "2014-01-01 00:00:00 comes twice"),
+        (["2014-01-01T01", "2014-01-01T00"], "must increase, but 2014-01-01 00:00:00 follows"),
+        (["2014-01-01T00", "NaT"], "row 2 has no time"),
+        (["2014-01-01T00", "2014-01-01T00:20"], "lies 0:20:00 after the first"),
+        (["2014-01-01T00", "2014-01-03T00"], "2 rows in 49 steps of 1:00:00: more gaps than rows"),
+    ],
+)
+def test_bad_times_are_refused(stamps: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=rf"^x\.csv: .*{message}"):
+        on_the_clock(times(*stamps), column(1, 2), HOUR, "x.csv")

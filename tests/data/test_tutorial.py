@@ -1,0 +1,48 @@
+"""The programs that docs/tutorial-your-data.md prints do what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.inspection import inspect_clients
+from fedproto_app.data.sources import load_series
+from fedproto_app.settings import DataSettings
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the tutorial's programs in it."""
+    text = (REPOSITORY / "docs" / "tutorial-your-data.md").read_text()
+    for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        name = program.split("\n", 1)[0].removeprefix("# ")
+        (tmp_path / name).write_text(program)
+    return tmp_path
+
+
+def test_both_ways_give_the_same_clients(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in ("write_csv.py", "write_readings.py"):
+        subprocess.run([sys.executable, program], cwd=folder, check=True)
+    csv = DataSettings(source="wide-csv", path=str(folder / "sites.csv"))
+    monkeypatch.syspath_prepend(folder)
+    own = DataSettings(source="my_data:readings", path=str(folder / "readings.csv"))
+    columns = {series.name: series for series in load_series(csv)}
+    functions = {series.name: series for series in load_series(own)}
+    assert columns.keys() == functions.keys() == {"north", "south", "harbour"}
+    for name, series in columns.items():
+        assert series.start == functions[name].start == 474864
+        np.testing.assert_array_equal(series.values, functions[name].values)
+    inspection = inspect_clients(list(columns.values()), csv)
+    assert inspection.period_votes == [(24, 3)]
+    assert not inspection.refused
+
+
+def test_the_function_is_short(folder: Path) -> None:
+    assert len((folder / "my_data.py").read_text().splitlines()) < 30

@@ -1,0 +1,121 @@
+"""Samples against fuels.md, "Data → samples", on series small enough to count by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import make_windows, shortest_length, split_counts, why_refused
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+SMALL = DataSettings(period=4, close_window=2, periodic_window=2)
+
+
+def series(values: object, start: int = 0, name: str = "a") -> ClientSeries:
+    return ClientSeries(name, np.asarray(values, dtype=float), start)
+
+
+def test_inputs_are_close_then_periodic_values_oldest_first() -> None:
+    windows = make_windows(series(np.arange(40)), SMALL)
+    raw = windows.inputs * windows.std + windows.mean
+    # Sample 0's target is v[8]: close v[6], v[7]; periodic v[0], v[4].
+    np.testing.assert_allclose(raw[0], [6, 7, 0, 4], atol=1e-4)
+    np.testing.assert_allclose(raw[5], [11, 12, 5, 9], atol=1e-4)
+    np.testing.assert_allclose(
+        windows.targets * windows.std + windows.mean, np.arange(8, 40), atol=1e-4
+    )
+
+
+def test_split_is_in_time_order_and_trims_the_oldest_train_samples() -> None:
+    windows = make_windows(series(np.arange(40)), SMALL)  # 32 samples: 22 train, 3, 7
+    assert split_counts(32, SMALL) == (22, 3, 7)
+    assert (windows.train_end, windows.validation_end) == (22, 25)
+    assert windows.batches.shape == (5, 4)
+    assert sorted(windows.batches.ravel()) == list(range(2, 22))
+    assert windows.train_samples == 20
+
+
+def test_scale_comes_from_the_train_part_alone() -> None:
+    values = np.arange(40.0)
+    windows = make_windows(series(values), SMALL)
+    known = values[: 8 + 22]
+    assert windows.mean == pytest.approx(known.mean())
+    assert windows.std == pytest.approx(known.std())
+    later = values.copy()
+    later[8 + 22 :] = 1e6  # nothing of validation or test may move the scale
+    assert make_windows(series(later), SMALL).mean == windows.mean
+
+
+def test_no_train_sample_sees_a_later_value() -> None:
+    values = np.random.default_rng(0).normal(size=40)
+    changed = values.copy()
+    changed[8 + 22 :] += 5
+    first, second = (make_windows(series(v), SMALL) for v in (values, changed))
+    used = first.batches.ravel()
+    np.testing.assert_array_equal(first.inputs[used], second.inputs[used])
+    np.testing.assert_array_equal(first.targets[used], second.targets[used])
+    # Neither does the temporally shifted view, which mixes in the next sample's window.
+    np.testing.assert_array_equal(first.inputs[used + 1], second.inputs[used + 1])
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("length", [37, 38, 39, 40])
+def test_row_b_of_every_batch_has_phase_b_of_the_common_clock(start: int, length: int) -> None:
+    windows = make_windows(series(np.arange(length) + start, start), SMALL)
+    target_clock = start + 8 + windows.batches  # clock position of each sample's target
+    np.testing.assert_array_equal(
+        target_clock % 4, np.tile(np.arange(4), (len(windows.batches), 1))
+    )
+    for batch in windows.batches:  # and a batch is one run of consecutive samples
+        assert np.ptp(batch) == 3
+        assert len(set(batch)) == 4
+
+
+def test_a_missing_target_is_masked_and_a_missing_input_carried_forward() -> None:
+    values = np.arange(40.0)
+    values[20] = np.nan
+    windows = make_windows(series(values), SMALL)
+    assert not windows.present[12]
+    assert windows.present.sum() == 31
+    raw = windows.inputs * windows.std + windows.mean
+    # Sample 13 (target v[21]) has close values v[19] and v[20] := v[19]; sample 16 (target v[24])
+    # has v[20] := v[19] as its later periodic value.
+    np.testing.assert_allclose(raw[13][:2], [19, 19], atol=1e-4)
+    np.testing.assert_allclose(raw[16][3], 19, atol=1e-4)
+    assert windows.missing_share == pytest.approx(1 / 40)
+    assert np.isfinite(windows.inputs).all()
+    assert np.isfinite(windows.targets).all()
+
+
+def test_a_constant_client_has_scale_one() -> None:
+    windows = make_windows(series(np.full(40, 7.0)), SMALL)
+    assert (windows.mean, windows.std) == (7.0, 1.0)
+    assert not windows.targets.any()
+
+
+def test_the_shortest_usable_length_is_usable_and_one_less_is_not() -> None:
+    for settings in (SMALL, DataSettings(), DataSettings(period=288)):
+        needed = shortest_length(settings)
+        assert why_refused(series(np.arange(needed)), settings) is None
+        assert make_windows(series(np.arange(needed)), settings).batches.shape[0] == 1
+        reason = why_refused(series(np.arange(needed - 1)), settings)
+        assert reason is not None
+        assert str(needed) in reason
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.full(40, np.nan), "no value is present"),
+        ([], "no value is present"),
+        ([1, 2, 3], "3 steps"),
+        (np.r_[np.arange(8.0), np.full(22, np.nan), np.arange(10.0)], "train part"),
+        (np.r_[np.arange(33.0), np.full(7, np.nan)], "test part"),
+    ],
+)
+def test_a_client_that_cannot_train_is_refused_by_name(values: object, reason: str) -> None:
+    with pytest.raises(DataError, match="client 'bad' refused") as caught:
+        make_windows(series(values, name="bad"), SMALL)
+    assert reason in str(caught.value)

@@ -1,0 +1,82 @@
+"""Model sizes of the paper, and the batched GRU against torch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedproto_app.models.forecaster import (
+    decode,
+    encode,
+    forecaster_parameters,
+    project,
+)
+from fedproto_app.models.gru import gru_last_hidden, gru_parameters
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def stack(*clients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([client[name] for client in clients]) for name in clients[0]}
+
+
+def test_sizes_are_the_papers() -> None:
+    parameters = forecaster_parameters(256, generator(), prototype_dim=32)
+    size = {
+        part: sum(v.numel() for n, v in parameters.items() if n.startswith(part))
+        for part in ("encoder.", "decoder.", "projector.")
+    }
+    assert size == {"encoder.": 100_608, "decoder.": 257, "projector.": 256 * 32 + 32}
+
+
+def test_a_projector_does_not_change_the_rest() -> None:
+    plain = forecaster_parameters(16, generator())
+    projected = forecaster_parameters(16, generator(), prototype_dim=4)
+    assert all(torch.equal(value, projected[name]) for name, value in plain.items())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_gru_equals_torch_for_every_client(steps: int) -> None:
+    hidden, clients, rows = 5, 3, 4
+    each = [
+        {name: value.double() for name, value in gru_parameters(hidden, generator(i)).items()}
+        for i in range(clients)
+    ]
+    window = torch.randn(clients, rows, steps, dtype=torch.float64, generator=generator(9))
+    ours = gru_last_hidden(stack(*each), "", window)
+    for k, client in enumerate(each):
+        reference = torch.nn.GRU(1, hidden, batch_first=True).double()
+        with torch.no_grad():
+            reference.weight_ih_l0.copy_(client["weight_ih"].T)
+            reference.weight_hh_l0.copy_(client["weight_hh"].T)
+            reference.bias_ih_l0.copy_(client["bias_ih"])
+            reference.bias_hh_l0.copy_(client["bias_hh"])
+            _, last = reference(window[k].unsqueeze(2))
+        torch.testing.assert_close(ours[k], last[0], rtol=0, atol=1e-12)
+
+
+def test_encoder_reads_close_and_periodic_values_apart() -> None:
+    parameters = stack(forecaster_parameters(8, generator()))
+    inputs = torch.randn(1, 5, 7, generator=generator(1))
+    base = encode(parameters, inputs, close_window=3)
+    assert base.shape == (1, 5, 8)
+    moved = inputs.clone()
+    moved[..., :3] += 1
+    changed = (encode(parameters, moved, close_window=3) != base).any(dim=(0, 1))
+    assert changed.tolist() == [True] * 4 + [False] * 4
+
+
+def test_decoder_and_projector_are_linear_layers() -> None:
+    parameters = stack(forecaster_parameters(4, generator(), prototype_dim=2))
+    r = torch.randn(1, 3, 4, generator=generator(2))
+    expected = r[0] @ parameters["decoder.weight"][0] + parameters["decoder.bias"][0]
+    torch.testing.assert_close(decode(parameters, r)[0], expected[:, 0])
+    expected = r[0] @ parameters["projector.weight"][0] + parameters["projector.bias"][0]
+    torch.testing.assert_close(project(parameters, r)[0], expected)
+
+
+def test_without_a_projector_the_prototype_is_the_representation() -> None:
+    r = torch.randn(1, 3, 4)
+    assert project(stack(forecaster_parameters(4, generator())), r) is r

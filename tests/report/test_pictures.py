@@ -1,0 +1,78 @@
+"""Pictures are drawn from what is there, and clients are ordered so that alike ones meet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproto_app.errors import FedProtoError
+from fedproto_app.report.pictures import alike_together, draw, draw_comparison
+from fedproto_app.report.runs import group_runs, read_run
+from tests.report.made_runs import add_divergence, make_run
+
+PNG = b"\x89PNG"
+
+
+def test_a_run_of_fuels_gets_three_pictures(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", errors=(0.01, 0.5, 0.7, None))
+    add_divergence(run, ["x", "y", "x"], np.array([[0, 0.6, 0.1], [0.6, 0, np.nan], [0.1, 0.5, 0]]))
+    files = draw(run)
+    assert [file.name for file in files] == ["clients-mse.png", "rounds.png", "divergence.png"]
+    assert all(file.parent == run / "pictures" for file in files)
+    assert all(file.read_bytes().startswith(PNG) for file in files)
+
+
+def test_an_unfinished_run_gets_what_its_artefacts_allow(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    (run / "clients.csv").unlink()
+    (run / "summary.json").unlink()
+    assert [file.name for file in draw(run)] == ["rounds.png"]
+
+
+@pytest.mark.parametrize("clients", [0, 1, 3])
+def test_any_number_of_clients_without_groups_can_be_drawn(tmp_path: Path, clients: int) -> None:
+    run = make_run(tmp_path / "a", errors=(None,) * clients)
+    add_divergence(run, [""] * clients, 1 - np.eye(clients))
+    assert len(draw(run)) == 3
+
+
+def test_a_folder_with_nothing_to_draw_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match=r"no clients\.csv, rounds\.jsonl or divergence\.npz"):
+        draw(tmp_path)
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    draw(make_run(tmp_path / "a"))
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_comparison_is_one_picture(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / f"{dataset}-{method}", dataset=dataset, method=method)
+        for dataset in ("m4", "milano")
+        for method in ("fuels", "solo")
+    ]
+    file = tmp_path / "out" / "comparison.png"
+    draw_comparison(group_runs([read_run(folder) for folder in folders])[0], file)
+    assert file.read_bytes().startswith(PNG)
+
+
+def test_alike_clients_meet_in_the_order() -> None:
+    near, far = 0.1, 0.6
+    cluster = np.array([0, 1, 0, 1, 0])
+    divergence = np.where(cluster[:, None] == cluster, near, far)
+    np.fill_diagonal(divergence, 0)
+    order = alike_together(divergence, np.array([""] * 5))
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert np.count_nonzero(np.diff(cluster[order])) == 1  # one border between the two
+
+
+def test_true_groups_come_before_clustering() -> None:
+    groups = np.array(["b", "a", "b", "a"])
+    order = alike_together(np.ones((4, 4)) - np.eye(4), groups)
+    assert list(groups[order]) == ["a", "a", "b", "b"]

@@ -1,0 +1,123 @@
+"""Runs read back, grouped over seeds and named by what sets them apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.errors import FedProtoError
+from fedproto_app.report.runs import (
+    Spread,
+    find_runs,
+    flat,
+    group_runs,
+    labels,
+    read_clients,
+    read_rounds,
+    read_run,
+)
+from tests.report.made_runs import make_run
+
+
+def test_flat_joins_keys_with_dots() -> None:
+    assert flat({"seed": 1, "data": {"synthetic": {"days": 9}}}) == {
+        "seed": 1,
+        "data.synthetic.days": 9,
+    }
+
+
+def test_artefacts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a", errors=(0.5, None), settings={"fuels": {"beta": 50.0}})
+    run = read_run(folder)
+    assert run.summary["parameters_up_per_client_round"] == 768
+    assert run.settings == {"fuels.beta": 50.0}
+    assert [record["round"] for record in read_rounds(folder)] == [1, 2, 3]
+    assert [row["mse"] for row in read_clients(folder)] == ["0.5", ""]
+
+
+def test_a_damaged_artefact_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    (folder / "summary.json").write_text("{")
+    with pytest.raises(FedProtoError, match=r"a/summary\.json: cannot be read"):
+        read_run(folder)
+    (folder / "clients.csv").unlink()
+    with pytest.raises(FedProtoError, match=r"a/clients\.csv: No such file"):
+        read_clients(folder)
+
+
+def test_runs_are_found_at_a_place_and_directly_inside_it(tmp_path: Path) -> None:
+    make_run(tmp_path / "all" / "a")
+    make_run(tmp_path / "all" / "b")
+    (tmp_path / "all" / "stopped").mkdir()
+    (tmp_path / "all" / "stopped" / "settings.toml").write_text("seed = 0\n")
+    (tmp_path / "all" / "unrelated").mkdir()
+    runs, without = find_runs([tmp_path / "all", tmp_path / "all" / "a"])
+    assert [run.folder.name for run in runs] == ["a", "b"]  # a is not counted twice
+    assert without == [tmp_path / "all" / "stopped"]
+
+
+def test_places_without_any_finished_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match="no finished run"):
+        find_runs([tmp_path])
+    with pytest.raises(FedProtoError, match="nowhere: no such folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def test_seeds_of_one_experiment_become_mean_and_sample_deviation(tmp_path: Path) -> None:
+    runs = [
+        read_run(make_run(tmp_path / f"s{seed}", seed=seed, mse=mse))
+        for seed, mse in enumerate((0.25, 0.5, 0.75))
+    ]
+    (group,), repeated = group_runs(runs)
+    assert [run.summary["seed"] for run in group.runs] == [0, 1, 2]
+    assert group.spread("mse") == Spread(0.5, 0.25)
+    assert repeated == []
+
+
+def test_one_seed_has_no_deviation_and_an_unknown_figure_no_mean(tmp_path: Path) -> None:
+    (group,), _ = group_runs([read_run(make_run(tmp_path / "a", mae=None))])
+    assert group.spread("mse") == Spread(0.375, None)
+    assert group.spread("mae") == Spread(None, None)
+
+
+def test_a_repeated_seed_counts_once_and_the_last_one_stays(tmp_path: Path) -> None:
+    old, new = (
+        read_run(make_run(tmp_path / name, mse=mse)) for name, mse in (("t1", 1.0), ("t2", 2.0))
+    )
+    (group,), repeated = group_runs([new, old])
+    assert group.runs == (new,)
+    assert repeated == [old]
+
+
+def test_groups_are_ordered_by_dataset_then_error(tmp_path: Path) -> None:
+    made = [
+        ("z", "solo", 0.1),
+        ("m4", "fedavg", 0.3),
+        ("m4", "solo", 0.2),
+        ("m4", "fedrep", None),
+    ]
+    runs = [
+        read_run(make_run(tmp_path / str(i), dataset=dataset, method=method, mse=mse))
+        for i, (dataset, method, mse) in enumerate(made)
+    ]
+    groups, _ = group_runs(runs)
+    order = [(group.dataset, group.method) for group in groups]
+    assert order == [("m4", "solo"), ("m4", "fedavg"), ("m4", "fedrep"), ("z", "solo")]
+
+
+def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path) -> None:
+    def made(name: str, method: str, seed: int, weight: float) -> Path:
+        settings = {
+            "seed": seed,
+            "rounds": 40,
+            "output": {"name": name},
+            "fuels": {"inter-weight": weight},
+        }
+        return make_run(
+            tmp_path / name, settings=settings, method=method, mse=weight, settings_digest=name
+        )
+
+    folders = [made("a", "fuels", 0, 1.0), made("b", "fuels", 1, 5.0), made("c", "solo", 0, 9.0)]
+    groups, _ = group_runs([read_run(folder) for folder in folders])
+    assert labels(groups) == ["fuels inter-weight=1.0", "fuels inter-weight=5.0", "solo"]

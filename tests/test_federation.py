@@ -1,0 +1,253 @@
+"""Bad replies, silent nodes and odd shards: refused by name, counted, and nothing else lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message, MessageType
+
+from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.wire import array_record, numpy_arrays
+from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+
+BAD_NODE = 1001
+
+
+def rounds(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
+
+
+def on_train(
+    change: Callable[[Message], Message | None], *, server_round: int = 2
+) -> Callable[[int, Message], Message | None]:
+    """Change the bad node's reply to the train message of one round."""
+
+    def tamper(node_id: int, reply: Message) -> Message | None:
+        metadata = reply.metadata
+        is_train = metadata.message_type == MessageType.TRAIN
+        if node_id == BAD_NODE and is_train and metadata.group_id == str(server_round):
+            return change(reply)
+        return reply
+
+    return tamper
+
+
+def change_arrays(change: Callable[[dict[str, Any]], None]) -> Callable[[Message], Message]:
+    def tamper(reply: Message) -> Message:
+        arrays = {
+            n: a.copy() for n, a in numpy_arrays(reply.content.array_records["arrays"]).items()
+        }
+        change(arrays)
+        reply.content["arrays"] = array_record(arrays)
+        return reply
+
+    return tamper
+
+
+def first(arrays: dict[str, Any]) -> str:
+    return sorted(arrays)[0]
+
+
+def put_nan(arrays: dict[str, Any]) -> None:
+    arrays[first(arrays)].reshape(-1)[0] = np.nan
+
+
+def wrong_shape(arrays: dict[str, Any]) -> None:
+    arrays[first(arrays)] = arrays[first(arrays)][..., :-1]
+
+
+def wrong_dtype(arrays: dict[str, Any]) -> None:
+    arrays[first(arrays)] = arrays[first(arrays)].astype(np.float64)
+
+
+def missing(arrays: dict[str, Any]) -> None:
+    del arrays[first(arrays)]
+
+
+def set_clients(key: str, value: Any) -> Callable[[Message], Message]:
+    def tamper(reply: Message) -> Message:
+        reply.content["clients"][key] = value
+        return reply
+
+    return tamper
+
+
+def set_metric(key: str, value: Any) -> Callable[[Message], Message]:
+    def tamper(reply: Message) -> Message:
+        reply.content["metrics"][key] = value
+        return reply
+
+    return tamper
+
+
+def drop(record: str) -> Callable[[Message], Message]:
+    def tamper(reply: Message) -> Message:
+        del reply.content[record]
+        return reply
+
+    return tamper
+
+
+def fail(reply: Message) -> Message:
+    return Message(Error(code=6, reason="it broke"), reply_to=reply)
+
+
+# what the bad node does, the reason in the log, clients refused by name under FUELS ("" = node)
+FAULTS = [
+    (change_arrays(put_nan), "NaN", 1),
+    (change_arrays(wrong_shape), "shape", 0),
+    (change_arrays(wrong_dtype), "dtype float64", 0),
+    (change_arrays(missing), "arrays missing", 0),
+    (set_clients("names", ["office-00", "x", "y", "z"]), "not a client of this node", 4),
+    (set_clients("names", ["x"]), "does not have one value", 0),
+    (set_metric("num-examples", [-1] * 4), "declared", 4),
+    (set_metric("num-examples", [10**9] * 4), "declared", 4),
+    (set_metric("num-examples", [1]), "1 sample counts for 4", 0),
+    (set_metric("loss/total", [float("nan")] * 4), "not finite", 4),
+    (drop("metrics"), "malformed", 0),
+    (drop("clients"), "malformed", 0),
+    (fail, "it broke", 0),
+]
+NAMES = ["nan", "shape", "dtype", "missing", "foreign", "few", "negative", "absurd", "count"]
+NAMES += ["loss", "no-metrics", "no-clients", "error"]
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+@pytest.mark.parametrize(("change", "reason", "by_name"), FAULTS, ids=NAMES)
+def test_a_bad_reply_is_refused_and_the_run_goes_on(
+    tmp_path: Path, method: str, change: Any, reason: str, by_name: int
+) -> None:
+    settings = small_settings(tmp_path, method=method)
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    folder, _ = run_locally(settings, nodes, tamper=on_train(change))
+    lines = rounds(folder)
+    assert len(lines) == settings.rounds
+    refused = lines[1]["refused"]
+    assert refused
+    assert all(r["node"] == "1" for r in refused)
+    assert any(reason in r["reason"] for r in refused)
+    if method == "fuels":
+        assert sum(r["client"] != "" for r in refused) == by_name
+    assert lines[0]["refused"] == lines[2]["refused"] == []
+    assert lines[2]["clients"] == 8
+    for line in lines:
+        assert np.isfinite(line["test_mse"])
+
+
+def test_a_bad_prototype_leaves_the_clients_last_good_one(tmp_path: Path) -> None:
+    """Round 3 must guide everyone from finite prototypes, the refused client's of round 1."""
+    settings = small_settings(tmp_path)
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    _, grid = run_locally(settings, nodes, tamper=on_train(change_arrays(put_nan)))
+    last = [m for m in grid.sent if m.metadata.group_id == "3"]
+    assert len(last) == 2
+    for message in last:
+        for array in numpy_arrays(message.content.array_records["arrays"]).values():
+            assert np.isfinite(array).all()
+
+
+def test_a_node_that_never_answers_does_not_stop_the_round(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    folder, _ = run_locally(
+        settings, synthetic_nodes(2, tmp_path / "state"), tamper=on_train(lambda reply: None)
+    )
+    lines = rounds(folder)
+    assert [line["clients"] for line in lines] == [8, 4, 8]
+    assert [line["answered"] for line in lines] == [2, 1, 2]
+
+
+def test_when_too_many_nodes_fail_the_run_stops_with_the_reason(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"nodes.maximum-failed-share": 0.4})
+    with pytest.raises(FederationError, match=r"1 of 2 nodes.*it broke"):
+        run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=on_train(fail))
+
+
+def test_without_any_node_there_is_a_deadline_and_an_error(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"nodes.start-deadline": 0.3})
+    with pytest.raises(FederationError, match=r"0 of 1 nodes came within nodes\.start-deadline"):
+        run_locally(settings, [])
+
+
+def test_a_node_whose_data_is_missing_says_so(tmp_path: Path) -> None:
+    node = {"data-source": "wide-csv", "data-path": str(tmp_path / "none.csv")}
+    with pytest.raises(FederationError, match=r"none\.csv"):
+        run_locally(small_settings(tmp_path), [node])
+
+
+def test_a_deployed_node_reads_nothing_that_the_run_names(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"data.path": "/etc/passwd", "data.source": "wide-csv"})
+    with pytest.raises(FederationError, match="neither data-path nor data-source"):
+        run_locally(settings, [{"partition-id": 0, "num-partitions": 1}])
+
+
+def test_two_nodes_with_one_name_are_not_confused(tmp_path: Path) -> None:
+    nodes = [{**node, "node-name": "twin"} for node in synthetic_nodes(2, tmp_path / "state")]
+    folder, _ = run_locally(small_settings(tmp_path), nodes)
+    lines = rounds(folder)
+    assert all(line["clients"] == 4 for line in lines)
+    assert "belongs to another connected node" in lines[0]["refused"][0]["reason"]
+
+
+def test_unusable_clients_are_refused_by_name_and_the_others_train(tmp_path: Path) -> None:
+    hours = np.arange(24 * 14)
+    table = {
+        "good": np.sin(hours * np.pi / 12),
+        "constant": np.full(len(hours), 3.0),
+        "empty": np.full(len(hours), np.nan),
+        "three": np.where(hours < 3, 1.0, np.nan),
+    }
+    data = tmp_path / "odd.csv"
+    rows = zip(*table.values(), strict=True)
+    text = "\n".join(",".join("" if np.isnan(v) else str(v) for v in row) for row in rows)
+    data.write_text(",".join(table) + "\n" + text + "\n")
+    node = {"data-source": "wide-csv", "data-path": str(data), "state-dir": str(tmp_path / "s")}
+    folder, _ = run_locally(small_settings(tmp_path), [node])
+    lines = rounds(folder)
+    assert all(line["clients"] == 2 for line in lines)
+    refused = {r["client"]: r["reason"] for r in lines[0]["refused"]}
+    assert set(refused) == {"empty", "three"}
+    assert "3 steps" in refused["three"]
+
+
+def test_a_period_longer_than_the_series_is_named(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"data.period": 5000, "data.max-steps": 336})
+    with pytest.raises(FederationError, match="no node has a client that can train"):
+        run_locally(settings, synthetic_nodes(1, tmp_path / "state"))
+
+
+def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, rounds=4)
+    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
+    # The simulation's roster would wait for both; as a deployment it starts with one.
+    grid.connected = {1000}
+    answered = grid.send_and_receive
+
+    def joining(messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        if any(m.metadata.group_id == "2" for m in messages):
+            grid.connected = {1000, 1001}
+        return answered(messages, timeout=timeout)
+
+    grid.send_and_receive = joining  # type: ignore[method-assign]
+    from fedproto_app.server_app import conduct
+
+    folder = RunFolder(settings)
+    conduct(grid, settings, folder)
+    assert [line["clients"] for line in rounds(folder)] == [4, 4, 8, 8]
+    to_late = [m for m in grid.sent if m.metadata.dst_node_id == 1001][1:]
+    guided = [list(m.content.config_records["order"].get("guided", [])) for m in to_late]
+    assert guided[0] == []
+    assert len(guided[1]) == 4
+
+
+def test_a_run_folder_is_never_overwritten(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    RunFolder(settings)
+    with pytest.raises(SettingsError, match=r"output\.name = 'test'.*already holds a run"):
+        RunFolder(settings)

@@ -1,0 +1,76 @@
+"""Settings: one table everywhere, early and readable refusal."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedproto_app
+from fedproto_app.errors import SettingsError
+from fedproto_app.settings import Settings, flat_settings, settings_from
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_pyproject_lists_every_setting_with_its_default() -> None:
+    listed = PYPROJECT["tool"]["flwr"]["app"]["config"]
+    assert flat_settings(settings_from(listed)) == flat_settings(Settings())
+    assert settings_from(listed).model_dump(by_alias=True) == listed
+
+
+def test_version_is_the_same_in_pyproject_and_package() -> None:
+    assert PYPROJECT["project"]["version"] == fedproto_app.__version__
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.name)
+def test_every_config_file_is_valid(path: Path) -> None:
+    settings_from(tomllib.loads(path.read_text()))
+
+
+def test_flat_and_nested_are_the_same() -> None:
+    flat = settings_from({"fuels.beta": 30.0, "rounds": 3, "data.synthetic.clients": 5})
+    nested = settings_from({"fuels": {"beta": 30.0}, "rounds": 3, "data": {"synthetic.clients": 5}})
+    assert flat == nested
+    assert settings_from(flat_settings(flat)) == flat
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"roundz": 3}, ["roundz", "unknown", "rounds"]),
+        ({"fuels.tau": 0.1}, ["fuels.tau", "unknown", "temperature"]),
+        ({"rounds": 0}, ["rounds = 0", "greater than or equal to 1"]),
+        ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
+        ({"fuels.beta": -1.0}, ["fuels.beta = -1.0", "greater than or equal to 0"]),
+        ({"fuels.beta": 101.0}, ["fuels.beta = 101.0", "0 ... 100"]),
+        ({"fuels.temperature": float("nan")}, ["fuels.temperature", "finite"]),
+        ({"method": "fedsgd"}, ["method = 'fedsgd'", "'fuels'", "'fedproto'"]),
+        ({"data.train-share": 0.9, "data.validation-share": 0.1}, ["train-share", "below 1"]),
+        ({"model.representation-dim": 7}, ["model.representation-dim = 7", "multiple of 2"]),
+        ({"output.name": "../elsewhere"}, ["output.name = '../elsewhere'", "pattern"]),
+        ({"fuels": 3}, ["fuels = 3", "table"]),
+        ({"rounds.x": 3}, ["rounds", "integer"]),
+        ({"rounds": 3, "rounds.x": 3}, ["rounds.x", "not a table"]),
+        ({"fuels.inter": 1}, ["fuels.inter = 1", "boolean"]),
+    ],
+)
+def test_faults_name_key_value_and_what_is_allowed(
+    config: dict[str, object], named: list[str]
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_from(config)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in named:
+        assert part in message
+
+
+def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
+    assert settings_from({"fuels.threshold": "absolute", "fuels.beta": 101.0}).fuels.beta == 101.0
+
+
+def test_whole_numbers_are_accepted_where_fractions_are() -> None:
+    assert settings_from({"fuels.beta": 50, "participation": 1}).participation == 1.0

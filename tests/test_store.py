@@ -1,0 +1,87 @@
+"""The node's disk: nothing half-written, nothing lost, no name escapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedproto_app.errors import FedProtoError
+from fedproto_app.store import ClientRecord, ClientStore, file_name
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    return {"parameters/w": torch.full((2,), value)}
+
+
+def test_a_state_comes_back_as_of_the_round_asked_for(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    assert store.read_state("a", upto=99) is None
+    for server_round in (1, 2, 3):
+        store.write_state("a", server_round, state(server_round))
+    again = ClientStore(tmp_path)
+    latest, before = again.read_state("a", upto=99), again.read_state("a", upto=2)
+    assert latest is not None
+    assert before is not None
+    assert latest["parameters/w"].tolist() == [3, 3]
+    assert before["parameters/w"].tolist() == [2, 2]
+    assert again.read_state("a", upto=0) is None
+
+
+def test_a_damaged_state_costs_a_round_not_the_client(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.write_state("a", 1, state(1))
+    store.write_state("a", 2, state(2))
+    newest = max(tmp_path.rglob("state-*"))
+    newest.write_bytes(newest.read_bytes()[:20])
+    found = store.read_state("a", upto=2)
+    assert found is not None
+    assert found["parameters/w"].tolist() == [1, 1]
+
+
+def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for server_round in range(1, 8):
+        store.write_state("a", server_round, state(server_round))
+        store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
+        if server_round in (2, 4):
+            store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
+    store.save_records()
+    again = ClientStore(tmp_path)
+    kept = again.read_kept("a")
+    assert kept is not None
+    assert kept["parameters/w"].tolist() == [4, 4]
+    assert kept["parameters/s"].tolist() == [4]
+    assert again.record("a") == ClientRecord(4, {"mse": 0.5})
+    assert len(list(tmp_path.rglob("state-*"))) == 3  # the kept one and the two newest
+
+
+def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)  # FedRep: evaluated in round 5 with its head of round 3
+    store.write_state("a", 3, state(3))
+    store.write_shared(5, {"parameters/s": torch.full((1,), 5.0)})
+    store.keep("a", ClientRecord(5, {}))
+    kept = store.read_kept("a")
+    assert kept is not None
+    assert kept["parameters/w"].tolist() == [3, 3]
+    assert kept["parameters/s"].tolist() == [5]
+
+
+def test_damaged_records_are_named(tmp_path: Path) -> None:
+    (tmp_path / "records.json").write_text('{"a": ')
+    with pytest.raises(FedProtoError, match=r"records\.json"):
+        ClientStore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/passwd", "..", "a/b", "a\\b", "é", "x" * 400, ""]
+)
+def test_no_client_name_leaves_the_folder(tmp_path: Path, name: str) -> None:
+    inside = (tmp_path / file_name(name)).resolve()
+    assert inside.parent == tmp_path.resolve()
+    assert len(file_name(name)) < 200
+
+
+def test_long_names_with_equal_beginnings_stay_apart() -> None:
+    assert file_name("x" * 300 + "a") != file_name("x" * 300 + "b")
