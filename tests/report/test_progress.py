@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -30,11 +31,8 @@ def test_a_line_is_returned_once_and_only_when_its_end_is_written(tmp_path: Path
     cuts=st.lists(st.integers(0, 40), max_size=5),
 )
 def test_however_a_file_grows_its_lines_come_out_whole(
-    tmp_path_factory: object, text: str, cuts: list[int]
+    tmp_path_factory: pytest.TempPathFactory, text: str, cuts: list[int]
 ) -> None:
-    import pytest
-
-    assert isinstance(tmp_path_factory, pytest.TempPathFactory)
     path = tmp_path_factory.mktemp("growing") / "log"
     data = text.encode()
     growing, lines = GrowingFile(path), []

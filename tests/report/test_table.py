@@ -99,5 +99,5 @@ def test_csv_keeps_every_digit_and_leaves_unknowns_empty(tmp_path: Path) -> None
         "dataset,method,seeds,mse_mean,mse_std,mae_mean,mae_std,last_mse_mean,last_mse_std,"
         "parameters_up_per_client_round,bytes_up,seconds"
     )
-    assert solo == "toy,solo,1,0.125,,0.5,,0.75,,0,0,12.5"
-    assert fuels == "toy,fuels,2,0.5,0.3535533905932738,0.5,0.0,0.75,0.0,768,1200,15.0"
+    assert solo == "toy,solo,1,0.125,,0.5,,0.75,,0.0,0.0,12.5"
+    assert fuels == "toy,fuels,2,0.5,0.3535533905932738,0.5,0.0,0.75,0.0,768.0,1200.0,15.0"

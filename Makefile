@@ -1,0 +1,44 @@
+# Every target sets up what it needs in .venv; Python 3.11 and make are all a machine must have.
+# PIP_ARGS reaches pip: on Linux, point it at an index with torch's CPU build to save gigabytes.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.run-installed
+DEV := $(VENV)/.dev-installed
+
+.PHONY: demo test check bench results clean
+
+demo: $(RUN)  ## train FUELS on the embedded data and print the table
+	$(BIN)/fedproto run configs/demo.toml
+
+test: $(DEV)  ## all tests
+	$(BIN)/pytest -n auto
+
+check: $(DEV)  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(DEV)  ## speed, memory and disk as ratios against peers, about six minutes
+	$(BIN)/python -m benchmarks.throughput
+	$(BIN)/python -m benchmarks.stock_flower
+	$(BIN)/python -m benchmarks.client_state
+	$(BIN)/python -m benchmarks.jsd
+
+results: $(DEV)  ## the tables of docs/results, under half an hour a dataset on two cores
+	$(BIN)/python -m benchmarks.forecasting_results
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN): pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(BIN)/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable .
+	touch $@
+
+$(DEV): $(RUN)
+	$(BIN)/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,0 +1,48 @@
+"""The machine a benchmark ran on: its cores, its versions and its matrix product rate."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+from platform import machine, python_version
+
+import torch
+
+
+def machine_line() -> str:
+    """One line for below a table: cores, processor, versions and the load of other programs."""
+    load, _, _ = os.getloadavg()
+    return (
+        f"{_cores()} cores, {_processor()}, torch {torch.__version__}, "
+        f"Python {python_version()}, load {load:.1f}"
+    )
+
+
+def gemm_rate(size: int = 1024, repetitions: int = 9) -> float:
+    """FLOP/s of a float32 product of two [size, size] matrices with this process's threads."""
+    first, second = torch.randn(size, size), torch.randn(size, size)
+    out = first @ second
+    seconds = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        torch.mm(first, second, out=out)
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / statistics.median(seconds)
+
+
+def _cores() -> int:
+    """The cores this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, machine())

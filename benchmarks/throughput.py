@@ -1,0 +1,282 @@
+"""Local training: a cohort against the same clients one by one, and against matrix products.
+
+    python -m benchmarks.throughput [--quick]
+
+The steps are the app's own (`train_cohort`), on windows of the synthetic traffic: FUELS's whole
+loss on both views with guidance, and Solo's prediction loss. Both ways of training run in the
+same process with the same threads, in turns; the two processes are what Flower's simulation
+starts on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import cache
+from itertools import product
+from multiprocessing.synchronize import Barrier
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.machine import gemm_rate, machine_line
+from fedproto_app.data.shard import Shard, load_shard
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.methods import make_learner
+from fedproto_app.optim import CohortAdam
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.wire import Order
+
+CLIENTS = 16
+METHODS = ("fuels", "solo")
+SIZES = (1, CLIENTS)
+AIM = 2.0
+
+
+class Engine(NamedTuple):
+    """Processes that train at the same time, and the torch threads of each."""
+
+    processes: int
+    threads: int
+
+    def __str__(self) -> str:
+        processes = "1 process" if self.processes == 1 else f"{self.processes} processes"
+        return f"{processes} × {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+ENGINES = (Engine(1, 1), Engine(1, 2), Engine(2, 1))
+
+
+class Span(NamedTuple):
+    """Work done between two moments of the machine's monotonic clock."""
+
+    start: float
+    end: float
+    amount: float
+
+
+class Measured(NamedTuple):
+    """Rates of each repetition: [method, engine, cohort size] steps/s, [engine] FLOP/s."""
+
+    steps: dict[tuple[str, Engine, int], list[float]]
+    gemm: dict[Engine, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Client-steps a second of a cohort of 16 against the same clients one by one, "
+        "and the share of the machine's matrix product rate."
+    )
+    parser.add_argument(
+        "--repetitions", type=int, default=7, metavar="N", help="rounds of all measurements (7)"
+    )
+    parser.add_argument("--quick", action="store_true", help="2 repetitions, for a first look")
+    arguments = parser.parse_args()
+    repetitions = 2 if arguments.quick else arguments.repetitions
+    if repetitions < 1:
+        parser.error(f"--repetitions {repetitions}: at least 1")
+
+    console = Console()
+    measured = measure(repetitions, console)
+    console.print(table(measured))
+    for method in METHODS:
+        console.print(verdict(method, measured.steps))
+    console.print(machine_line(), style="dim")
+
+
+def measure(repetitions: int, console: Console) -> Measured:
+    """Everything once to warm up, then so many times in turns."""
+    measured = Measured(defaultdict(list), defaultdict(list))
+    configurations = list(product(METHODS, ENGINES, SIZES))
+    with Workers() as workers, Progress(console=console, refresh_per_second=2) as progress:
+        total = (repetitions + 1) * (len(configurations) + len(ENGINES))
+        bar = progress.add_task("warming up", total=total)
+        for repetition in range(repetitions + 1):
+            if repetition:
+                progress.update(bar, description=f"repetition {repetition} of {repetitions}")
+            for engine in ENGINES:
+                rate = workers.rate(engine, _products)
+                progress.advance(bar)
+                if repetition:
+                    measured.gemm[engine].append(rate)
+            for method, engine, size in configurations:
+                rate = workers.rate(engine, _train, method, size)
+                progress.advance(bar)
+                if repetition:
+                    measured.steps[method, engine, size].append(rate)
+    return measured
+
+
+def table(measured: Measured) -> Table:
+    """Median rates; the ratio is the median of the ratios within each repetition."""
+    result = Table(
+        title=f"Client-steps a second, {CLIENTS} clients, batches of 24",
+        caption="GEMM: GFLOP of the step's recurrent and projector products × steps/s, as a share "
+        "of the rate of float32 1024³ products in the same processes and threads",
+    )
+    result.add_column("method")
+    result.add_column("engine")
+    for heading in ("one by one", "cohort", "ratio", "GFLOP/step", "1024³ GFLOP/s", "GEMM share"):
+        result.add_column(heading, justify="right")
+    for method, engine in product(METHODS, ENGINES):
+        alone, together = (measured.steps[method, engine, size] for size in SIZES)
+        flop, peak = step_flop(method), statistics.median(measured.gemm[engine])
+        shares = [flop * statistics.median(steps) / peak for steps in (alone, together)]
+        result.add_row(
+            method,
+            str(engine),
+            f"{statistics.median(alone):,.0f}",
+            f"{statistics.median(together):,.0f}",
+            f"{_ratio(together, alone):.2f}",
+            f"{flop / 1e9:.4f}",
+            f"{peak / 1e9:.0f}",
+            f"{shares[0]:.0%} → {shares[1]:.0%}",
+        )
+    return result
+
+
+def verdict(method: str, steps: dict[tuple[str, Engine, int], list[float]]) -> str:
+    """The best way to train in cohorts against the best way to train one by one, on two cores."""
+
+    def best(size: int) -> Engine:
+        return max(ENGINES, key=lambda engine: statistics.median(steps[method, engine, size]))
+
+    alone, together = best(1), best(CLIENTS)
+    ratio = _ratio(steps[method, together, CLIENTS], steps[method, alone, 1])
+    return (
+        f"{method}: best cohort ({together}) / best one by one ({alone}) = {ratio:.2f}, "
+        f"aim ≥ {AIM:g}: {'reached' if ratio >= AIM else 'missed'}"
+    )
+
+
+def step_flop(method: str) -> float:
+    """FLOP of the large matrix products in one client's step, from their shapes.
+
+    Forward: each GRU of H units multiplies the state at all but the first of its values, whose
+    state is 0, and the projector the representation; backward costs twice the forward. The
+    decoder's, the GRUs' input and the cosines' products are left out: together 2%.
+    """
+    settings = _settings(method, CLIENTS)
+    data, hidden = settings.data, settings.model.representation_dim // 2
+    rows = data.period * (2 if method == "fuels" else 1)  # both views
+    states = (data.close_window - 1) + (data.periodic_window - 1)
+    forward = states * 2 * rows * hidden * 3 * hidden
+    if method == "fuels":
+        forward += 2 * rows * settings.model.representation_dim * settings.fuels.prototype_dim
+    return 3.0 * forward
+
+
+def _ratio(first: list[float], second: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
+
+
+class Workers:
+    """Two processes that live through the benchmark; each does its work alone or both at once."""
+
+    def __enter__(self) -> Workers:
+        spawn = multiprocessing.get_context("spawn")
+        barrier = spawn.Barrier(2)
+        self._stack = ExitStack()
+        self._pools = [
+            self._stack.enter_context(
+                ProcessPoolExecutor(1, mp_context=spawn, initializer=_join, initargs=(barrier,))
+            )
+            for _ in range(2)
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def rate(self, engine: Engine, work: Callable[..., Span], *arguments: Any) -> float:
+        """Amount a second over the engine's processes, from the first start to the last end."""
+        pools = self._pools[: engine.processes]
+        spans = [
+            future.result() for future in [pool.submit(work, engine, *arguments) for pool in pools]
+        ]
+        seconds = max(span.end for span in spans) - min(span.start for span in spans)
+        return sum(span.amount for span in spans) / seconds
+
+
+# --- in the processes -------------------------------------------------------------------------
+
+_barrier: Barrier
+
+
+def _join(barrier: Barrier) -> None:
+    global _barrier
+    _barrier = barrier
+    torch.set_flush_denormal(True)  # as the app does
+
+
+def _start(engine: Engine) -> float:
+    """The moment at which all processes of the engine are ready."""
+    if engine.processes > 1:
+        _barrier.wait()
+    return time.monotonic()
+
+
+def _products(engine: Engine) -> Span:
+    """FLOP of 1024³ products; a second's worth at the median rate, as pauses are not its fault."""
+    torch.set_num_threads(engine.threads)
+    start = _start(engine)
+    return Span(start, start + 1, gemm_rate())
+
+
+def _train(engine: Engine, method: str, size: int) -> Span:
+    """Client-steps of one epoch of all clients, in cohorts of the size."""
+    torch.set_num_threads(engine.threads)
+    settings = _settings(method, size)
+    learner: Learner[Any] = make_learner(settings, ForecastingTask(settings))
+    cohorts = list(_cohorts(learner, settings))
+    start = _start(engine)
+    for cohort, context in cohorts:
+        train_cohort(learner, cohort, context, settings, server_round=1)
+    end = time.monotonic()
+    return Span(start, end, sum(sum(cohort.samples.batch_counts) for cohort, _ in cohorts))
+
+
+def _settings(method: str, size: int) -> Settings:
+    return settings_from(
+        {"method": method, "cohort-size": size, "data.synthetic.clients": CLIENTS}
+    )
+
+
+@cache
+def _shard() -> Shard:
+    return load_shard(_settings("solo", 1).data, 0, 1)
+
+
+def _cohorts(learner: Learner[Any], settings: Settings) -> Iterator[tuple[Cohort, Context]]:
+    """All clients at the start of training, with random prototypes as their guidance."""
+    shard = _shard()
+    names = list(shard.windows)
+    shape = (len(names), settings.data.period, settings.fuels.prototype_dim)
+    generator = torch.Generator().manual_seed(0)
+    guidance = {key: torch.randn(shape, generator=generator) for key in ("positive", "negative")}
+    arrays = {key: value.numpy() for key, value in guidance.items()}
+    order = Order("benchmark", "", 1, names, arrays=arrays, guided=names)
+    for first in range(0, len(names), settings.cohort_size):
+        members = names[first : first + settings.cohort_size]
+        parameters = {
+            name: value.expand(len(members), *value.shape).clone()
+            for name, value in learner.initial_parameters().items()
+        }
+        samples = learner.task.gather([shard.windows[name] for name in members])
+        context = learner.context(order, members, torch.device("cpu"))
+        yield Cohort(parameters, CohortAdam.fresh(parameters), samples), context
+
+
+if __name__ == "__main__":
+    main()

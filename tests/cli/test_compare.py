@@ -1,0 +1,45 @@
+"""``fedproto compare`` and ``fedproto pictures`` on made run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Fedproto
+from tests.report.made_runs import make_run
+
+
+def test_runs_are_compared_and_unfinished_ones_named(fedproto: Fedproto, tmp_path: Path) -> None:
+    make_run(tmp_path / "a", seed=0, mse=0.25)
+    make_run(tmp_path / "b", seed=1, mse=0.75)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "settings.toml").write_text("seed = 2\n")
+    outcome = fedproto("compare", tmp_path)
+    assert outcome.code == 0
+    assert "0.5000 ± 0.3536" in outcome.out
+    assert outcome.err == f"skipped {tmp_path / 'c'}: no summary.json, so no finished run\n"
+
+
+def test_a_repeated_run_is_named(fedproto: Fedproto, tmp_path: Path) -> None:
+    make_run(tmp_path / "old")
+    make_run(tmp_path / "older")
+    outcome = fedproto("compare", tmp_path, "--format", "csv")
+    assert "old: a later run has the same settings and seed" in outcome.err
+    assert len(outcome.out.splitlines()) == 2
+
+
+def test_markdown_and_picture(fedproto: Fedproto, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    picture = tmp_path / "comparison.png"
+    outcome = fedproto("compare", run, "--format", "markdown", "--picture", picture)
+    assert outcome.code == 0
+    assert outcome.out.startswith("| dataset |")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_prints_what_it_drew(fedproto: Fedproto, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    outcome = fedproto("pictures", run)
+    assert outcome.code == 0
+    assert outcome.out.splitlines() == [
+        str(run / "pictures" / name) for name in ("clients-mse.png", "rounds.png")
+    ]

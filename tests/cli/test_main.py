@@ -1,0 +1,43 @@
+"""The command line as a whole: help, version, and mistakes told in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Fedproto
+
+
+@pytest.mark.parametrize(
+    ("command", "taught"),
+    [
+        (["run"], "fedproto run --set method=fedavg"),
+        (["compare"], "fedproto compare runs"),
+        (["pictures"], "fedproto pictures runs/my-run"),
+        (["data", "check"], "fedproto data check"),
+    ],
+)
+def test_every_command_teaches_by_example(
+    fedproto: Fedproto, command: list[str], taught: str
+) -> None:
+    outcome = fedproto(*command, "--help")
+    assert outcome.code == 0
+    assert taught in outcome.out
+
+
+def test_the_version_is_told(fedproto: Fedproto) -> None:
+    outcome = fedproto("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("fedproto-app")
+
+
+def test_a_mistake_costs_one_line_and_exit_code_2(fedproto: Fedproto) -> None:
+    outcome = fedproto("pictures", "nowhere")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: nowhere: ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_an_unknown_command_is_refused(fedproto: Fedproto) -> None:
+    outcome = fedproto("trian")
+    assert outcome.code == 2
+    assert "No such command 'trian'" in outcome.err

@@ -1,0 +1,307 @@
+"""``fedproto run``: what is settled before Flower starts, and what is made of its end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from fedproto_app.cli import run as run_module
+from fedproto_app.cli.superlink import RunStatus
+from fedproto_app.errors import FederationError
+from tests.cli.conftest import Fedproto
+from tests.cli.toy_app import write_app
+from tests.report.made_runs import make_run
+
+
+@dataclass
+class FakeSuperLink:
+    """Plays Flower: keeps what it was asked, writes the artefacts, and ends as it is told."""
+
+    end: str = "completed"  # or failed, stopped-by-user (error.txt), dies, interrupted
+    submitted: list[tuple[Path, dict[str, Any], int, int]] = field(default_factory=list)
+    import_paths: list[Path | None] = field(default_factory=list)
+    streams: int = 0
+    left: bool = False
+
+    def __call__(self, home: Path, import_path: Path | None) -> Self:
+        self.import_paths.append(import_path)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = True
+
+    def submit(self, app: Path, run_config: dict[str, Any], nodes: int, cpus: int) -> str:
+        self.submitted.append((app, run_config, nodes, cpus))
+        return "77"
+
+    def follow(self, run_id: str, log: Path) -> Self:
+        self.streams += 1
+        log.write_text("first line\nlast line\n")
+        output = self.submitted[-1][1]["output"]
+        folder = Path(output["dir"]) / output["name"]
+        if self.end == "completed" and self.streams == 1:
+            make_run(folder)
+        if self.end == "stopped":
+            folder.mkdir(parents=True)
+            (folder / "error.txt").write_text("node 1 never came\n")
+        return self
+
+    def poll(self) -> int:
+        return 0
+
+    def check(self) -> None:
+        if self.end == "dies":
+            raise FederationError("flower-superlink ended with code 9")
+        if self.end == "interrupted":
+            raise KeyboardInterrupt
+
+    def status(self, run_id: str) -> RunStatus:
+        if self.streams == 1 and self.end == "completed":
+            return RunStatus("running", "N/A")  # the first stream broke too early
+        return RunStatus(f"finished:{self.end}", "it broke")
+
+
+Fake = Callable[[str], FakeSuperLink]
+
+
+@pytest.fixture
+def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Replace the SuperLink by one that ends so."""
+
+    def replace(end: str) -> FakeSuperLink:
+        fake = FakeSuperLink(end)
+        monkeypatch.setattr(run_module, "SuperLink", fake)
+        monkeypatch.setattr(run_module, "_LOOK_EVERY", 0.0)
+        return fake
+
+    return replace
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder inside a toy app's folder, and the current one."""
+    write_app(tmp_path / "app", tmp_path)
+    folder = tmp_path / "app" / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_completed_run_ends_with_its_tables_and_folder(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("completed")
+    outcome = fedproto("run", "--set", "output.name=first")
+    assert outcome.code == 0
+    assert "fuels on toy: 2 clients" in outcome.out
+    assert "best and worst clients" in outcome.out
+    assert outcome.out.endswith(f"artefacts: {here / 'runs' / 'first'}\n")
+    assert "round 3/40" in outcome.err
+    assert (here / "runs" / "first" / "flower.log").read_text() == "first line\nlast line\n"
+    assert fake.streams == 2  # a broken stream is taken up again
+    assert fake.left
+
+
+def test_quiet_prints_the_folder_only(fedproto: Fedproto, flower: Fake, here: Path) -> None:
+    flower("completed")
+    outcome = fedproto("run", "--quiet", "--set", "output.name=first")
+    assert (outcome.out, outcome.err) == (f"{here / 'runs' / 'first'}\n", "")
+
+
+def test_verbose_shows_the_log(fedproto: Fedproto, flower: Fake, here: Path) -> None:
+    flower("completed")
+    assert "last line\n" in fedproto("run", "--verbose").err
+
+
+def test_a_failed_run_shows_the_end_of_its_log(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    flower("failed")
+    outcome = fedproto("run", "--set", "output.name=first")
+    assert outcome.code == 1
+    assert outcome.err.endswith(
+        "first line\nlast line\n"
+        "error: the run ended as finished:failed: it broke\n"
+        f"full log: {here / 'runs' / 'first' / 'flower.log'}\n"
+    )
+
+
+def test_a_run_that_stopped_for_a_reason_gives_only_the_reason(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    flower("stopped")
+    outcome = fedproto("run")
+    assert outcome.code == 1
+    assert "error: node 1 never came\nfull log: " in outcome.err
+    assert "last line" not in outcome.err
+
+
+def test_a_superlink_that_dies_under_way_is_an_error(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("dies")
+    outcome = fedproto("run", "--set", "output.name=first")
+    assert outcome.code == 2
+    assert "error: flower-superlink ended with code 9" in outcome.err
+    assert (here / "runs" / "first" / "flower.log").exists()
+    assert fake.left
+
+
+def test_ctrl_c_ends_flower_and_exits_130(fedproto: Fedproto, flower: Fake, here: Path) -> None:
+    fake = flower("interrupted")
+    assert fedproto("run").code == 130
+    assert fake.left
+
+
+def test_settings_come_from_app_then_file_then_command_line(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("completed")
+    (here / "x.toml").write_text('rounds = 7\nseed = 5\n[fuels]\nbeta = 30\nthreshold="absolute"\n')
+    outcome = fedproto(
+        "run", "x.toml", "--set", "seed=6", "--set", "fuels.beta = 0.5", "--nodes", 3
+    )
+    assert outcome.code == 0
+    app, config, nodes, cpus = fake.submitted[0]
+    assert (app, nodes, cpus) == (here.parent, 3, 1)
+    assert (config["rounds"], config["seed"], config["local-epochs"]) == (7, 6, 1)
+    assert config["fuels"] | {"beta": 0.5, "threshold": "absolute"} == config["fuels"]
+    assert config["nodes"]["minimum"] == 3  # a simulation need not start without some nodes
+
+
+def test_paths_become_absolute_and_the_run_gets_a_name(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("completed")
+    rows = "\n".join(f"{i % 24},{i % 7}" for i in range(600))
+    (here / "my data.csv").write_text(f"a,b\n{rows}\n")
+    outcome = fedproto(
+        "run",
+        *("--set", "data.source=wide-csv", "--set", "data.path=my data.csv", "--set", "seed=4"),
+    )
+    assert outcome.code == 0, outcome.err
+    config = fake.submitted[0][1]
+    assert config["data"]["path"] == str(here / "my data.csv")
+    assert config["output"]["dir"] == str(here / "runs")
+    name = config["output"]["name"]
+    assert name.startswith("fuels-my-data-s4-20")
+    assert len(name) == len("fuels-my-data-s4-20260101-000000")
+
+
+def test_two_runs_in_one_second_get_two_folders(
+    fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoonOnly(run_module.datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> NoonOnly:
+            return cls(2026, 1, 2, 12, 0, 0)
+
+    monkeypatch.setattr(run_module, "datetime", NoonOnly)
+    stamp = "fuels-synthetic-traffic-s0-20260102-120000"
+    for expected in (stamp, f"{stamp}-2", f"{stamp}-3"):
+        flower("completed")
+        assert fedproto("run", "--quiet").out == f"{here / 'runs' / expected}\n"
+
+
+def test_a_folder_that_exists_is_never_written_over(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("completed")
+    (here / "runs" / "mine").mkdir(parents=True)
+    outcome = fedproto("run", "--set", "output.name=mine")
+    assert outcome.code == 2
+    assert "error: output.name = 'mine'" in outcome.err
+    assert fake.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "fuels.bta=1"], "fuels.bta: unknown setting; known here: "),
+        (["--set", "fuels.beta=-1"], "fuels.beta = -1: "),
+        (["--set", "rounds=many"], "rounds = 'many': "),
+        (["--set", "rounds"], "--set rounds: expected KEY=VALUE"),
+        (["--set", "=3"], "--set =3: expected KEY=VALUE"),
+        (["--set", "nodes.minimum=5"], "nodes.minimum = 5: more than the 2 of --nodes"),
+        (["--cpus-per-node", "9999"], "--cpus-per-node 9999: this machine has "),
+        (["missing.toml"], "missing.toml: No such file"),
+        (["broken.toml"], "broken.toml: "),
+        (["--app", "nowhere"], "nowhere/pyproject.toml: No such file"),
+        (
+            ["--set", "data.source=wide-csv", "--set", "data.path=missing.csv"],
+            "missing.csv: no such file",
+        ),
+        (["--set", "data.max-steps=50"], "none of 24 clients can take part; "),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    fedproto: Fedproto, flower: Fake, here: Path, arguments: list[str], message: str
+) -> None:
+    fake = flower("completed")
+    (here / "broken.toml").write_text("rounds = \n")
+    outcome = fedproto("run", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert fake.import_paths == []  # no SuperLink was made
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rounds=20", ("rounds", 20)),
+        ("fuels.beta=0.5", ("fuels.beta", 0.5)),
+        ("fuels.intra=false", ("fuels.intra", False)),
+        ("method=fedavg", ("method", "fedavg")),
+        ('data.name="10"', ("data.name", "10")),
+        ("data.path=a=b.csv", ("data.path", "a=b.csv")),
+        ("data.path=", ("data.path", "")),
+        ("data.path=/tmp/true", ("data.path", "/tmp/true")),
+    ],
+)
+def test_a_value_is_toml_or_else_the_text_itself(text: str, expected: tuple[str, object]) -> None:
+    assert run_module._change(text) == expected
+
+
+def test_a_users_module_in_the_current_folder_is_found_here_and_at_the_nodes(
+    fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = flower("completed")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (here / "my_own_series.py").write_text(
+        "import numpy as np\n"
+        "from fedproto_app.data.series import ClientSeries\n\n\n"
+        "def load(settings):\n"
+        "    yield ClientSeries('a', np.arange(900.0))\n"
+    )
+    assert fedproto("run", "--set", "data.source=my_own_series:load").code == 0
+    assert fake.import_paths == [here]
+
+
+def test_without_an_app_around_the_packages_own_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = tmp_path / "repository"
+    write_app(app, tmp_path)
+    monkeypatch.setattr(run_module, "__file__", str(app / "fedproto_app" / "cli" / "run.py"))
+    assert run_module._nearest_app() == app
+    shutil.rmtree(app)
+    with pytest.raises(FederationError, match="name its folder with --app"):
+        run_module._nearest_app()
+
+
+def test_the_toy_app_has_every_setting(here: Path) -> None:
+    project = tomllib.loads((here.parent / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"]["fuels"]["beta"] == 50.0

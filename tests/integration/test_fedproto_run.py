@@ -1,0 +1,59 @@
+"""``fedproto run`` through real Flower processes, with an app that trains nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.toy_app import write_app
+from tests.report.made_runs import make_run
+
+_FEDPROTO = [sys.executable, "-c", "from fedproto_app.cli.main import main; main()"]
+
+pytestmark = pytest.mark.integration
+
+
+def fedproto(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_FEDPROTO, "run", "--app", "app", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_app(tmp_path / "app", make_run(tmp_path / "made"))
+    return tmp_path
+
+
+def test_a_run_completes_and_nothing_stays_behind(folder: Path) -> None:
+    done = fedproto(folder, "--set", "output.name=first", "--verbose")
+    assert done.returncode == 0, done.stderr
+    assert "toy server at work" in done.stderr
+    assert "round 3/40" in done.stderr
+    assert "fuels on toy: 2 clients" in done.stdout
+    run = folder / "runs" / "first"
+    assert done.stdout.endswith(f"artefacts: {run}\n")
+    assert "toy server at work" in (run / "flower.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("fedavg", "error: node 1 never came\n"),
+        ("solo", "RuntimeError: the toy breaks\n"),
+    ],
+)
+def test_a_run_that_fails_in_flower_fails_here(folder: Path, method: str, told: str) -> None:
+    done = fedproto(folder, "--set", f"method={method}", "--set", "output.name=first")
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert (folder / "runs" / "first" / "flower.log").exists()
