@@ -38,7 +38,8 @@ FILES = {
     "m4": "m4_hourly.csv.gz",
 }
 GRID = [
-    {"fuels.inter-weight": rho, "fuels.temperature": tau} for rho in (5, 1) for tau in (0.02, 0.1)
+    {"fuels.inter-weight": rho, "fuels.temperature": tau}
+    for rho, tau in ((5, 0.02), (5, 0.1), (1, 0.1), (1, 0.5))
 ]
 ABLATIONS = {
     "fuels w/o inter": {"fuels.inter": "false"},

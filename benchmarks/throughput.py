@@ -248,9 +248,7 @@ def _train(engine: Engine, method: str, size: int) -> Span:
 
 
 def _settings(method: str, size: int) -> Settings:
-    return settings_from(
-        {"method": method, "cohort-size": size, "data.synthetic.clients": CLIENTS}
-    )
+    return settings_from({"method": method, "cohort-size": size, "data.synthetic.clients": CLIENTS})
 
 
 @cache

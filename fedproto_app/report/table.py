@@ -77,9 +77,17 @@ def clients_table(clients: Sequence[Mapping[str, str]]) -> Table:
 
 def comparison_table(groups: Sequence[Group]) -> Table:
     """One row a group, for a terminal."""
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+        caption="mean ± standard deviation over seeds; last: the models of the last round; "
+        "parameters up: per client and round",
+        caption_justify="left",
+    )
     for number, column in enumerate(_COLUMNS):
-        table.add_column(column, justify="left" if number < 2 else "right")
+        # On a narrow terminal a name is broken, but no figure is cut.
+        table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
     for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
         last_of_dataset = after is not None and after.dataset != group.dataset
         table.add_row(*row, end_section=last_of_dataset)
@@ -129,7 +137,7 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
 
 
 def _spread(spread: Spread) -> str:
-    return f"{_error(spread.mean)} ± {_error(spread.std)}"
+    return f"{_error(spread.mean)} ±\N{NO-BREAK SPACE}{_error(spread.std)}"
 
 
 def _error(value: float | None) -> str:
