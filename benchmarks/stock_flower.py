@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def timed_run(
                 status, log = superlink.status(run_id), tail(Path(home) / "superlink.log")
                 raise FederationError(f"no round for {DEADLINE:g} s: {status.details}\n{log}")
         counted = ends[WARM_UP - 1 :]
-        return Timing([b - a for a, b in zip(counted, counted[1:], strict=False)], loss)
+        return Timing([end - start for start, end in pairwise(counted)], loss)
 
 
 def table(clients: int, ours: list[Timing], stock: list[Timing]) -> Table:

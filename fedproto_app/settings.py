@@ -10,7 +10,9 @@ test compares them), because Flower lets ``--run-config`` override only keys lis
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -189,6 +191,12 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
         return Settings.model_validate(_nested(config))
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(fault) for fault in error.errors())) from None
+
+
+def default_run_name(settings: Settings) -> str:
+    """method-dataset-seed-time, fit for a folder."""
+    title = re.sub(r"[^A-Za-z0-9._=+-]+", "-", settings.data.title)[:60]
+    return f"{settings.method}-{title}-s{settings.seed}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def flat_settings(settings: Settings) -> dict[str, Any]:

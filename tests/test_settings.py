@@ -74,3 +74,9 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
 
 def test_whole_numbers_are_accepted_where_fractions_are() -> None:
     assert settings_from({"fuels.beta": 50, "participation": 1}).participation == 1.0
+
+
+def test_the_settings_page_explains_every_key() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    missing = [key for key in flat_settings(Settings()) if f"`{key}`" not in page]
+    assert not missing

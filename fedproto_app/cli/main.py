@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, NoReturn
 
 import typer
 
+from fedproto_app import __version__
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.run import run
@@ -40,13 +40,9 @@ def main() -> NoReturn:
 
 
 def _print_version(wanted: bool) -> None:
-    if not wanted:
-        return
-    try:
-        typer.echo(f"fedproto-app {version('fedproto-app')}")
-    except PackageNotFoundError:
-        typer.echo("fedproto-app, not installed: run from its source folder")
-    raise typer.Exit
+    if wanted:
+        typer.echo(f"fedproto-app {__version__}")
+        raise typer.Exit
 
 
 @app.callback()

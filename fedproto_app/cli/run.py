@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +21,13 @@ from fedproto_app.errors import DataError, FederationError, SettingsError
 from fedproto_app.report.progress import GrowingFile, Progress
 from fedproto_app.report.runs import flat, read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
-from fedproto_app.settings import DataSettings, Settings, flat_settings, settings_from
+from fedproto_app.settings import (
+    DataSettings,
+    Settings,
+    default_run_name,
+    flat_settings,
+    settings_from,
+)
 
 _LOOK_EVERY = 0.3  # seconds between two looks at the run's files
 
@@ -178,9 +182,7 @@ def _run_name(settings: Settings, output: Path) -> str:
                 f"output.name = {name!r}: {output / name} exists already and is never overwritten"
             )
         return name
-    title = re.sub(r"[^A-Za-z0-9._=+-]+", "-", settings.data.title)[:60]
-    now = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = unused = f"{settings.method}-{title}-s{settings.seed}-{now}"
+    name = unused = default_run_name(settings)
     number = 1
     while (output / unused).exists():
         number += 1

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +27,7 @@ from safetensors.numpy import save_file
 from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.federation import ClientResult, Federation, RoundLog
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.wire import Arrays
 
 CLIENT_COLUMNS = (
@@ -41,7 +40,7 @@ class RunFolder:
     """Writes the artefacts of one run, each file whole or not at all."""
 
     def __init__(self, settings: Settings) -> None:
-        self.name = settings.output.name or default_name(settings)
+        self.name = settings.output.name or default_run_name(settings)
         self.path = Path(settings.output.dir).expanduser().resolve() / self.name
         if (self.path / "settings.toml").exists():
             raise SettingsError(
@@ -153,15 +152,9 @@ class RunFolder:
         _write(self.path / "error.txt", (reason + "\n").encode())
 
 
-def default_name(settings: Settings) -> str:
-    """method-dataset-seed-time."""
-    title = "".join(c if c.isalnum() or c in "._+-" else "-" for c in settings.data.title)
-    return f"{settings.method}-{title}-s{settings.seed}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
 def settings_digest(settings: Settings) -> str:
-    """Equal for runs that differ in nothing but seed and output."""
-    table = settings.model_dump(exclude={"seed", "output"}, by_alias=True)
+    """Equal for runs that differ in nothing but seed, output and waiting for nodes."""
+    table = settings.model_dump(exclude={"seed", "output", "nodes"}, by_alias=True)
     return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 

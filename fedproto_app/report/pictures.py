@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,23 +78,20 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
 
     datasets = list(dict.fromkeys(group.dataset for group in groups))
     named = list(zip(groups, labels(groups), strict=True))
+    looks = {label: _look(i) for i, label in enumerate(sorted({label for _, label in named}))}
     with rc_context(_STYLE):
         figure = Figure(figsize=(11, 4.2 * len(datasets)), layout="constrained")
         panels = figure.subplots(len(datasets), 2, squeeze=False)
         for dataset, (left, right) in zip(datasets, panels, strict=True):
-            members = [(group, label) for group, label in named if group.dataset == dataset]
+            members = {label: group for group, label in named if group.dataset == dataset}
             errors = {
                 label: np.concatenate([_client_errors(run.folder, "mse") for run in group.runs])
-                for group, label in members
+                for label, group in members.items()
             }
-            _plot_distribution(left, errors)
+            _plot_distribution(left, errors, looks)
             left.set_title(f"{dataset}: error over clients")
-            for number, (group, label) in enumerate(members):
-                _plot_test_error(right, group, label, number)
-            right.set_xscale("symlog", linthresh=1)  # methods differ by orders of magnitude; 0 too
-            right.set(xlabel=_PARAMETERS, ylabel=f"test {_MSE}", title=f"{dataset}: error and cost")
-            if right.lines:
-                right.legend()
+            _plot_cost(right, {k: group.runs[0].folder for k, group in members.items()}, looks)
+            right.set_title(f"{dataset}: error and cost")
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file)
 
@@ -105,7 +103,7 @@ def _save(figure: Figure, run_dir: Path, name: str) -> Path:
     return folder / name
 
 
-def _line(number: int) -> dict[str, Any]:
+def _look(number: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number."""
     dashes = _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)]
     return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": dashes}
@@ -117,17 +115,20 @@ def _draw_clients(run_dir: Path) -> Figure:
     figure = Figure(figsize=(6, 4.2), layout="constrained")
     axes = figure.subplots()
     kept, last = _client_errors(run_dir, "mse"), _client_errors(run_dir, "last_mse")
-    _plot_distribution(axes, {"kept model": kept, "last model": last})
+    errors = {"kept model": kept, "last model": last}
+    _plot_distribution(axes, errors, {label: _look(i) for i, label in enumerate(errors)})
     axes.set_title(f"{run_dir.name}\n{len(kept)} clients")
     return figure
 
 
-def _plot_distribution(axes: Axes, errors: Mapping[str, NDArray[np.float64]]) -> None:
-    """Cumulative distributions of errors [N]; a label each."""
-    for number, (label, values) in enumerate(errors.items()):
+def _plot_distribution(
+    axes: Axes, errors: Mapping[str, NDArray[np.float64]], looks: Mapping[str, dict[str, Any]]
+) -> None:
+    """Cumulative distributions of errors [N]; a label and a look each."""
+    for label, values in errors.items():
         if values.size:
-            axes.ecdf(values, label=label, **_line(number))
-    together = np.concatenate([*errors.values(), np.ones(0)])
+            axes.ecdf(values, label=label, **looks[label])
+    together = np.concatenate(list(errors.values()))
     positive = together[together > 0]
     if positive.size and positive.max() / positive.min() > _WIDE_SPAN:
         axes.set_xscale("log")
@@ -136,21 +137,30 @@ def _plot_distribution(axes: Axes, errors: Mapping[str, NDArray[np.float64]]) ->
         axes.legend()
 
 
-def _plot_test_error(axes: Axes, group: Group, label: str, number: int) -> None:
-    rounds = read_rounds(group.runs[0].folder)
-    sent = _sent_so_far(rounds)
-    points = [
-        (parameters, record["test_mse"])
-        for parameters, record in zip(sent, rounds, strict=True)
-        if record["test_mse"] is not None
-    ]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label, **_line(number))
+def _plot_cost(
+    axes: Axes, folders: Mapping[str, Path], looks: Mapping[str, dict[str, Any]]
+) -> None:
+    """Test error against the parameters communicated so far; a label and a look each."""
+    least = float("inf")  # parameters of a method's first round
+    for label, folder in folders.items():
+        rounds = read_rounds(folder)
+        sent, errors = _sent_so_far(rounds), [record["test_mse"] for record in rounds]
+        known = [(x, y) for x, y in zip(sent, errors, strict=True) if y is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), label=label, **looks[label])
+            least = min([least, *(x for x, _ in known if x > 0)])
+    if least < float("inf"):
+        # Methods differ by orders of magnitude, and some send nothing at all.
+        axes.set_xscale("symlog", linthresh=least)
+    axes.set(xlabel=_PARAMETERS, ylabel=f"test {_MSE}")
+    if axes.lines:
+        axes.legend()
 
 
 def _client_errors(run_dir: Path, column: str) -> NDArray[np.float64]:
     """[N] one figure of ``clients.csv``, of the clients that have it."""
-    return np.array([float(row[column]) for row in read_clients(run_dir) if row[column]])
+    values = [float(row[column] or "nan") for row in read_clients(run_dir)]
+    return np.array([value for value in values if isfinite(value)])
 
 
 def _sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -177,7 +187,7 @@ def _draw_rounds(run_dir: Path) -> Figure:
             known = [(x, y) for x, y in zip(places, values, strict=True) if y is not None]
             if known:
                 marker = "o" if len(known) == 1 else None  # a line of one point is invisible
-                axes.plot(*zip(*known, strict=True), label=label, marker=marker, **_line(number))
+                axes.plot(*zip(*known, strict=True), label=label, marker=marker, **_look(number))
     left.set(xlabel="round", ylabel=_MSE)
     right.set(xlabel=_PARAMETERS)
     if left.lines:

@@ -80,11 +80,11 @@ class Progress:
         number = record["round"]
         self._seconds.append(record["seconds"]["total"])
         for name, value in (
-            ("loss", record["loss"]["total"]),
+            ("loss", record["loss"].get("total")),
             ("val MSE", record["validation_mse"]),
             ("test MSE", record["test_mse"]),
         ):
-            if value is not None:  # not every round is evaluated
+            if value is not None:  # not every round trains or evaluates a client
                 self._figures[name] = f"{value:.4f}"
         self._complain(record)
         if self._bar is not None:

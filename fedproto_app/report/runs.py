@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,7 +74,7 @@ def read_rounds(folder: Path) -> list[dict[str, Any]]:
 
 def read_clients(folder: Path) -> list[dict[str, str]]:
     """The rows of ``clients.csv``, one a client, as text."""
-    return _read(folder / "clients.csv", lambda text: list(csv.DictReader(text.splitlines())))
+    return _read(folder / "clients.csv", lambda text: list(csv.DictReader(io.StringIO(text))))
 
 
 def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
@@ -152,7 +154,9 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _place(group: Group) -> tuple[str, float, str]:
     mse = group.spread("mse").mean
-    return group.dataset, float("inf") if mse is None else mse, group.method
+    if mse is None or math.isnan(mse):  # not evaluated, or diverged
+        mse = math.inf
+    return group.dataset, mse, group.method
 
 
 def _matters(key: str) -> bool:

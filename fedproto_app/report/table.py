@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,10 @@ def run_table(run: Run) -> Table:
 
 def clients_table(clients: Sequence[Mapping[str, str]]) -> Table:
     """The clients with the smallest and the largest test MSE; all of them where they are few."""
-    known = sorted((row for row in clients if row["mse"]), key=lambda row: float(row["mse"]))
+    known = sorted(
+        (row for row in clients if math.isfinite(float(row["mse"] or "nan"))),
+        key=lambda row: float(row["mse"]),
+    )
     table = Table(title="best and worst clients by test MSE", title_justify="left")
     for name in ("client", "group", "samples"):
         table.add_column(name)
@@ -79,8 +83,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     """One row a group, for a terminal."""
     table = Table(
         box=SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
+        padding=0,
         caption="mean ± standard deviation over seeds; last: the models of the last round; "
         "parameters up: per client and round",
         caption_justify="left",
@@ -137,7 +140,7 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
 
 
 def _spread(spread: Spread) -> str:
-    return f"{_error(spread.mean)} ±\N{NO-BREAK SPACE}{_error(spread.std)}"
+    return f"{_error(spread.mean)} ± {_error(spread.std)}"
 
 
 def _error(value: float | None) -> str:

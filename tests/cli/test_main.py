@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedproto_app import __version__
 from tests.cli.conftest import Fedproto
 
 
@@ -27,7 +28,7 @@ def test_every_command_teaches_by_example(
 def test_the_version_is_told(fedproto: Fedproto) -> None:
     outcome = fedproto("--version")
     assert outcome.code == 0
-    assert outcome.out.startswith("fedproto-app")
+    assert outcome.out == f"fedproto-app {__version__}\n"
 
 
 def test_a_mistake_costs_one_line_and_exit_code_2(fedproto: Fedproto) -> None:

@@ -201,13 +201,8 @@ def test_paths_become_absolute_and_the_run_gets_a_name(
 def test_two_runs_in_one_second_get_two_folders(
     fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class NoonOnly(run_module.datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> NoonOnly:
-            return cls(2026, 1, 2, 12, 0, 0)
-
-    monkeypatch.setattr(run_module, "datetime", NoonOnly)
     stamp = "fuels-synthetic-traffic-s0-20260102-120000"
+    monkeypatch.setattr(run_module, "default_run_name", lambda settings: stamp)
     for expected in (stamp, f"{stamp}-2", f"{stamp}-3"):
         flower("completed")
         assert fedproto("run", "--quiet").out == f"{here / 'runs' / expected}\n"

@@ -16,7 +16,7 @@ PNG = b"\x89PNG"
 
 
 def test_a_run_of_fuels_gets_three_pictures(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", errors=(0.01, 0.5, 0.7, None))
+    run = make_run(tmp_path / "a", errors=(0.01, 0.5, float("nan"), None))
     add_divergence(run, ["x", "y", "x"], np.array([[0, 0.6, 0.1], [0.6, 0, np.nan], [0.1, 0.5, 0]]))
     files = draw(run)
     assert [file.name for file in files] == ["clients-mse.png", "rounds.png", "divergence.png"]

@@ -69,6 +69,7 @@ def test_a_round_without_evaluation_shows_the_last_known_error() -> None:
     lines = shown([round_record(1), unknown]).splitlines()
     assert "loss 2.0000  val MSE 1.0000  test MSE 1.5000" in lines[2]
     assert "MSE" not in shown([unknown]).splitlines()[1]
+    assert "loss" not in shown([unknown | {"loss": {}}]).splitlines()[1]  # nobody trained
 
 
 def test_the_time_left_follows_the_last_rounds_not_the_slow_first() -> None:

@@ -95,7 +95,8 @@ def test_groups_are_ordered_by_dataset_then_error(tmp_path: Path) -> None:
         ("z", "solo", 0.1),
         ("m4", "fedavg", 0.3),
         ("m4", "solo", 0.2),
-        ("m4", "fedrep", None),
+        ("m4", "fedrep", float("nan")),
+        ("m4", "fedproto", None),
     ]
     runs = [
         read_run(make_run(tmp_path / str(i), dataset=dataset, method=method, mse=mse))
@@ -103,7 +104,13 @@ def test_groups_are_ordered_by_dataset_then_error(tmp_path: Path) -> None:
     ]
     groups, _ = group_runs(runs)
     order = [(group.dataset, group.method) for group in groups]
-    assert order == [("m4", "solo"), ("m4", "fedavg"), ("m4", "fedrep"), ("z", "solo")]
+    assert order == [
+        ("m4", "solo"),
+        ("m4", "fedavg"),
+        ("m4", "fedproto"),  # unknown and diverged last
+        ("m4", "fedrep"),
+        ("z", "solo"),
+    ]
 
 
 def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def test_a_run_without_an_evaluation_shows_dashes(tmp_path: Path) -> None:
 
 
 def test_the_best_and_the_worst_clients_are_named_in_order(tmp_path: Path) -> None:
-    errors = (0.8, 0.1, None, 0.7, 0.2, 0.6, 0.3, 0.5, 0.4)
+    errors = (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4)
     table = clients_table(read_clients(make_run(tmp_path / "a", errors=errors)))
-    assert cells(table)[0] == ["c1", "c4", "c6", "c5", "c3", "c0"]
+    assert cells(table)[0] == ["c1", "c5", "c7", "c6", "c3", "c0"]
 
 
 def test_few_clients_are_all_named_once(tmp_path: Path) -> None:

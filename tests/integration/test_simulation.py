@@ -1,0 +1,54 @@
+"""The real app through real Flower: `fedproto run` submits with `flwr run` to a SuperLink, whose
+simulation must give what the same run gives in one process."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproto_app.settings import flat_settings
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+
+ROOT = Path(__file__).parents[2]
+
+
+def clients(folder: Path) -> list[dict[str, str]]:
+    with (folder / "clients.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.integration
+def test_fuels_in_flowers_simulation_equals_fuels_in_one_process(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"output.name": "flower", "output.pictures": True})
+    changes = [f"--set={key}={value}" for key, value in flat_settings(settings).items()]
+    changes = [change.replace("=True", "=true").replace("=False", "=false") for change in changes]
+    program = Path(sys.executable).with_name("fedproto")
+    command = [str(program), "run", "--app", str(ROOT), "--nodes", "2", *changes]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "test MSE" in done.stdout
+
+    flower = tmp_path / "runs" / "flower"
+    for name in ("settings.toml", "rounds.jsonl", "clients.csv", "summary.json", "divergence.npz"):
+        assert (flower / name).stat().st_size > 0, name
+    assert list((flower / "pictures").glob("*.png"))
+    summary = json.loads((flower / "summary.json").read_text())
+    assert summary["parameters_up_per_client_round"] == 24 * 4
+
+    local = small_settings(tmp_path, **{"output.name": "local"})
+    folder, _ = run_locally(local, synthetic_nodes(2, tmp_path / "state"))
+    numbers = [k for k in clients(flower)[0] if k not in ("client", "node", "group")]
+    for ours, theirs in zip(clients(flower), clients(folder.path), strict=True):
+        assert ours["client"] == theirs["client"]
+        for name in numbers:  # one machine, one thread count: the same bits, printed
+            assert ours[name] == theirs[name], (ours["client"], name)
+
+    with np.load(flower / "divergence.npz", allow_pickle=False) as matrix:
+        assert matrix["divergence"].shape == (8, 8)
+        assert set(matrix["groups"]) == {row["group"] for row in clients(flower)}
