@@ -65,7 +65,7 @@ class Clock:
 
     def reset(self) -> None:
         self.seconds = {"reading": 0.0, "writing": 0.0}
-        self.bytes = {"reading": 0, "writing": 0}
+        self.bytes = {"reading": 0.0, "writing": 0.0}
 
     @contextmanager
     def on(self, kind: str) -> Iterator[None]:
@@ -176,7 +176,13 @@ def _rounds(
     for server_round in range(1, WARM_UP + rounds + 1):
         clock.reset()
         reply = worker.train(order)
-        yield RoundCost(reply.seconds, *clock.seconds.values(), *clock.bytes.values())
+        yield RoundCost(
+            reply.seconds,
+            clock.seconds["reading"],
+            clock.seconds["writing"],
+            clock.bytes["reading"],
+            clock.bytes["writing"],
+        )
         own = reply.arrays["prototypes"]
         arrays = {"positive": own, "negative": np.roll(own, 1, axis=0)}
         order = Order(

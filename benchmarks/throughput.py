@@ -51,8 +51,7 @@ class Engine(NamedTuple):
     threads: int
 
     def __str__(self) -> str:
-        processes = "1 process" if self.processes == 1 else f"{self.processes} processes"
-        return f"{processes} × {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{self.processes} × {self.threads}"
 
 
 ENGINES = (Engine(1, 1), Engine(1, 2), Engine(2, 1))
@@ -120,28 +119,25 @@ def measure(repetitions: int, console: Console) -> Measured:
 
 def table(measured: Measured) -> Table:
     """Median rates; the ratio is the median of the ratios within each repetition."""
+    flop = ", ".join(f"{method} {step_flop(method) / 1e6:.1f}" for method in METHODS)
     result = Table(
         title=f"Client-steps a second, {CLIENTS} clients, batches of 24",
-        caption="GEMM: GFLOP of the step's recurrent and projector products × steps/s, as a share "
-        "of the rate of float32 1024³ products in the same processes and threads",
+        caption=f"% GEMM: MFLOP of a client-step's products ({flop}) × steps/s, against float32 "
+        "1024³ products in the same processes and threads",
     )
     result.add_column("method")
-    result.add_column("engine")
-    for heading in ("one by one", "cohort", "ratio", "GFLOP/step", "1024³ GFLOP/s", "GEMM share"):
+    result.add_column("processes × threads", no_wrap=True)
+    for heading in ("one by one", "% GEMM", "cohort", "% GEMM", "ratio", "GEMM GFLOP/s"):
         result.add_column(heading, justify="right")
     for method, engine in product(METHODS, ENGINES):
         alone, together = (measured.steps[method, engine, size] for size in SIZES)
-        flop, peak = step_flop(method), statistics.median(measured.gemm[engine])
-        shares = [flop * statistics.median(steps) / peak for steps in (alone, together)]
+        peak = statistics.median(measured.gemm[engine])
+        cells = []
+        for steps in (alone, together):
+            rate = statistics.median(steps)
+            cells += [f"{rate:,.0f}", f"{step_flop(method) * rate / peak:.0%}"]
         result.add_row(
-            method,
-            str(engine),
-            f"{statistics.median(alone):,.0f}",
-            f"{statistics.median(together):,.0f}",
-            f"{_ratio(together, alone):.2f}",
-            f"{flop / 1e9:.4f}",
-            f"{peak / 1e9:.0f}",
-            f"{shares[0]:.0%} → {shares[1]:.0%}",
+            method, str(engine), *cells, f"{_ratio(together, alone):.2f}", f"{peak / 1e9:.0f}"
         )
     return result
 
@@ -165,7 +161,7 @@ def step_flop(method: str) -> float:
 
     Forward: each GRU of H units multiplies the state at all but the first of its values, whose
     state is 0, and the projector the representation; backward costs twice the forward. The
-    decoder's, the GRUs' input and the cosines' products are left out: together 2%.
+    decoder's, the GRUs' input and the cosines' products are left out: together 1%.
     """
     settings = _settings(method, CLIENTS)
     data, hidden = settings.data, settings.model.representation_dim // 2

@@ -47,9 +47,9 @@ class Forecaster(nn.Module):
 
 
 @cache
-def all_clients(clients: int) -> list[ClientWindows]:
+def all_clients(clients: int, days: int) -> list[ClientWindows]:
     """The synthetic clients; loaded once in each process, so that only round 1 pays for it."""
-    settings = settings_from({"data.synthetic.clients": clients})
+    settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     return list(load_shard(settings.data, 0, 1).windows.values())
 
 
@@ -74,9 +74,10 @@ def train(message: Message, context: Context) -> Message:
     """Train the received model on this node's client and send it back."""
     model = Forecaster()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    clients = all_clients(int(context.run_config["clients"]))
+    config = context.run_config
+    clients = all_clients(int(config["clients"]), int(config["days"]))
     client = clients[int(context.node_config["partition-id"])]
-    loss = train_epoch(model, client, float(context.run_config["learning-rate"]))
+    loss = train_epoch(model, client, float(config["learning-rate"]))
     metrics = MetricRecord({"train_loss": loss, "num-examples": client.train_samples})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content, reply_to=message)
