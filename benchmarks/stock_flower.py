@@ -76,20 +76,23 @@ def main() -> None:
         description="Clients trained a second by FedAvg: this app's cohorts in 2 nodes against a "
         "stock Flower app with one client per node."
     )
-    parser.add_argument("--clients", type=int, default=24, metavar="N", help="clients (24)")
+    parser.add_argument("--clients", type=int, default=48, metavar="N", help="clients (48)")
     parser.add_argument(
         "--days", type=int, nargs="+", default=[14, 42], metavar="N", help="of the series (14 42)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=10, metavar="N", help="rounds that count, a run (10)"
+        "--rounds", type=int, default=8, metavar="N", help="rounds that count, a run (8)"
     )
     parser.add_argument(
         "--repetitions", type=int, default=2, metavar="N", help="runs of each app, in turns (2)"
     )
-    parser.add_argument("--quick", action="store_true", help="42 days, one run each of 4 rounds")
+    parser.add_argument(
+        "--quick", action="store_true", help="24 clients, 42 days, one run each of 4 rounds"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.days, arguments.rounds, arguments.repetitions = [42], 4, 1
+        arguments.clients, arguments.days = 24, [42]
+        arguments.rounds, arguments.repetitions = 4, 1
     for name, least in (("clients", 2), ("rounds", 1), ("repetitions", 1)):
         if getattr(arguments, name) < least:
             parser.error(f"--{name} {getattr(arguments, name)}: at least {least}")

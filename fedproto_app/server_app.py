@@ -42,7 +42,7 @@ def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:
     outcome = run_rounds(strategy, federation, grid, folder)
     folder.write_clients(federation)
     folder.write_model(numpy_arrays(outcome.model))
-    folder.write_divergence(strategy.state())
+    folder.write_findings(strategy.findings())
     folder.write_summary(
         settings,
         federation,

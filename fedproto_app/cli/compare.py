@@ -72,8 +72,9 @@ def pictures(
     """Draw a run's pictures into RUN/pictures and print their paths.
 
     The distribution of the clients' errors, the errors against rounds and
-    against communicated parameters, and for FUELS the matrix of the
-    divergences between prototypes.
+    against communicated parameters, for FUELS the matrix of divergences
+    between prototypes, and after a simulation the learned filters and
+    the forecasts of single clients.
 
     [bold]Example[/bold]
 

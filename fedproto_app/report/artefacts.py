@@ -142,10 +142,10 @@ class RunFolder:
             folder.mkdir(exist_ok=True)
             _save_tensors(folder / "global.safetensors", model)
 
-    def write_divergence(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """``divergence.npz``: prototypes and their divergences, where the method has them."""
-        if "divergence" in state:
-            _save_npz(self.path / "divergence.npz", state)
+    def write_findings(self, findings: Mapping[str, Mapping[str, NDArray[Any]]]) -> None:
+        """``<name>.npz`` each: what the method found, such as FUELS's ``divergence.npz``."""
+        for name, arrays in findings.items():
+            _save_npz(self.path / f"{name}.npz", arrays)
 
     def write_error(self, reason: str) -> None:
         """``error.txt``: why the run stopped, in one line."""

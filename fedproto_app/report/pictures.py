@@ -50,9 +50,12 @@ def draw(run_dir: Path) -> list[Path]:
 
     clients-mse.png: the distribution of the clients' errors. rounds.png: training, validation and
     test error against rounds and against communicated parameters. divergence.png: the matrix of
-    prototype divergences (FUELS). Raises `FedProtoError` if there is nothing to draw.
+    prototype divergences (FUELS). filter.png and forecast.png: `state_pictures`. Raises
+    `FedProtoError` if there is nothing to draw.
     """
     from matplotlib import rc_context
+
+    from fedproto_app.report.state_pictures import state_pictures
 
     drawn = []
     with rc_context(_STYLE):
@@ -62,6 +65,8 @@ def draw(run_dir: Path) -> list[Path]:
             drawn.append(_save(_draw_rounds(run_dir), run_dir, "rounds.png"))
         if (run_dir / "divergence.npz").exists():
             drawn.append(_save(_draw_divergence(run_dir), run_dir, "divergence.png"))
+        figures = state_pictures(run_dir)
+        drawn += [_save(figure, run_dir, name) for name, figure in figures.items()]
     if not drawn:
         raise FedProtoError(f"{run_dir}: no clients.csv, rounds.jsonl or divergence.npz to draw")
     return drawn

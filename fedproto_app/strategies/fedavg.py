@@ -43,6 +43,9 @@ class FedAvgStrategy(FedAvg):
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
 
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        return {}
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:

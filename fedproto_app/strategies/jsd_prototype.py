@@ -84,17 +84,23 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._threshold = threshold(self._divergence, self._fuels.threshold, self._fuels.beta)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """names, nodes, groups, prototypes and divergence, rows in the same order."""
-        if self._prototypes is None or self._divergence is None:
+        """names, nodes and prototypes, rows in the same order; the divergence follows from them."""
+        if self._prototypes is None:
             return {}
         keys = list(self._rows_of)
         return {
             "names": np.array([key.client for key in keys]),
             "nodes": np.array([key.node for key in keys]),
-            "groups": np.array([self.federation.roster.group(key) for key in keys]),
             "prototypes": self._prototypes.numpy(),
-            "divergence": self._divergence.numpy(),
         }
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``divergence``: the state, the clients' true groups and the divergence matrix."""
+        if self._divergence is None:
+            return {}
+        groups = np.array([self.federation.roster.group(key) for key in self._rows_of])
+        divergence = self._divergence.numpy()
+        return {"divergence": {**self.state(), "groups": groups, "divergence": divergence}}
 
     def _fix_common_length(self) -> None:
         """Concatenated prototypes need equally many rows: those of the shortest client."""

@@ -32,6 +32,9 @@ class MethodStrategy(Protocol):
     def state(self) -> dict[str, NDArray[Any]]:
         """What the server must keep besides the global model, for the checkpoint."""
 
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """What is worth keeping of the finished run: arrays by file name."""
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]: ...
@@ -73,6 +76,9 @@ class PersonalStrategy(Strategy):
         return {}
 
     def state(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}
 
     def configure_train(

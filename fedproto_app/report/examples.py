@@ -1,0 +1,136 @@
+"""Single clients of a finished simulation: their kept models and what these forecast.
+
+A simulation leaves its nodes' state in the run folder; the state of deployed nodes stays on them.
+Shown are the clients with the best, the median and the worst test error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.errors import FedProtoError
+from fedproto_app.report.runs import read_clients
+from fedproto_app.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
+
+
+@dataclass(frozen=True)
+class Example:
+    """A client to show: its place among all, its test MSE, its kept model.
+
+    title: "best client c3 (office)", the group only if known. mse: on the standardised scale.
+    parameters: without the client axis.
+    """
+
+    title: str
+    client: str
+    mse: float
+    parameters: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The test part of one client, in the data's own units.
+
+    truth: [n], NaN where missing. forecast: [n]. phases: [n] of the period, on the source's clock.
+    mse: of all present values, on the standardised scale. std: units per unit of that scale.
+    """
+
+    truth: NDArray[np.float64]
+    forecast: NDArray[np.float64]
+    phases: NDArray[np.int64]
+    mse: float
+    std: float
+
+
+def find_examples(run_dir: Path, settings: Settings) -> list[Example]:
+    """The clients with the best, the median and the worst test MSE, fewer if there are not three.
+
+    Raises `FedProtoError` if no client was evaluated or a client's kept model is not there.
+    """
+    rows = [row for row in read_clients(run_dir) if isfinite(float(row["mse"] or "nan"))]
+    if not rows:
+        raise FedProtoError(f"{run_dir / 'clients.csv'}: no client has a test error")
+    rows.sort(key=lambda row: (float(row["mse"]), row["client"]))
+    last = len(rows) - 1
+    ranks = {last // 2: "median", last: "worst", 0: "best"}  # of few clients, best counts first
+    examples = []
+    for place, rank in sorted(ranks.items()):
+        client, group = rows[place]["client"], rows[place]["group"]
+        parameters = _kept_parameters(run_dir / "state" / rows[place]["node"], client, settings)
+        title = f"{rank} client {client}" + (f" ({group})" if group else "")
+        examples.append(Example(title, client, float(rows[place]["mse"]), parameters))
+    return examples
+
+
+def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
+    """The client's kept model; what it never trained is as it was at the start."""
+    from fedproto_app.methods import make_learner
+    from fedproto_app.store import ClientStore, unflatten
+    from fedproto_app.tasks.forecasting import ForecastingTask
+
+    # Only a store that has the client is opened: opening one makes its folders.
+    store = ClientStore(node_dir) if (node_dir / "records.json").exists() else None
+    kept = store.read_kept(client) if store and store.record(client).kept_round else None
+    if kept is None:
+        raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
+    initial = make_learner(settings, ForecastingTask(settings)).initial_parameters()
+    return initial | unflatten(kept, "parameters")
+
+
+def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:
+    """The kept models' forecasts of the clients' test parts, in the examples' order.
+
+    Raises `DataError` if the data cannot be read, and `FedProtoError` if a client is not in it or
+    the error is not the one that the run noted: the data or the model is another one now.
+    """
+    from fedproto_app.data.sources import load_series
+
+    series = {one.name: one for one in load_series(settings.data)}
+    forecasts = []
+    for example in examples:
+        if example.client not in series:
+            raise FedProtoError(f"client {example.client!r} is not in the data any more")
+        forecast = _kept_forecast(example, series[example.client], settings)
+        if not np.isclose(forecast.mse, example.mse, rtol=_SAME_ERROR, atol=0):
+            raise FedProtoError(
+                f"client {example.client!r}: its test MSE is {forecast.mse:g}, "
+                f"but was {example.mse:g} in the run"
+            )
+        forecasts.append(forecast)
+    return forecasts
+
+
+def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -> Forecast:
+    import torch
+
+    from fedproto_app.data.windows import lookback, make_windows
+    from fedproto_app.tasks.forecasting import ForecastingTask
+
+    task, windows = ForecastingTask(settings), make_windows(series, settings.data)
+    test = slice(windows.validation_end, None)
+    parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
+    inputs = torch.from_numpy(windows.inputs[test]).unsqueeze(0)  # (1, n, c + q)
+    with torch.no_grad():
+        scaled = task.predict(parameters, task.represent(parameters, inputs))[0].double().numpy()
+    truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
+    first = series.start + lookback(settings.data) + windows.validation_end
+    return Forecast(
+        truth=truth * windows.std + windows.mean,
+        forecast=scaled * windows.std + windows.mean,
+        phases=(first + np.arange(len(truth))) % settings.data.period,
+        mse=float(np.nanmean((scaled - truth) ** 2)),
+        std=windows.std,
+    )

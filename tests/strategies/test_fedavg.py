@@ -1,0 +1,77 @@
+"""Averaging over clients through Flower's averaging over nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedproto_app.client_app import app as client_app
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.wire import Order, numpy_arrays, write_order
+from tests.local_grid import LocalGrid, run_locally, small_settings
+
+LENGTHS = {"long": 24 * 20, "middle": 24 * 15, "short": 24 * 10}
+
+
+def nodes(tmp_path: Path) -> list[dict[str, object]]:
+    """Two nodes: one with two clients, one with one, all of different length."""
+    hours = np.arange(max(LENGTHS.values()))
+    configs: list[dict[str, object]] = []
+    for node, clients in enumerate((["long", "middle"], ["short"])):
+        columns = [
+            np.where(hours < LENGTHS[c], np.sin(hours / 4 + LENGTHS[c]), np.nan) for c in clients
+        ]
+        rows = [
+            ",".join("" if np.isnan(v) else f"{v:.6f}" for v in row)
+            for row in zip(*columns, strict=True)
+        ]
+        path = tmp_path / f"node{node}.csv"
+        path.write_text(",".join(clients) + "\n" + "\n".join(rows) + "\n")
+        configs.append(
+            {
+                "node-name": f"n{node}",
+                "data-source": "wide-csv",
+                "data-path": str(path),
+                "state-dir": str(tmp_path / "state"),
+            }
+        )
+    return configs
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedrep"])
+def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, method: str) -> None:
+    settings = small_settings(tmp_path, method=method, rounds=1)
+    folder, grid = run_locally(settings, nodes(tmp_path))
+    averaged = load_file(folder.path / "model" / "global.safetensors")
+
+    start = FedAvgStrategy.initial_arrays(_strategy(settings))
+    options = {"proximal-mu": settings.fedprox.proximal_mu} if method == "fedprox" else {}
+    models, weights = [], []
+    for node_id, context in grid.contexts.items():
+        for client in (["long", "middle"], ["short"])[node_id - 1000]:
+            order = Order("alone", "t", 1, [client], arrays=start, options=options)
+            message = write_order(order, node_id, "train")
+            message.metadata.__dict__["_message_id"] = "x"
+            reply = client_app(message, context).content
+            models.append(numpy_arrays(reply.array_records["arrays"]))
+            weights += reply.metric_records["metrics"]["num-examples"]  # type: ignore[arg-type,operator]
+    assert len(set(weights)) == 3
+    for name, value in averaged.items():
+        expected = np.average([model[name] for model in models], axis=0, weights=weights)
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_fedrep_sends_the_encoder_alone(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, method="fedrep")
+    assert all(name.startswith("encoder.") for name in _strategy(settings).initial_arrays())
+
+
+def _strategy(settings: Settings) -> FedAvgStrategy:
+    from fedproto_app.federation import Federation
+
+    LocalGrid(settings, [])
+    return FedAvgStrategy(settings, Federation(settings, "run", "token"))

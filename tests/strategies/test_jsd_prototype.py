@@ -1,0 +1,139 @@
+"""FUELS's server: who gets which PR and NR, what is recomputed, what it costs to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from fedproto_app.divergence import pairwise_divergence
+from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.roster import ClientKey
+from fedproto_app.server_app import values_per_client
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies import jsd_prototype
+from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
+from fedproto_app.wire import NodeRoster, Order, Reply
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+
+NODE = "n"
+NAMES = ["a", "b", "c"]
+
+
+def strategy(**changes: Any) -> JSDPrototypeStrategy:
+    settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, **changes})
+    federation = Federation(settings, "run", "token")
+    members = [*NAMES, "late"]
+    roster = NodeRoster(NODE, 0, dict.fromkeys(members, 4), dict.fromkeys(members, ""), {}, {})
+    federation.roster.connected = {1}
+    federation.roster.admit(1, roster)
+    return JSDPrototypeStrategy(settings, federation)
+
+
+def report(fuels: JSDPrototypeStrategy, prototypes: dict[str, list[list[float]]]) -> None:
+    array = np.array(list(prototypes.values()), dtype=np.float32)
+    reply = Reply(list(prototypes), [4] * len(prototypes), arrays={"prototypes": array})
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    fuels.absorb([NodeReply(NODE, reply, message)])
+
+
+def guidance(fuels: JSDPrototypeStrategy, *names: str) -> Order:
+    keys = [ClientKey(name, NODE) for name in names]
+    return fuels.guide(Order("run", "token", 2, list(names)), keys)
+
+
+ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
+OTHER = [[0.0, 3.0], [3.0, 0.0]]
+
+
+@pytest.fixture(autouse=True)
+def _flower_identity() -> None:
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+
+
+def test_positive_and_negative_prototypes_by_hand() -> None:
+    # The three divergences are small (a, b) and twice large: the median is large, so β = 40.
+    fuels = strategy(**{"fuels.beta": 40})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
+    order = guidance(fuels, "c", "a")
+    assert order.guided == ["c", "a"]
+    mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
+    np.testing.assert_allclose(order.arrays["positive"], [OTHER, mean], rtol=1e-6)
+    np.testing.assert_allclose(order.arrays["negative"], [mean, OTHER], rtol=1e-6)
+
+
+def test_without_negatives_there_is_no_guidance() -> None:
+    fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})  # above ln 2
+    report(fuels, {"a": ALIKE_A, "c": OTHER})
+    order = guidance(fuels, "a", "c")
+    assert order.guided == []
+    assert order.arrays == {}
+
+
+def test_only_those_who_reported_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fuels = strategy()
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
+    before = fuels.findings()["divergence"]["divergence"]
+    asked: list[list[int]] = []
+    update = jsd_prototype.update_divergence
+
+    def spy(divergence: Any, prototypes: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        asked.append(changed.tolist())
+        return update(divergence, prototypes, changed)
+
+    monkeypatch.setattr(jsd_prototype, "update_divergence", spy)
+    report(fuels, {"b": OTHER})
+    assert asked == [[1]]
+    after = fuels.findings()["divergence"]
+    assert after["divergence"][0, 2] == before[0, 2]
+    expected = pairwise_divergence(torch.from_numpy(after["prototypes"])).numpy()
+    np.testing.assert_array_equal(after["divergence"], expected)
+
+
+def test_a_late_joiner_is_not_guided_before_it_reports() -> None:
+    fuels = strategy(**{"fuels.beta": 40})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
+    assert guidance(fuels, "late", "a").guided == ["a"]
+    report(fuels, {"late": OTHER})
+    assert guidance(fuels, "late", "a").guided == ["late", "a"]
+    assert len(fuels.state()["names"]) == 4
+
+
+def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
+    fuels = strategy(**{"fuels.periodicity-aware": False})
+    assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
+    assert fuels.spec is not None
+    assert fuels.spec.shapes["prototypes"] == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "values"),
+    [
+        ({}, 768),
+        ({"fuels.prototype-dim": 0}, 6_144),
+        ({"data.period": 288, "fuels.prototype-dim": 16}, 4_608),
+        ({"data.period": 288, "fuels.prototype-dim": 128}, 36_864),
+    ],
+)
+def test_the_uplink_is_the_papers(changes: dict[str, Any], values: int) -> None:
+    settings: Settings = settings_from(changes)
+    fuels = JSDPrototypeStrategy(settings, Federation(settings, "run", "token"))
+    assert values_per_client(fuels.spec) == values
+
+
+def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, rounds=2)
+    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    import json
+
+    lines = [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
+    per_client = 24 * 4
+    assert [line["parameters_up"] for line in lines] == [8 * per_client] * 2
+    assert [line["parameters_down"] for line in lines] == [0, 8 * 2 * per_client]
+    assert all(line["bytes_up"] > 4 * line["parameters_up"] for line in lines)
