@@ -9,8 +9,12 @@ DEV := $(VENV)/.dev-installed
 
 .PHONY: demo test check bench results clean
 
-demo: $(RUN)  ## train FUELS on the embedded data and print the table
-	$(BIN)/fedproto run configs/demo.toml
+demo: $(RUN)  ## train three methods on the embedded data, print the table of methods
+	for method in fuels fedavg solo; do \
+	  $(BIN)/fedproto run configs/demo.toml --set method=$$method --set output.dir=runs/demo \
+	    || exit 1; \
+	done
+	$(BIN)/fedproto compare runs/demo
 
 test: $(DEV)  ## all tests
 	$(BIN)/pytest -n auto

@@ -50,11 +50,11 @@ class Roster:
         return any(member.node_id == node_id for member in self.members.values())
 
     def label_of(self, node_id: int) -> str:
-        """The label of a node id, or the id itself."""
+        """The label of a node id; Flower answers for dead nodes under an id of its own."""
         for label, member in self.members.items():
             if member.node_id == node_id:
                 return label
-        return str(node_id)
+        return f"Flower id {node_id}"
 
     def clients(self) -> list[ClientKey]:
         """The clients of all connected nodes, in the order of their names."""
