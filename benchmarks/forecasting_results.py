@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,21 +70,25 @@ def data_root() -> Path:
     return Path(os.environ.get("FEDPROTO_DATA", ROOT.parent / "shared" / "data"))
 
 
-def methods(dataset: str) -> list[Job]:
-    """All methods at their defaults; the ablations on the smallest dataset alone."""
+def methods(dataset: str) -> dict[str, list[Job]]:
+    """The rows of the table: all methods at their defaults; on the smallest dataset FUELS's
+    ablations too."""
     rows: dict[str, Changes] = {name: {"method": name} for name in METHOD_NAMES}
     if dataset == "milano":
         rows |= ABLATIONS
-    return [Job(row, dataset, s, changes) for row, changes in rows.items() for s in SEEDS]
+    return {row: _seeds(row, dataset, changes) for row, changes in rows.items()}
 
 
-def grid(dataset: str) -> list[Job]:
-    """Seed 0 of FUELS at every ρ and τ tried."""
-    return [Job(_grid_row(point), dataset, SEEDS[0], point) for point in GRID]
+def fuels_at(point: Changes, dataset: str) -> list[Job]:
+    """FUELS at one ρ and τ of the grid, whose first point is its default."""
+    if point == GRID[0]:
+        return methods(dataset)["fuels"]
+    rho, tau = point["fuels.inter-weight"], point["fuels.temperature"]
+    return _seeds(f"grid rho {rho} tau {tau}", dataset, point)
 
 
-def _grid_row(point: Changes) -> str:
-    return f"grid rho {point['fuels.inter-weight']} tau {point['fuels.temperature']}"
+def _seeds(row: str, dataset: str, changes: Changes) -> list[Job]:
+    return [Job(row, dataset, seed, changes) for seed in SEEDS]
 
 
 def run(job: Job, output: Path) -> None:
@@ -113,7 +117,7 @@ def run(job: Job, output: Path) -> None:
 
 def run_all(jobs: Sequence[Job], output: Path, parallel: int, progress: Progress) -> None:
     """The jobs, several at a time: each is one node on one core."""
-    task = progress.add_task(jobs[0].dataset, total=len(jobs))
+    task = progress.add_task(f"{jobs[0].dataset}, {len(jobs)} runs", total=len(jobs))
     with ThreadPoolExecutor(parallel) as pool:
         for _ in pool.map(lambda job: run(job, output), jobs):
             progress.advance(task)
@@ -124,25 +128,21 @@ def validation_error(job: Job, output: Path) -> float:
     return fmean(float(row["validation_mse"]) for row in read_clients(output / job.name))
 
 
-def table(jobs: Iterable[Job], output: Path) -> list[str]:
+def table(rows: Mapping[str, Sequence[Job]], output: Path) -> list[str]:
     """Markdown rows, best test error first."""
-    rows: dict[str, list[Path]] = {}
-    for job in jobs:
-        rows.setdefault(job.row, []).append(output / job.name)
     lines = []
-    for row, folders in rows.items():
-        group = Group(tuple(find_runs(folders)[0]))
+    for row, jobs in rows.items():
+        group = Group(tuple(find_runs([output / job.name for job in jobs])[0]))
         mse, mae = group.spread("mse"), group.spread("mae")
         last, up = group.spread("last_mse"), group.spread("parameters_up_per_client_round")
-        seconds = group.spread("seconds")
         text = (
             f"| {row} | {mse.mean:.4f} ± {mse.std:.4f} | {mae.mean:.4f} ± {mae.std:.4f} "
-            f"| {last.mean:.4f} | {up.mean:,.0f} | {seconds.mean:.0f} |"
+            f"| {last.mean:.4f} ± {last.std:.4f} | {up.mean:,.0f} |"
         )
         lines.append((mse.mean or 0.0, text))
     return [
-        "| method | test MSE | test MAE | last model's MSE | parameters up | seconds a run |",
-        "|---|---|---|---|---|---|",
+        "| method | test MSE | test MAE | last model's MSE | parameters up |",
+        "|---|---|---|---|---|",
         *(text for _, text in sorted(lines)),
     ]
 
@@ -159,31 +159,33 @@ def write_section(name: str, lines: Sequence[str]) -> None:
 def report(dataset: str, output: Path, parallel: int, progress: Progress) -> list[str]:
     """Run everything about one dataset; its section of the page."""
     start = time.monotonic()
-    run_all([*methods(dataset), *grid(dataset)], output, parallel, progress)
-    errors = {
-        validation_error(job, output): point for job, point in zip(grid(dataset), GRID, strict=True)
-    }
-    best = errors[min(errors)]
-    rho, tau = best["fuels.inter-weight"], best["fuels.temperature"]
-    row = f"fuels, ρ = {rho:g}, τ = {tau:g} (chosen on validation)"
-    chosen = [Job(row, dataset, seed, best) for seed in SEEDS]
-    run_all(chosen, output, parallel, progress)
-    minutes = (time.monotonic() - start) / 60
-    finished = find_runs([output / chosen[0].name])[0][0].summary
-    tried = ", ".join(
-        f"ρ = {p['fuels.inter-weight']:g}, τ = {p['fuels.temperature']:g}: {e:.4f}"
-        for e, p in errors.items()
+    rows = methods(dataset)
+    tried = [fuels_at(point, dataset)[0] for point in GRID]
+    run_all(
+        [*(job for jobs in rows.values() for job in jobs), *tried[1:]], output, parallel, progress
     )
-    versions = ", ".join(f"{k} {v}" for k, v in finished["versions"].items())
+    errors = [validation_error(job, output) for job in tried]
+    best = GRID[errors.index(min(errors))]
+    chosen = fuels_at(best, dataset)
+    run_all(chosen, output, parallel, progress)
+    rows[f"fuels, {_text(best)} (chosen on validation)"] = chosen
+    minutes = (time.monotonic() - start) / 60
+    summary = find_runs([output / chosen[0].name])[0][0].summary
+    grid = "; ".join(
+        f"{_text(point)}: {error:.4f}" for point, error in zip(GRID, errors, strict=True)
+    )
+    versions = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
     return [
-        *table([*methods(dataset), *chosen], output),
+        *table(rows, output),
         "",
-        f"{finished['clients']} clients, at most {finished['rounds']} rounds, seeds "
-        f"{', '.join(map(str, SEEDS))}, mean ± sample standard deviation over seeds; {versions}; "
-        f"{minutes:.0f} minutes for what was run in this call.",
-        "",
-        f"Validation error of FUELS, seed 0: {tried}.",
+        f"{summary['clients']} clients, {summary['rounds']} rounds, seeds "
+        f"{', '.join(map(str, SEEDS))}: mean ± sample standard deviation. Validation error of "
+        f"FUELS, seed 0: {grid}. {versions}; {minutes:.0f} minutes for what this call ran.",
     ]
+
+
+def _text(point: Changes) -> str:
+    return f"ρ = {point['fuels.inter-weight']}, τ = {point['fuels.temperature']}"
 
 
 def main() -> None:
