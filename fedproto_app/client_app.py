@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -10,13 +11,12 @@ from pathlib import Path
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from pydantic import ValidationError
 
 from fedproto_app.data.shard import Shard, load_shard
 from fedproto_app.errors import FedProtoError
 from fedproto_app.methods import make_learner
 from fedproto_app.node import Node, torch_device
-from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.settings import PLAIN_NAME, DataSettings, Settings, settings_from
 from fedproto_app.store import ClientStore
 from fedproto_app.tasks.forecasting import ForecastingTask
 from fedproto_app.wire import NodeRoster, Order, read_order, write_reply, write_roster
@@ -67,12 +67,18 @@ def in_simulation() -> bool:
 
 
 def _node(context: Context, order: Order) -> Node:
-    settings = settings_from(context.run_config)
+    settings = settings_from({**context.run_config, "device": _device(context)})
     torch.set_num_threads(settings.threads)
     torch.set_flush_denormal(True)  # contrastive gradients are full of them, and they are slow
     task = ForecastingTask(settings, torch_device(settings.device))
     store = ClientStore(_state_dir(context, settings, order))
     return Node(settings, _shard(context), store, make_learner(settings, task))
+
+
+def _device(context: Context) -> str:
+    """Where to train: the run decides in a simulation, the node in deployment."""
+    default = context.run_config["device"] if in_simulation() else "auto"
+    return str(context.node_config.get("device", default))
 
 
 def _label(context: Context) -> str:
@@ -82,12 +88,21 @@ def _label(context: Context) -> str:
 
 
 def _state_dir(context: Context, settings: Settings, order: Order) -> Path:
-    """Where this node keeps its clients' state of this run."""
+    """Where this node keeps its clients' state of this run: never shared with another node."""
+    node = _plain("node-name", _label(context) or str(context.node_id))
+    run = _plain("run", order.run)
     own = context.node_config.get("state-dir")
     if own is None and in_simulation():
-        return Path(settings.output.dir).resolve() / order.run / "state" / _label(context)
+        return Path(settings.output.dir).resolve() / run / "state" / node
     root = Path(str(own)) if own else Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
-    return root.expanduser().resolve() / f"{order.run}-{order.token}"
+    return root.expanduser().resolve() / f"{run}-{_plain('token', order.token)}" / node
+
+
+def _plain(what: str, name: str) -> str:
+    """The name, if it is fit for a folder; a server must not choose where a node writes."""
+    if not re.fullmatch(PLAIN_NAME, name):
+        raise FedProtoError(f"{what} = {name!r}: must consist of letters, digits and . _ = + -")
+    return name
 
 
 def _shard(context: Context) -> Shard:
@@ -111,20 +126,15 @@ def _cached_shard(data_json: str, partition: int, partitions: int) -> Shard:
 
 def _data_settings(context: Context, settings: Settings) -> DataSettings:
     """What the node reads: the run decides in a simulation, only the node in deployment."""
-    own = {
-        key.removeprefix("data-"): value
-        for key, value in context.node_config.items()
-        if key in ("data-source", "data-path")
-    }
-    if not in_simulation() and not own:
+    own = {key: context.node_config.get(f"data-{key}") for key in ("source", "path")}
+    if in_simulation() and own == {"source": None, "path": None}:
+        return settings.data
+    if own["source"] is None:
         raise FedProtoError(
-            "node config: neither data-path nor data-source is set; a deployed node reads only "
-            "what its own --node-config names"
+            "node config: data-source is not set; a deployed node reads only what its own "
+            "--node-config names (data-source, and data-path for a file or folder)"
         )
-    try:
-        merged = {**settings.data.model_dump(by_alias=True), "path": "", **own}
-        if in_simulation() and not own:
-            return settings.data
-        return DataSettings.model_validate(merged)
-    except ValidationError as error:
-        raise FedProtoError(f"node config: {error.errors()[0]['msg']}") from None
+    for key, value in own.items():
+        if value is not None and not isinstance(value, str):
+            raise FedProtoError(f"node config: data-{key} = {value!r}: must be a text")
+    return settings.data.model_copy(update={"source": own["source"], "path": own["path"] or ""})

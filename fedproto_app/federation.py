@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
@@ -17,27 +17,34 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedproto_app.errors import FederationError
+from fedproto_app.replies import Unusable, read_reply, read_roster, received_bytes
 from fedproto_app.roster import ClientKey, Roster, select
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting import ForecastingTask
 from fedproto_app.wire import (
     ArraySpec,
     Order,
     Refusal,
     Reply,
-    content_bytes,
-    content_values,
-    read_reply,
-    read_roster,
     roster_query,
+    sent_bytes,
     write_order,
 )
 
+# What an evaluated client reports: the errors of its latest model and of its kept one.
+EXPECTED_METRICS = [prefix + name for prefix in ("", "kept-") for name in ForecastingTask.metrics]
+
 ROSTER_TIMEOUT = 120.0  # seconds a node may take to load its data and name its clients
+ROSTER_TRIES = 2  # times a connected node is asked before the rounds stop waiting for it
 
 
 @dataclass
 class RoundLog:
-    """What one round asked, got and cost."""
+    """What one round asked, got and cost.
+
+    parameters_up, parameters_down: array values as the papers count them, each client for itself,
+    however clients share a node. bytes_up, bytes_down: what the records really weigh.
+    """
 
     asked: int = 0
     answered: int = 0
@@ -67,7 +74,17 @@ class NodeReply:
     message: Message
 
     def keys(self) -> list[ClientKey]:
+        """The clients that answered, in the order of the reply's rows."""
         return [ClientKey(name, self.node) for name in self.reply.names]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """An order under way: the message (Flower sets its id on sending) and what it asks."""
+
+    message: Message
+    node: str
+    clients: list[ClientKey]
 
 
 class Federation:
@@ -79,8 +96,10 @@ class Federation:
         self.log = RoundLog()
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
+        self.unevaluated: set[ClientKey] = set()  # trained since their last evaluation
+        self._sent: list[_Sent] = []
         self._turned_away: set[int] = set()
-        self._asked: set[ClientKey] = set()
+        self._misses: defaultdict[int, int] = defaultdict(int)  # by node id
 
     # --- who is there ---------------------------------------------------------------------
 
@@ -93,15 +112,14 @@ class Federation:
         deadline = time.monotonic() + nodes.start_deadline
         while True:
             self.refresh(grid)
-            members = self.roster.members.values()
-            partitions = max((member.clients.partitions for member in members), default=0)
-            answered = len(self.roster.members) + len(self._turned_away)
-            if answered >= max(nodes.minimum, partitions):
+            needed = max(nodes.minimum, self.roster.partitions())
+            came = len(self.roster.members) + len(self._turned_away)
+            if came >= needed:
                 break
             if time.monotonic() > deadline:
                 raise FederationError(
-                    f"{answered} of {max(nodes.minimum, partitions)} nodes came within "
-                    f"nodes.start-deadline = {nodes.start_deadline:g} s"
+                    f"{came} of {needed} nodes came within nodes.start-deadline = "
+                    f"{nodes.start_deadline:g} s"
                 )
             time.sleep(0.2)
         if not self.roster.clients():
@@ -110,29 +128,46 @@ class Federation:
                 "no node has a client that can train: " + ("; ".join(reasons) or "no data")
             )
 
+    def await_clients(self, grid: Grid) -> None:
+        """See who is there before a round; `FederationError` if nobody comes back in time."""
+        deadline = time.monotonic() + self.settings.nodes.start_deadline
+        self.refresh(grid)
+        while not self.roster.clients():
+            if time.monotonic() > deadline:
+                raise FederationError(
+                    "all nodes are gone and none came back within nodes.start-deadline = "
+                    f"{self.settings.nodes.start_deadline:g} s"
+                )
+            time.sleep(0.2)
+            self.refresh(grid)
+
     def refresh(self, grid: Grid) -> None:
         """See who is connected, and ask every node that is new for its clients."""
         self.roster.connected = set(grid.get_node_ids())
         new = [
             node_id
-            for node_id in sorted(self.roster.connected)
-            if not self.roster.knows(node_id) and node_id not in self._turned_away
+            for node_id in sorted(self.roster.connected - self._turned_away)
+            if not self.roster.knows(node_id) and self._misses[node_id] < ROSTER_TRIES
         ]
         if not new:
             return
         timeout = min(ROSTER_TIMEOUT, self.settings.nodes.round_deadline)
+        silent = set(new)
         for message in grid.send_and_receive([roster_query(n) for n in new], timeout=timeout):
+            silent.discard(message.metadata.src_node_id)
             self._admit(message)
+        for node_id in sorted(silent):
+            self._miss(node_id, f"no answer to the roster query within {timeout:g} s")
 
     def _admit(self, message: Message) -> None:
         node_id = message.metadata.src_node_id
         if message.has_error():
-            self._refuse(Refusal(str(node_id), "", f"roster: {message.error.reason}"))
-            return  # asked again in the next round
+            self._miss(node_id, f"roster: {message.error.reason}")
+            return
         try:
-            answer = read_roster(message)
+            answer = read_roster(message, self.settings.data.period)
             if answer.error:
-                raise ValueError(answer.error)
+                raise Unusable(answer.error)
             label = self.roster.admit(node_id, answer)
         except ValueError as error:
             self._turned_away.add(node_id)
@@ -142,14 +177,22 @@ class Federation:
         for client, reason in answer.refused.items():
             self._refuse(Refusal(label, client, reason))
 
+    def _miss(self, node_id: int, reason: str) -> None:
+        self._misses[node_id] += 1
+        self._refuse(Refusal(str(node_id), "", reason))
+
     # --- asking -----------------------------------------------------------------------------
 
-    def choose(self, server_round: int, *, newcomers: bool) -> list[ClientKey]:
-        """The clients to train this round; `newcomers`: with all that have never reported."""
-        keys = self.roster.clients()
-        unheard = set(keys) - self.trained if newcomers else set[ClientKey]()
+    def choose(
+        self, clients: Sequence[ClientKey], server_round: int, *, newcomers: bool
+    ) -> list[ClientKey]:
+        """Those of the clients to train this round.
+
+        newcomers: with all that have never reported.
+        """
+        unheard = set(clients) - self.trained if newcomers else set[ClientKey]()
         settings = self.settings
-        return select(keys, settings.participation, unheard, settings.seed, server_round)
+        return select(clients, settings.participation, unheard, settings.seed, server_round)
 
     def orders(
         self,
@@ -161,24 +204,24 @@ class Federation:
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
         for key in keys:
             by_node[key.node].append(key)
-        messages = []
+        self._sent = []
         for node, its_keys in sorted(by_node.items()):
             order = make(its_keys)
             message = write_order(order, self.roster.members[node].node_id, message_type)
-            self.log.parameters_down += content_values(message)
-            self.log.bytes_down += content_bytes(message)
-            messages.append(message)
-        self.log.asked += len(messages)
-        self._asked = {key for its_keys in by_node.values() for key in its_keys}
-        return messages
+            values = sum(array.size for array in order.arrays.values())
+            # Arrays that are not per client are sent once a node, but meant for each client.
+            self.log.parameters_down += values if order.guided else values * len(its_keys)
+            self.log.bytes_down += sent_bytes(message)
+            self._sent.append(_Sent(message, node, its_keys))
+        self.log.asked += len(self._sent)
+        return [sent.message for sent in self._sent]
 
     def order(
         self, keys: Sequence[ClientKey], server_round: int, *, evaluate: bool = False
     ) -> Order:
         """An order without arrays for these clients of one node."""
-        return Order(
-            self.run, self.token, server_round, [key.client for key in keys], evaluate=evaluate
-        )
+        clients = [key.client for key in keys]
+        return Order(self.run, self.token, server_round, clients, evaluate=evaluate)
 
     def evaluates(self, server_round: int) -> bool:
         """Whether this round's models are evaluated; those of the last round always are."""
@@ -190,36 +233,40 @@ class Federation:
     def read(self, replies: Iterable[Message], spec: ArraySpec | None) -> list[NodeReply]:
         """The usable replies in the order of the nodes' labels, so that sums are reproducible.
 
-        Refuses what is wrong, records losses, metrics and costs. Raises `FederationError` when
-        too large a share of the nodes asked gave nothing usable.
+        Refuses what is wrong or missing, records losses, metrics and costs. Raises
+        `FederationError` when too large a share of the nodes asked gave nothing usable.
         """
+        # Flower answers for a dead node under an id of its own: only the message tells whose.
+        asked = {sent.message.metadata.message_id: sent for sent in self._sent}
         usable: dict[str, NodeReply] = {}
         for message in replies:
-            node = self.roster.label_of(message.metadata.src_node_id)
-            if message.has_error():
-                self._refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
-                continue
-            self.log.parameters_up += content_values(message)
-            self.log.bytes_up += content_bytes(message)
-            if node in usable or node not in self.roster.members:
+            sent = asked.pop(message.metadata.reply_to_message_id, None)
+            if sent is None:
+                node = self.roster.label_of(message.metadata.src_node_id)
                 self._refuse(Refusal(node, "", "a second or unasked reply"))
                 continue
-            asked = {
-                client: count
-                for client, count in self.roster.members[node].clients.samples.items()
-                if ClientKey(client, node) in self._asked
-            }
-            reply, refusals = read_reply(message, node, asked, spec)
-            for refusal in refusals:
-                self._refuse(refusal)
-            if reply is not None and reply.names:
-                usable[node] = NodeReply(node, reply, message)
+            if answer := self._read_one(message, sent, spec):
+                usable[sent.node] = answer
+        for sent in asked.values():
+            within = self.settings.nodes.round_deadline
+            self._refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
         answers = [usable[node] for node in sorted(usable)]
         self.log.answered += len(answers)
-        self._check_failed_share(len({key.node for key in self._asked}), len(answers))
+        self._check_failed_share(len(self._sent), len(answers))
         for answer in answers:
-            self._record(answer)
+            self._record(answer, spec)
         return answers
+
+    def _read_one(self, message: Message, sent: _Sent, spec: ArraySpec | None) -> NodeReply | None:
+        if message.has_error():
+            self._refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
+            return None
+        self.log.bytes_up += received_bytes(message)
+        asked = {key.client: self.roster.facts[key].samples for key in sent.clients}
+        reply, refusals = read_reply(message, sent.node, asked, spec, EXPECTED_METRICS)
+        for refusal in refusals:
+            self._refuse(refusal)
+        return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None
 
     def _check_failed_share(self, asked: int, answered: int) -> None:
         allowed = self.settings.nodes.maximum_failed_share
@@ -230,22 +277,21 @@ class Federation:
                 f"nodes.maximum-failed-share = {allowed:g}: {'; '.join(reasons[:3])}"
             )
 
-    def _record(self, answer: NodeReply) -> None:
+    def _record(self, answer: NodeReply, spec: ArraySpec | None) -> None:
         reply = answer.reply
         self.log.node_seconds += reply.seconds
+        self.log.parameters_up += len(reply.names) * (spec.values_per_client if spec else 0)
         for row, key in enumerate(answer.keys()):
             if reply.losses:
                 self.trained.add(key)
+                self.unevaluated.add(key)
                 self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
             if reply.kept_rounds:
                 metrics = {name: values[row] for name, values in reply.metrics.items()}
                 self.results[key] = ClientResult(metrics, reply.kept_rounds[row])
+                self.unevaluated.discard(key)
 
     def _refuse(self, refusal: Refusal) -> None:
         self.log.refused.append(refusal)
         who = f"client {refusal.client!r} of node" if refusal.client else "node"
         log(WARNING, "refused %s %s: %s", who, refusal.node, refusal.reason)
-
-    def mean(self, values: Mapping[ClientKey, float]) -> float | None:
-        """The plain mean over clients, in the order of their names; None without clients."""
-        return sum(values[key] for key in sorted(values)) / len(values) if values else None

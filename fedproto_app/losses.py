@@ -42,10 +42,12 @@ def intra_client_loss(
     """
     log_similarity = cosine_matrix(projected, augmented) / temperature  # log SM, [K, B, B]
     kept = filter_weight > 0
-    # log of W where W filters nothing out; the inner where keeps log's gradient finite.
-    log_filter = torch.where(kept, filter_weight, 1.0).log()
     if negatives == "similarity":
-        log_filter = log_filter - log_filter.detach()  # value 0, gradient 1/W
+        # Value 0; its gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z's would be at Z = SM.
+        log_filter = filter_weight - filter_weight.detach()
+    else:
+        # log W where it is kept; the inner where keeps log's gradient finite elsewhere.
+        log_filter = torch.where(kept, filter_weight, 1.0).log()
     log_negatives = torch.where(kept, log_similarity + log_filter, -torch.inf)
     log_positive = log_similarity.diagonal(dim1=1, dim2=2)  # log SM[b,b], [K, B]
     everything = torch.cat([log_positive.unsqueeze(2), log_negatives], dim=2)

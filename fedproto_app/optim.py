@@ -56,7 +56,7 @@ class CohortAdam:
                 [self.first[name][run] for name in names],
                 [self.second[name][run] for name in names],
                 [],
-                [count.to(torch.float32) for _ in names],
+                [count.to(parameters[name].device, torch.float32) for name in names],
                 fused=True,
                 amsgrad=False,
                 beta1=0.9,

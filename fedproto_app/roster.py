@@ -20,10 +20,19 @@ class ClientKey(NamedTuple):
 
 @dataclass
 class Member:
-    """A node: its current Flower id and its clients' train samples, groups and missing shares."""
+    """A node: its current Flower id and the clients it declared."""
 
     node_id: int
     clients: NodeRoster
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """What its node declared of a client: train samples, true group or "", missing share."""
+
+    samples: int
+    group: str
+    missing_share: float
 
 
 @dataclass
@@ -32,6 +41,7 @@ class Roster:
 
     members: dict[str, Member] = field(default_factory=dict)  # by label
     connected: set[int] = field(default_factory=set)  # Flower's node ids
+    facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all ever declared
 
     def admit(self, node_id: int, answer: NodeRoster) -> str:
         """Enter a node's answer; a restarted node takes its old place. Returns its label.
@@ -43,6 +53,9 @@ class Roster:
         if known and known.node_id != node_id and known.node_id in self.connected:
             raise ValueError(f"its name {label!r} belongs to another connected node")
         self.members[label] = Member(node_id, answer)
+        for client, samples in answer.samples.items():
+            facts = ClientFacts(samples, answer.groups[client], answer.missing_shares[client])
+            self.facts[ClientKey(client, label)] = facts
         return label
 
     def knows(self, node_id: int) -> bool:
@@ -65,13 +78,10 @@ class Roster:
             for client in member.clients.samples
         )
 
-    def samples(self, key: ClientKey) -> int:
-        """Train samples the client declared."""
-        return self.members[key.node].clients.samples[key.client]
-
-    def group(self, key: ClientKey) -> str:
-        """The client's true group, if its source knows it."""
-        return self.members[key.node].clients.groups[key.client]
+    def partitions(self) -> int:
+        """How many nodes the simulation has, by its nodes' own account; 0 in deployment."""
+        told = {member.clients.partitions for member in self.members.values()}
+        return told.pop() if len(told) == 1 else 0
 
 
 def select(

@@ -41,7 +41,7 @@ def run_rounds(
     for server_round in range(1, settings.rounds + 1):
         if server_round > 1:
             federation.log = RoundLog()
-            federation.refresh(grid)
+            federation.await_clients(grid)
         seconds = _one_round(strategy, grid, server_round, outcome, settings.nodes.round_deadline)
         evaluated = federation.evaluates(server_round)
         line = round_line(federation.log, federation.results, seconds, evaluated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from logging import INFO, WARNING
 
@@ -16,7 +15,7 @@ from fedproto_app.methods import make_strategy
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.rounds import run_rounds
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import ArraySpec, numpy_arrays
+from fedproto_app.wire import numpy_arrays
 
 app = ServerApp()
 
@@ -39,25 +38,18 @@ def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:
     federation = Federation(settings, folder.name, secrets.token_hex(4))
     federation.await_nodes(grid)
     strategy = make_strategy(settings, federation)
-    outcome = run_rounds(strategy, federation, grid, folder)
-    folder.write_clients(federation)
+    try:
+        outcome = run_rounds(strategy, federation, grid, folder)
+    finally:  # what a run that breaks off has found is worth keeping
+        folder.write_clients(federation)
+        folder.write_findings(strategy.findings())
     folder.write_model(numpy_arrays(outcome.model))
-    folder.write_findings(strategy.findings())
+    uplink = strategy.spec.values_per_client if strategy.spec else 0
     folder.write_summary(
-        settings,
-        federation,
-        outcome.costs,
-        outcome.rounds,
-        outcome.stopped,
-        values_per_client(strategy.spec),
+        settings, federation, outcome.costs, outcome.rounds, outcome.stopped, uplink
     )
     if settings.output.pictures:
         draw_pictures(folder)
-
-
-def values_per_client(spec: ArraySpec | None) -> int:
-    """Values each client contributes to a round's up-link: the papers' "Comms" column."""
-    return sum(math.prod(shape) for shape in spec.shapes.values()) if spec else 0
 
 
 def draw_pictures(folder: RunFolder) -> None:

@@ -6,9 +6,9 @@ A folder per run and node; in it a folder per client with
     shared-000017.safetensors   the global model it was evaluated with (methods that average)
 
 and ``records.json``: each client's kept round, whose files are its kept model, and the errors of
-that model. Every file appears whole or not at all, and under a name of its own: the two newest
-states stay, so a damaged one costs a round and not the client, and a server that resumes at
-round r finds what the client held then.
+that model. Every file appears whole or not at all. The two newest states and the records before
+the last stay, so a damaged file costs a round and not the client, and what a client held at the
+end of the previous round can still be read. A folder belongs to one node.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-
-from fedproto_app.errors import FedProtoError
 
 VERSIONS_KEPT = 2
 
@@ -92,6 +90,8 @@ class ClientStore:
         table = {client: asdict(record) for client, record in sorted(self._records.items())}
         beside = self._records_path.with_suffix(".new")
         beside.write_text(json.dumps(table))
+        if self._records_path.exists():
+            os.replace(self._records_path, self._records_path.with_suffix(".previous"))
         os.replace(beside, self._records_path)
 
     def read_kept(self, client: str) -> dict[str, Tensor] | None:
@@ -120,13 +120,15 @@ class ClientStore:
         return folder
 
     def _read_records(self) -> dict[str, ClientRecord]:
-        if not self._records_path.exists():
-            return {}
-        try:
-            table = json.loads(self._records_path.read_text())
-            return {client: ClientRecord(**record) for client, record in table.items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise FedProtoError(f"{self._records_path}: damaged client records: {error}") from None
+        for path in (self._records_path, self._records_path.with_suffix(".previous")):
+            if not path.exists():
+                continue
+            try:
+                table = json.loads(path.read_text())
+                return {client: ClientRecord(**record) for client, record in table.items()}
+            except (ValueError, TypeError, AttributeError) as error:
+                _log.warning("%s is damaged (%s): the one before it is used", path, error)
+        return {}
 
 
 def file_name(name: str) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, MessageType
+from flwr.app import Array, Error, Message, MessageType
 
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.wire import array_record, numpy_arrays
+from fedproto_app.server_app import conduct
+from fedproto_app.wire import Order, array_record, numpy_arrays, write_order
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 
 BAD_NODE = 1001
@@ -23,15 +25,14 @@ def rounds(folder: RunFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
 
 
-def on_train(
-    change: Callable[[Message], Message | None], *, server_round: int = 2
+def on_reply(
+    change: Callable[[Message], Message | None], kind: str = MessageType.TRAIN
 ) -> Callable[[int, Message], Message | None]:
-    """Change the bad node's reply to the train message of one round."""
+    """Change the bad node's reply to the messages of this kind in round 2."""
 
     def tamper(node_id: int, reply: Message) -> Message | None:
         metadata = reply.metadata
-        is_train = metadata.message_type == MessageType.TRAIN
-        if node_id == BAD_NODE and is_train and metadata.group_id == str(server_round):
+        if node_id == BAD_NODE and metadata.message_type == kind and metadata.group_id == "2":
             return change(reply)
         return reply
 
@@ -94,8 +95,39 @@ def drop(record: str) -> Callable[[Message], Message]:
     return tamper
 
 
+def drop_metric(key: str) -> Callable[[Message], Message]:
+    def tamper(reply: Message) -> Message:
+        del reply.content["metrics"][key]
+        return reply
+
+    return tamper
+
+
+def broken_array(data: bytes) -> Callable[[Message], Message]:
+    """One array's bytes replaced; its record still claims the right dtype and shape."""
+
+    def tamper(reply: Message) -> Message:
+        record = reply.content.array_records["arrays"]
+        name = sorted(record)[0]
+        good = record[name]
+        record[name] = Array(good.dtype, good.shape, good.stype, data)
+        return reply
+
+    return tamper
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    file = BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
+
+
 def fail(reply: Message) -> Message:
-    return Message(Error(code=6, reason="it broke"), reply_to=reply)
+    failed = Message(Error(code=6, reason="it broke"), reply_to=reply)
+    order = reply.metadata.reply_to_message_id
+    failed.metadata.__dict__["_reply_to_message_id"] = order  # Flower answers the order itself
+    return failed
 
 
 # what the bad node does, the reason in the log, clients refused by name under FUELS ("" = node)
@@ -105,7 +137,7 @@ FAULTS = [
     (change_arrays(wrong_dtype), "dtype float64", 0),
     (change_arrays(missing), "arrays missing", 0),
     (set_clients("names", ["office-00", "x", "y", "z"]), "not a client of this node", 4),
-    (set_clients("names", ["x"]), "does not have one value", 0),
+    (set_clients("names", ["x"]), "4 sample counts for 1", 0),
     (set_metric("num-examples", [-1] * 4), "declared", 4),
     (set_metric("num-examples", [10**9] * 4), "declared", 4),
     (set_metric("num-examples", [1]), "1 sample counts for 4", 0),
@@ -113,9 +145,23 @@ FAULTS = [
     (drop("metrics"), "malformed", 0),
     (drop("clients"), "malformed", 0),
     (fail, "it broke", 0),
+    (broken_array(b""), "cannot be read", 0),
+    (broken_array(b"PK\x03\x04 no zip"), "cannot be read", 0),
+    (broken_array(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4', "), "cannot be read", 0),
+    (broken_array(npy_header((10**12,))), "shape", 0),
+    (set_metric("metric/mse", [float("nan")] * 4), "not finite", 4),
+    (set_metric("metric/mse", [-1.0] * 4), "not finite", 4),
+    (set_clients("kept-rounds", [-1] * 4), "kept round", 4),
+    (set_clients("kept-rounds", ["x"] * 4), "no list of int", 0),
+    (drop_metric("metric/kept-mse"), "all of its kept metrics", 0),
+    (set_metric("seconds", -1.0), "seconds", 0),
+    (set_clients("names", [1, 2, 3, 4]), "no list of str", 0),
+    (set_clients("names", ["x" * 1000] * 4), "over 256", 0),
 ]
 NAMES = ["nan", "shape", "dtype", "missing", "foreign", "few", "negative", "absurd", "count"]
-NAMES += ["loss", "no-metrics", "no-clients", "error"]
+NAMES += ["loss", "no-metrics", "no-clients", "error", "empty-array", "zip", "cut-header"]
+NAMES += ["huge-header", "nan-metric", "negative-metric", "kept-round", "text-round"]
+NAMES += ["half-evaluated", "seconds", "number-names", "long-names"]
 
 
 @pytest.mark.parametrize("method", ["fuels", "fedavg"])
@@ -123,9 +169,11 @@ NAMES += ["loss", "no-metrics", "no-clients", "error"]
 def test_a_bad_reply_is_refused_and_the_run_goes_on(
     tmp_path: Path, method: str, change: Any, reason: str, by_name: int
 ) -> None:
+    # FedAvg's clients are evaluated with the averaged model, in a message of its own.
+    kind = MessageType.EVALUATE if method == "fedavg" and "kept" in reason else MessageType.TRAIN
     settings = small_settings(tmp_path, method=method)
     nodes = synthetic_nodes(2, tmp_path / "state")
-    folder, _ = run_locally(settings, nodes, tamper=on_train(change))
+    folder, _ = run_locally(settings, nodes, tamper=on_reply(change, kind))
     lines = rounds(folder)
     assert len(lines) == settings.rounds
     refused = lines[1]["refused"]
@@ -144,7 +192,7 @@ def test_a_bad_prototype_leaves_the_clients_last_good_one(tmp_path: Path) -> Non
     """Round 3 must guide everyone from finite prototypes, the refused client's of round 1."""
     settings = small_settings(tmp_path)
     nodes = synthetic_nodes(2, tmp_path / "state")
-    _, grid = run_locally(settings, nodes, tamper=on_train(change_arrays(put_nan)))
+    _, grid = run_locally(settings, nodes, tamper=on_reply(change_arrays(put_nan)))
     last = [m for m in grid.sent if m.metadata.group_id == "3"]
     assert len(last) == 2
     for message in last:
@@ -155,7 +203,7 @@ def test_a_bad_prototype_leaves_the_clients_last_good_one(tmp_path: Path) -> Non
 def test_a_node_that_never_answers_does_not_stop_the_round(tmp_path: Path) -> None:
     settings = small_settings(tmp_path)
     folder, _ = run_locally(
-        settings, synthetic_nodes(2, tmp_path / "state"), tamper=on_train(lambda reply: None)
+        settings, synthetic_nodes(2, tmp_path / "state"), tamper=on_reply(lambda reply: None)
     )
     lines = rounds(folder)
     assert [line["clients"] for line in lines] == [8, 4, 8]
@@ -165,7 +213,7 @@ def test_a_node_that_never_answers_does_not_stop_the_round(tmp_path: Path) -> No
 def test_when_too_many_nodes_fail_the_run_stops_with_the_reason(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, **{"nodes.maximum-failed-share": 0.4})
     with pytest.raises(FederationError, match=r"1 of 2 nodes.*it broke"):
-        run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=on_train(fail))
+        run_locally(settings, synthetic_nodes(2, tmp_path / "state"), tamper=on_reply(fail))
 
 
 def test_without_any_node_there_is_a_deadline_and_an_error(tmp_path: Path) -> None:
@@ -182,7 +230,7 @@ def test_a_node_whose_data_is_missing_says_so(tmp_path: Path) -> None:
 
 def test_a_deployed_node_reads_nothing_that_the_run_names(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, **{"data.path": "/etc/passwd", "data.source": "wide-csv"})
-    with pytest.raises(FederationError, match="neither data-path nor data-source"):
+    with pytest.raises(FederationError, match="data-source is not set"):
         run_locally(settings, [{"partition-id": 0, "num-partitions": 1}])
 
 
@@ -235,8 +283,6 @@ def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) 
         return answered(messages, timeout=timeout)
 
     grid.send_and_receive = joining  # type: ignore[method-assign]
-    from fedproto_app.server_app import conduct
-
     folder = RunFolder(settings)
     conduct(grid, settings, folder)
     assert [line["clients"] for line in rounds(folder)] == [4, 4, 8, 8]
@@ -244,6 +290,85 @@ def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) 
     guided = [list(m.content.config_records["order"].get("guided", [])) for m in to_late]
     assert guided[0] == []
     assert len(guided[1]) == 4
+
+
+def test_an_empty_list_which_flower_cannot_count_breaks_nothing(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    folder, _ = run_locally(settings, nodes, tamper=on_reply(set_clients("failed", [])))
+    assert [line["refused"] for line in rounds(folder)] == [[], [], []]
+
+
+def test_when_all_nodes_are_gone_the_run_ends_with_an_error(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"nodes.start-deadline": 0.3})
+    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
+
+    def leave(node_id: int, reply: Message) -> Message:
+        if node_id == BAD_NODE and reply.metadata.message_type == MessageType.TRAIN:
+            grid.connected.clear()
+        return reply
+
+    grid.tamper = leave
+    folder = RunFolder(settings)
+    with pytest.raises(FederationError, match="all nodes are gone"):
+        conduct(grid, settings, folder)
+    assert (folder.path / "clients.csv").exists()  # what was found is kept
+    assert not (folder.path / "summary.json").exists()
+
+
+def test_a_restarted_node_may_bring_fewer_clients(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
+
+    def restart(node_id: int, reply: Message) -> Message:
+        metadata = reply.metadata
+        if node_id == BAD_NODE and metadata.message_type == MessageType.TRAIN:
+            context = grid.contexts.pop(BAD_NODE, None)
+            if context is not None:  # once: the same node under a new id, with half its clients
+                context.node_config = {**context.node_config, "num-partitions": 4}
+                context.node_config["node-name"] = "1"
+                grid.contexts[2001] = context
+                grid.connected = {1000, 2001}
+        return reply
+
+    grid.tamper = restart
+    folder = RunFolder(settings)
+    conduct(grid, settings, folder)
+    assert [line["clients"] for line in rounds(folder)] == [8, 6, 6]
+    assert len((folder.path / "clients.csv").read_text().splitlines()) == 1 + 8
+
+
+@pytest.mark.parametrize("method", ["solo", "fuels"])
+def test_an_evaluating_round_covers_those_who_trained_since(tmp_path: Path, method: str) -> None:
+    changes = {"method": method, "participation": 0.3, "evaluate-every": 3}
+    settings = small_settings(tmp_path, **changes)
+    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    lines = rounds(folder)
+    assert [line["clients"] for line in lines] == [8, 3, 3]  # newcomers first
+    assert [line["test_mse"] is None for line in lines] == [True, True, False]
+    assert len((folder.path / "clients.csv").read_text().splitlines()) == 1 + 8
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "fedproto"])
+def test_parameters_are_counted_per_client_however_they_share_nodes(
+    tmp_path: Path, method: str
+) -> None:
+    def counts(nodes: int) -> list[tuple[int, int]]:
+        settings = small_settings(tmp_path, method=method, **{"output.name": f"on-{nodes}"})
+        folder, _ = run_locally(settings, synthetic_nodes(nodes, tmp_path / "state"))
+        return [(line["parameters_up"], line["parameters_down"]) for line in rounds(folder)]
+
+    assert counts(1) == counts(8)
+
+
+def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path)
+    grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
+    order = Order("../../elsewhere", "t", 1, ["office-00"])
+    (reply,) = grid.send_and_receive([write_order(order, 1000, MessageType.TRAIN)])
+    assert reply.has_error()
+    assert "must consist of letters" in reply.error.reason
+    assert not (tmp_path.parent / "elsewhere").exists()
 
 
 def test_a_run_folder_is_never_overwritten(tmp_path: Path) -> None:

@@ -85,10 +85,13 @@ def test_intra_loss_and_its_gradients_equal_the_formula() -> None:
 
 
 def test_similarity_negatives_still_teach_the_filter() -> None:
-    weight = torch.full((1, 2, 2), 0.5, requires_grad=True)
+    # ∂L/∂W[b,i] = SM[b,i] / (SM[b,b] + Σ SM) / B, however small W is: the slope of Z = SM·W.
+    weight = torch.full((1, 2, 2), 1e-6, requires_grad=True)
     loss = intra_client_loss(EYE, EYE, weight, 1.0, "similarity")
     (gradient,) = torch.autograd.grad(loss.sum(), weight)
-    assert (gradient > 0).all()  # lowering W lowers the loss, as it would under P
+    whole = 2 * (2 * math.e + 1)
+    expected = torch.tensor([[[math.e, 1.0], [1.0, math.e]]]) / whole
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_inter_loss_by_hand() -> None:

@@ -11,7 +11,14 @@ KEYS = [ClientKey(f"c{i}", str(i % 2)) for i in range(10)]
 
 
 def answer(label: str, *clients: str) -> NodeRoster:
-    return NodeRoster(label, 0, dict.fromkeys(clients, 48), dict.fromkeys(clients, ""), {}, {})
+    return NodeRoster(
+        label,
+        0,
+        dict.fromkeys(clients, 48),
+        dict.fromkeys(clients, ""),
+        dict.fromkeys(clients, 0.0),
+        {},
+    )
 
 
 def test_everybody_or_a_seeded_share() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedproto_app.errors import FedProtoError
 from fedproto_app.store import ClientRecord, ClientStore, file_name
 
 
@@ -68,10 +67,15 @@ def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -
     assert kept["parameters/s"].tolist() == [5]
 
 
-def test_damaged_records_are_named(tmp_path: Path) -> None:
+def test_damaged_records_fall_back_to_those_before(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for server_round in (1, 2):
+        store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
+        store.save_records()
     (tmp_path / "records.json").write_text('{"a": ')
-    with pytest.raises(FedProtoError, match=r"records\.json"):
-        ClientStore(tmp_path)
+    assert ClientStore(tmp_path).record("a").kept_round == 1
+    (tmp_path / "records.previous").write_text("[1]")
+    assert ClientStore(tmp_path).record("a").kept_round == 0
 
 
 @pytest.mark.parametrize(

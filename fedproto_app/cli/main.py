@@ -12,7 +12,7 @@ from fedproto_app import __version__
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.run import run
-from fedproto_app.errors import FedProtoError
+from fedproto_app.errors import FederationError, FedProtoError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,15 +28,18 @@ app.add_typer(data_app, name="data")
 
 
 def main() -> NoReturn:
-    """Run the command line: exit code 2 and one line on stderr for a mistake of the user's."""
+    """Run the command line. An error is told on stderr, without a traceback: exit code 1 for a
+    federation that failed, 2 for a mistake in settings, data or arguments."""
     # Being ended from outside must, like Ctrl-C, end what was started.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    code = 0
     try:
         app()
     except FedProtoError as error:
         typer.echo(f"error: {error}", err=True)
-    sys.exit(2)
+        code = 1 if isinstance(error, FederationError) else 2
+    sys.exit(code)
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.superlink import RunStatus, SuperLink, tail
-from fedproto_app.errors import DataError, FederationError, SettingsError
+from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.report.progress import GrowingFile, Progress
 from fedproto_app.report.runs import flat, read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
@@ -216,7 +216,7 @@ def _nearest_app() -> Path:
             project = folder / "pyproject.toml"
             if project.exists() and "app" in _read_toml(project).get("tool", {}).get("flwr", {}):
                 return folder
-    raise FederationError("no Flower app here or in a folder above; name its folder with --app")
+    raise SettingsError("no Flower app here or in a folder above; name its folder with --app")
 
 
 def _read_toml(file: Path) -> Mapping[str, Any]:

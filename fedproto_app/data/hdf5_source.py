@@ -2,7 +2,8 @@
 
 Read with h5py from its arrays (``axis0`` column names, ``axis1`` row labels, ``block*_items`` and
 ``block*_values``), not with pandas, whose reader unpickles whatever a file calls an object. In
-METR-LA a 0 often stands for a missing value; it is handed over as the 0 it is.
+METR-LA a 0 often stands for a missing value; it is handed over as the 0 it is. A node reads the
+file it names and no other: links, virtual data sets and external storage are refused.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
     try:
         with h5py.File(path, "r") as file:
             frame = _the_frame(file, path)
-            names = _names(frame["axis0"], path)
+            names = _names(_array(frame, "axis0", 1, path), path)
             values = _values(frame, names, path)
-            times = _times(frame["axis1"], path)
-    except (OSError, KeyError) as error:
+            times = _times(_array(frame, "axis1", 1, path), path)
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
     start = 0
     if times is not None:
@@ -42,11 +43,18 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def _the_frame(file: Any, path: Path) -> Any:
-    """The only group of the file that holds a DataFrame; links to other files are not followed."""
+    """The only group of the file that holds a DataFrame; `visititems` follows no links."""
+    import h5py
+
     found: list[str] = []
-    file.visititems(lambda key, item: found.append(key) if "pandas_type" in item.attrs else None)
+
+    def look(key: str, item: Any) -> None:
+        if isinstance(item, h5py.Group) and "pandas_type" in item.attrs:
+            found.append(key)
+
+    file.visititems(look)
     if not found:
-        keys = ", ".join(file) or "nothing"
+        keys = ", ".join(k if _is_here(file, k) else f"the link {k}" for k in file) or "nothing"
         raise DataError(f"{path}: no pandas DataFrame in it, only {keys}")
     if len(found) > 1:
         raise DataError(f"{path}: one DataFrame is expected, found {', '.join(found)}")
@@ -56,14 +64,14 @@ def _the_frame(file: Any, path: Path) -> Any:
             f"{path}: key {found[0]!r} is a pandas {kind!r}; write a DataFrame with "
             'to_hdf(..., format="fixed")'
         )
-    if any("shape" in frame[axis].attrs for axis in ("axis0", "axis1")):  # pandas' sign of no items
+    axes = [_array(frame, axis, 1, path) for axis in ("axis0", "axis1")]
+    if any("shape" in axis.attrs for axis in axes):  # pandas' sign of no items
         raise DataError(f"{path}: the DataFrame {found[0]!r} is empty")
     return frame
 
 
 def _names(axis: Any, path: Path) -> list[str]:
     """The labels of an axis, bytes or integers in the file, as text."""
-    _require_plain(axis, path)
     labels = axis[()].tolist()
     names = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
     if len(set(names)) < len(names):
@@ -74,12 +82,11 @@ def _names(axis: Any, path: Path) -> list[str]:
 
 def _values(frame: Any, names: list[str], path: Path) -> Matrix:
     """[T, N] float64, gathered from the blocks, one block per dtype."""
-    values = np.full((frame["axis1"].size, len(names)), np.nan)
+    values = np.full((_array(frame, "axis1", 1, path).size, len(names)), np.nan)
     columns = {name: position for position, name in enumerate(names)}
     for number in range(int(frame.attrs["nblocks"])):
-        items = _names(frame[f"block{number}_items"], path)
-        block = frame[f"block{number}_values"]
-        _require_plain(block, path)
+        items = _names(_array(frame, f"block{number}_items", 1, path), path)
+        block = _array(frame, f"block{number}_values", 2, path)
         kind = _attribute(block, "value_type") or str(block.dtype)  # dates are stored as integers
         if block.dtype.kind not in "iuf" or kind.startswith(("datetime", "timedelta")):
             raise DataError(f"{path}: column {items[0]!r} holds {kind}, not numbers")
@@ -91,7 +98,6 @@ def _values(frame: Any, names: list[str], path: Path) -> Matrix:
 
 def _times(axis: Any, path: Path) -> Times | None:
     """[T] times (``datetime64`` in ns, or with a unit), or None where rows are only counted."""
-    _require_plain(axis, path)
     kind = _attribute(axis, "kind")
     if kind == "integer":
         return None
@@ -103,9 +109,32 @@ def _times(axis: Any, path: Path) -> Times | None:
     return stamps.astype(f"datetime64[{unit}]").astype("datetime64[us]")
 
 
-def _require_plain(array: Any, path: Path) -> None:
+def _array(frame: Any, key: str, dimensions: int, path: Path) -> Any:
+    """A data set of the frame that neither reads another file nor unpickles anything."""
+    import h5py
+
+    where = f"{path}: {frame.name}/{key}"
+    if key not in list(frame):  # `in frame` would follow a link
+        raise DataError(f"{where} is missing")
+    if not _is_here(frame, key):
+        raise DataError(f"{where} is a link, which is not followed")
+    array = frame[key]
+    if not isinstance(array, h5py.Dataset):
+        raise DataError(f"{where} is no array")
+    if array.external or array.is_virtual:
+        raise DataError(f"{where} keeps its values in another file, which is not read")
     if array.dtype.hasobject:
-        raise DataError(f"{path}: {array.name} holds pickled Python objects, which are not read")
+        raise DataError(f"{where} holds pickled Python objects, which are not read")
+    if array.ndim != dimensions:
+        raise DataError(f"{where} has {array.ndim} dimensions, expected {dimensions}")
+    return array
+
+
+def _is_here(group: Any, key: str) -> bool:
+    """Whether the group itself holds the item: no soft link, no link to another file."""
+    import h5py
+
+    return bool(group.id.links.get_info(key.encode()).type == h5py.h5l.TYPE_HARD)
 
 
 def _attribute(item: Any, name: str) -> str:

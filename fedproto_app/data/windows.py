@@ -102,8 +102,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     train, validation, _ = split_counts(samples, settings)
 
     known = series.values[: history + train]  # nothing later than the last train target
-    mean, deviation = float(np.nanmean(known)), float(np.nanstd(known))
-    std = deviation if deviation > 0 else 1.0
+    mean, std = float(np.nanmean(known)), _scale(known)
     scaled = (series.values - mean) / std
     present = np.isfinite(scaled)
     filled = _carry_forward(scaled)
@@ -124,6 +123,12 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         std=std,
         missing_share=float(1 - present.mean()),
     )
+
+
+def _scale(known: NDArray[np.float64]) -> float:
+    """The standard deviation, or 1 for a constant series, whose deviation is mere rounding."""
+    deviation = float(np.nanstd(known))
+    return deviation if deviation > 1e-9 * float(np.nanmax(np.abs(known))) else 1.0
 
 
 def _carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

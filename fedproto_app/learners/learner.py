@@ -54,7 +54,7 @@ class Learner(ABC, Generic[ContextType]):
 
     def is_shared(self, name: str) -> bool:
         """Whether the parameter comes from the server each round."""
-        return name.startswith(self.shared) if self.shared else False
+        return name.startswith(self.shared)
 
     def phases(self) -> Sequence[Phase]:
         """The local training of a round."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -55,20 +56,27 @@ class RunFolder:
     def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
         """Add one line to rounds.jsonl."""
         with (self.path / "rounds.jsonl").open("a") as rounds:
-            rounds.write(json.dumps({"round": server_round, **line}) + "\n")
+            rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
 
     def write_checkpoint(
         self, server_round: int, model: Arrays, state: Mapping[str, NDArray[Any]], token: str
     ) -> None:
-        """Replace ``checkpoint/``: the global model, the strategy's state, the round."""
-        folder = self.path / "checkpoint"
-        folder.mkdir(exist_ok=True)
+        """``checkpoint/round-…/``: the global model, the strategy's state, the round.
+
+        The folder appears whole under its name, and the one before it stays.
+        """
+        root = self.path / "checkpoint"
+        beside = root / "new"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
         if model:
-            _save_tensors(folder / "model.safetensors", model)
+            _save_tensors(beside / "model.safetensors", model)
         if state:
-            _save_npz(folder / "strategy.npz", state)
-        about = {"round": server_round, "token": token}
-        _write(folder / "round.json", json.dumps(about).encode())
+            _save_npz(beside / "strategy.npz", state)
+        _write(beside / "round.json", json.dumps({"round": server_round, "token": token}).encode())
+        os.rename(beside, root / f"round-{server_round:06d}")
+        for old in sorted(root.glob("round-*"))[:-2]:
+            shutil.rmtree(old)
 
     def write_clients(self, federation: Federation) -> None:
         """``clients.csv``: a row per client with every final metric."""
@@ -77,15 +85,14 @@ class RunFolder:
             writer = csv.writer(file)
             writer.writerow(CLIENT_COLUMNS)
             for key, result in sorted(federation.results.items()):
-                member = federation.roster.members[key.node].clients
-                metrics = result.metrics
+                facts, metrics = federation.roster.facts[key], result.metrics
                 writer.writerow(
                     [
                         key.client,
                         key.node,
-                        member.groups[key.client],
-                        member.samples[key.client],
-                        f"{member.missing_shares[key.client]:.6g}",
+                        facts.group,
+                        facts.samples,
+                        f"{facts.missing_share:.6g}",
                         result.kept_round,
                         *(metrics[f"kept-{name}"] for name in ("mse", "mae")),
                         *(metrics[f"kept-{name}"] for name in ("rmse-units", "mae-units")),

@@ -206,16 +206,17 @@ def _draw_divergence(run_dir: Path) -> Figure:
 
     with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
         names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
-    order = alike_together(divergence, groups)
-    order = order[:: -(-len(order) // _MOST_CLIENTS)]  # every so many, to stay within the limit
-    groups, names = groups[order], names[order]
+    total = len(names)
+    shown = evenly(groups, _MOST_CLIENTS)  # clustering costs the square of what is shown
+    shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
+    groups, names, divergence = groups[shown], names[shown], divergence[np.ix_(shown, shown)]
 
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.subplots()
     axes.grid(False)
-    image = axes.imshow(divergence[np.ix_(order, order)], cmap="viridis", interpolation="nearest")
+    image = axes.imshow(divergence, cmap="viridis", interpolation="nearest")
     figure.colorbar(image, label="Jensen-Shannon divergence of prototypes (nats)", shrink=0.85)
-    starts = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1), len(order)]
+    starts = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1), len(shown)]
     if groups.any():
         for edge in starts[1:-1]:
             axes.axhline(edge - 0.5, color="white", linewidth=1)
@@ -227,8 +228,19 @@ def _draw_divergence(run_dir: Path) -> Figure:
     else:
         axes.set_yticks([])
     axes.set_xticks([])
-    axes.set(xlabel=f"{len(order)} clients in the same order", title=run_dir.name)
+    clients = f"{total}" if len(shown) == total else f"{len(shown)} of {total}"
+    axes.set(xlabel=f"{clients} clients in the same order", title=run_dir.name)
     return figure
+
+
+def evenly(groups: NDArray[np.str_], most: int) -> NDArray[np.intp]:
+    """[min(N, most)] clients, ascending, every true group by its share of all N.
+
+    groups: [N] text, "" where unknown.
+    """
+    by_group = np.argsort(groups, kind="stable")
+    count = min(len(groups), most)
+    return np.sort(by_group[np.arange(count) * len(groups) // max(count, 1)])
 
 
 def alike_together(

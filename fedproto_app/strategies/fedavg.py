@@ -8,6 +8,7 @@ Flower's weighted mean over nodes is FedAvg over clients exactly. FedRep (Collin
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -51,7 +52,8 @@ class FedAvgStrategy(FedAvg):
     ) -> Iterable[Message]:
         # FedProx adds its µ to the config on the way here.
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
-        chosen = self.federation.choose(server_round, newcomers=False)
+        everyone = self.federation.roster.clients()
+        chosen = self.federation.choose(everyone, server_round, newcomers=False)
         return self._send(chosen, server_round, arrays, options, MessageType.TRAIN)
 
     def aggregate_train(
@@ -87,16 +89,8 @@ class FedAvgStrategy(FedAvg):
         model = numpy_arrays(arrays)
 
         def order(its_keys: list[ClientKey]) -> Order:
-            clients = [key.client for key in its_keys]
-            federation = self.federation
-            return Order(
-                federation.run,
-                federation.token,
-                server_round,
-                clients,
-                arrays=model,
-                options=options,
-            )
+            plain = self.federation.order(its_keys, server_round)
+            return replace(plain, arrays=model, options=options)
 
         return self.federation.orders(keys, order, message_type)
 

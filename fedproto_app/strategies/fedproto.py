@@ -23,20 +23,21 @@ class FedProtoStrategy(PersonalStrategy):
         shape = (settings.data.period, settings.model.representation_dim)
         self.spec = ArraySpec({"prototypes": shape}, per_client=True)
         self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}
+        self._mean: NDArray[np.float32] | None = None
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
-        if not self._prototypes:
+        if self._mean is None:
             return order
-        latest = [self._prototypes[key] for key in sorted(self._prototypes)]
-        mean = np.stack(latest).mean(axis=0, dtype=np.float64).astype(np.float32)
-        return replace(order, arrays={"prototype": mean})
+        return replace(order, arrays={"prototype": self._mean})
 
     def absorb(self, answers: list[NodeReply]) -> None:
         for answer in answers:
-            for key, prototype in zip(
-                answer.keys(), answer.reply.arrays["prototypes"], strict=True
-            ):
+            arrived = answer.reply.arrays["prototypes"]
+            for key, prototype in zip(answer.keys(), arrived, strict=True):
                 self._prototypes[key] = prototype
+        if self._prototypes:  # in the order of names: the sum must not depend on who came first
+            latest = np.stack([self._prototypes[key] for key in sorted(self._prototypes)])
+            self._mean = latest.mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def state(self) -> dict[str, NDArray[Any]]:
         keys = list(self._prototypes)

@@ -39,10 +39,18 @@ class JSDPrototypeStrategy(PersonalStrategy):
         if settings.fuels.periodicity_aware:
             self.spec = self._spec_for(1)
 
+    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """All, or for concatenated prototypes those with at least the common length."""
+        if self._fuels.periodicity_aware:
+            return clients
+        self._fix_common_length()
+        needed = self._batches * self.settings.data.period
+        facts = self.federation.roster.facts
+        return [key for key in clients if facts[key].samples >= needed]
+
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """PR_n and NR_n (eqs. 9, 10) for those of the clients that have both."""
         if not self._fuels.periodicity_aware:
-            self._fix_common_length()
             order = replace(order, options={"prototype-batches": float(self._batches)})
         known = [key for key in keys if key in self._rows_of]
         if not known or not self._fuels.inter:
@@ -98,7 +106,8 @@ class JSDPrototypeStrategy(PersonalStrategy):
         """``divergence``: the state, the clients' true groups and the divergence matrix."""
         if self._divergence is None:
             return {}
-        groups = np.array([self.federation.roster.group(key) for key in self._rows_of])
+        facts = self.federation.roster.facts
+        groups = np.array([facts[key].group for key in self._rows_of])
         divergence = self._divergence.numpy()
         return {"divergence": {**self.state(), "groups": groups, "divergence": divergence}}
 
@@ -106,7 +115,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         """Concatenated prototypes need equally many rows: those of the shortest client."""
         if self.spec is None:
             roster = self.federation.roster
-            shortest = min(roster.samples(key) for key in roster.clients())
+            shortest = min(roster.facts[key].samples for key in roster.clients())
             self._batches = shortest // self.settings.data.period
             self.spec = self._spec_for(self._batches)
 

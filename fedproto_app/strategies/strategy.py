@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from logging import INFO
 from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -55,15 +55,19 @@ class MethodStrategy(Protocol):
 class PersonalStrategy(Strategy):
     """Base of the methods whose models stay at the clients.
 
-    A client's model is final once it has trained, so it is evaluated in the same message and
-    there is no evaluation phase. Methods override `guide` (what a node gets) and `absorb` (what
-    becomes of the replies).
+    A client's model is final once it has trained, so it is evaluated in the same message; an
+    evaluation phase is only for clients that trained in rounds without evaluation. Methods
+    override `guide` (what a node gets) and `absorb` (what becomes of the replies).
     """
 
     spec: ArraySpec | None = None
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
+
+    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """The clients that the method can work with."""
+        return clients
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """The order with what the method sends to these clients of one node."""
@@ -90,7 +94,8 @@ class PersonalStrategy(Strategy):
             plain = self.federation.order(keys, server_round, evaluate=evaluate)
             return self.guide(plain, keys)
 
-        chosen = self.federation.choose(server_round, newcomers=True)
+        eligible = self.eligible(self.federation.roster.clients())
+        chosen = self.federation.choose(eligible, server_round, newcomers=True)
         return self.federation.orders(chosen, order)
 
     def aggregate_train(
@@ -102,11 +107,21 @@ class PersonalStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        return []
+        """Only those who trained since their last evaluation and were not chosen this round."""
+        if not self.federation.evaluates(server_round):
+            return []
+        there = self.federation.roster.clients()
+        behind = [key for key in there if key in self.federation.unevaluated]
+        return self.federation.orders(
+            behind,
+            lambda keys: self.federation.order(keys, server_round),
+            MessageType.EVALUATE,
+        )
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
+        self.federation.read(replies, None)
         return None
 
     def summary(self) -> None:

@@ -18,6 +18,8 @@ from fedproto_app.models.forecaster import DECODER, ENCODER, decode, encode, for
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 
+EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
+
 METRICS = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
 
 
@@ -173,8 +175,9 @@ class ForecastingTask:
         MSE and MAE on the standardised scale, RMSE and MAE also in the data's units.
         """
         first = int(samples.is_validation.argmax(dim=1).min())  # no train sample is needed here
-        prediction = self.predict(parameters, self.represent(parameters, samples.inputs[:, first:]))
-        error = (prediction - samples.targets[:, first:]).double()
+        chunks = torch.split(samples.inputs[:, first:], EVALUATED_AT_ONCE, dim=1)
+        forecasts = [self.predict(parameters, self.represent(parameters, x)) for x in chunks]
+        error = (torch.cat(forecasts, dim=1) - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
 
         def mean(values: Tensor, mask: Tensor) -> Tensor:

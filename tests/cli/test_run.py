@@ -14,7 +14,7 @@ import pytest
 
 from fedproto_app.cli import run as run_module
 from fedproto_app.cli.superlink import RunStatus
-from fedproto_app.errors import FederationError
+from fedproto_app.errors import FederationError, SettingsError
 from tests.cli.conftest import Fedproto
 from tests.cli.toy_app import write_app
 from tests.report.made_runs import make_run
@@ -146,12 +146,12 @@ def test_a_run_that_stopped_for_a_reason_gives_only_the_reason(
     assert "last line" not in outcome.err
 
 
-def test_a_superlink_that_dies_under_way_is_an_error(
+def test_a_superlink_that_dies_under_way_is_a_failed_run(
     fedproto: Fedproto, flower: Fake, here: Path
 ) -> None:
     fake = flower("dies")
     outcome = fedproto("run", "--set", "output.name=first")
-    assert outcome.code == 2
+    assert outcome.code == 1
     assert "error: flower-superlink ended with code 9" in outcome.err
     assert (here / "runs" / "first" / "flower.log").exists()
     assert fake.left
@@ -293,7 +293,7 @@ def test_without_an_app_around_the_packages_own_is_taken(
     monkeypatch.setattr(run_module, "__file__", str(app / "fedproto_app" / "cli" / "run.py"))
     assert run_module._nearest_app() == app
     shutil.rmtree(app)
-    with pytest.raises(FederationError, match="name its folder with --app"):
+    with pytest.raises(SettingsError, match="name its folder with --app"):
         run_module._nearest_app()
 
 

@@ -120,10 +120,77 @@ def test_other_hdf5_and_other_files_are_refused(path: Path) -> None:
         read(path)
 
 
-def test_a_link_to_another_file_is_not_followed(path: Path) -> None:
-    other = path.with_name("other.h5")
-    frame().to_hdf(other, key="df")
+def test_a_frame_behind_a_link_is_not_found(path: Path) -> None:
+    frame().to_hdf(path.with_name("other.h5"), key="df")
     with h5py.File(path, "w") as file:
-        file["df"] = h5py.ExternalLink(str(other), "df")
-    with pytest.raises(DataError, match="no pandas DataFrame in it"):
+        file["df"] = h5py.ExternalLink(str(path.with_name("other.h5")), "df")
+    with pytest.raises(DataError, match="no pandas DataFrame in it, only the link df"):
+        read(path)
+
+
+ARRAYS = ["axis0", "axis1", "block0_items", "block0_values"]
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("outside", [True, False], ids=["other file", "same file"])
+def test_no_array_of_the_frame_may_be_a_link(path: Path, array: str, outside: bool) -> None:
+    frame().to_hdf(path, key="df")
+    frame().to_hdf(path.with_name("other.h5"), key="df")
+    with h5py.File(path, "a") as file:
+        file.move(f"df/{array}", "moved")
+        file[f"df/{array}"] = (
+            h5py.ExternalLink(str(path.with_name("other.h5")), f"df/{array}")
+            if outside
+            else h5py.SoftLink("/moved")
+        )
+    with pytest.raises(DataError, match=f"^{path}: /df/{array} is a link, which is not followed"):
+        read(path)
+
+
+@pytest.mark.parametrize("virtual", [True, False], ids=["virtual", "external"])
+def test_values_kept_in_another_file_are_not_read(path: Path, virtual: bool) -> None:
+    frame().to_hdf(path, key="df")
+    raw = path.with_name("raw.bin")
+    raw.write_bytes(np.zeros((6, 2)).tobytes())
+    with h5py.File(path, "a") as file:
+        del file["df/block0_values"]
+        if virtual:
+            layout = h5py.VirtualLayout((6, 2), "f8")
+            layout[:] = h5py.VirtualSource(str(path.with_name("other.h5")), "values", (6, 2))
+            file["df"].create_virtual_dataset("block0_values", layout)
+        else:
+            external = [(str(raw), 0, raw.stat().st_size)]
+            file["df"].create_dataset("block0_values", (6, 2), "f8", external=external)
+    message = "/df/block0_values keeps its values in another file, which is not read"
+    with pytest.raises(DataError, match=f"^{path}: {message}"):
+        read(path)
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_a_group_where_an_array_belongs_is_refused(path: Path, array: str) -> None:
+    frame().to_hdf(path, key="df")
+    with h5py.File(path, "a") as file:
+        del file[f"df/{array}"]
+        file.create_group(f"df/{array}")
+    with pytest.raises(DataError, match=f"^{path}: /df/{array} is no array"):
+        read(path)
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("content", [1.0, np.ones((1, 1, 1)), None], ids=["one", "cube", "none"])
+def test_a_damaged_frame_is_refused(path: Path, array: str, content: object) -> None:
+    frame().to_hdf(path, key="df")
+    with h5py.File(path, "a") as file:
+        del file[f"df/{array}"]
+        if content is not None:
+            file[f"df/{array}"] = content
+    with pytest.raises(DataError, match=f"^{path}: /df/{array} (has|is missing)"):
+        read(path)
+
+
+def test_a_data_set_that_calls_itself_a_frame_is_refused(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["df"] = [1.0, 2.0]
+        file["df"].attrs["pandas_type"] = "frame"
+    with pytest.raises(DataError, match="no pandas DataFrame in it, only df"):
         read(path)

@@ -89,10 +89,12 @@ def test_a_missing_target_is_masked_and_a_missing_input_carried_forward() -> Non
     assert np.isfinite(windows.targets).all()
 
 
-def test_a_constant_client_has_scale_one() -> None:
-    windows = make_windows(series(np.full(40, 7.0)), SMALL)
-    assert (windows.mean, windows.std) == (7.0, 1.0)
-    assert not windows.targets.any()
+@pytest.mark.parametrize("value", [7.0, 0.0, 0.1, 0.3, 1e6 + 0.1])
+def test_a_constant_client_has_scale_one(value: float) -> None:
+    windows = make_windows(series(np.full(40, value)), SMALL)
+    assert windows.mean == pytest.approx(value)
+    assert windows.std == 1.0  # 500 times 0.1 has a deviation of 3e-17
+    assert abs(windows.targets).max() < 1e-6
 
 
 def test_the_shortest_usable_length_is_usable_and_one_less_is_not() -> None:

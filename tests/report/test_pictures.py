@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report.pictures import alike_together, draw, draw_comparison
+from fedproto_app.report import pictures
+from fedproto_app.report.pictures import alike_together, draw, draw_comparison, evenly
 from fedproto_app.report.runs import group_runs, read_run
 from tests.report.made_runs import add_divergence, make_run
 
@@ -76,3 +77,30 @@ def test_true_groups_come_before_clustering() -> None:
     groups = np.array(["b", "a", "b", "a"])
     order = alike_together(np.ones((4, 4)) - np.eye(4), groups)
     assert list(groups[order]) == ["a", "a", "b", "b"]
+
+
+def test_of_many_clients_every_group_is_shown_by_its_share() -> None:
+    groups = np.array(["a", "b"] * 500 + ["c"] * 1000)
+    shown = evenly(groups, 100)
+    assert len(set(shown)) == 100
+    assert (np.diff(shown) > 0).all()
+    assert {g: int((groups[shown] == g).sum()) for g in "abc"} == {"a": 25, "b": 25, "c": 50}
+    np.testing.assert_array_equal(evenly(np.array([""] * 7), 100), range(7))
+    assert len(evenly(np.array([], dtype=np.str_), 100)) == 0
+
+
+def test_only_the_clients_shown_are_clustered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clustered: list[tuple[int, ...]] = []
+
+    def spy(divergence: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        clustered.append(divergence.shape)
+        return alike_together(divergence, groups)
+
+    monkeypatch.setattr(pictures, "alike_together", spy)
+    monkeypatch.setattr(pictures, "_MOST_CLIENTS", 10)
+    run = make_run(tmp_path / "a")
+    add_divergence(run, [""] * 35, 1 - np.eye(35))
+    assert len(draw(run)) == 3
+    assert clustered == [(10, 10)]

@@ -13,7 +13,6 @@ from flwr.app import Message, RecordDict
 from fedproto_app.divergence import pairwise_divergence
 from fedproto_app.federation import Federation, NodeReply
 from fedproto_app.roster import ClientKey
-from fedproto_app.server_app import values_per_client
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import jsd_prototype
 from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
@@ -28,7 +27,8 @@ def strategy(**changes: Any) -> JSDPrototypeStrategy:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, **changes})
     federation = Federation(settings, "run", "token")
     members = [*NAMES, "late"]
-    roster = NodeRoster(NODE, 0, dict.fromkeys(members, 4), dict.fromkeys(members, ""), {}, {})
+    samples, groups = dict.fromkeys(members, 4), dict.fromkeys(members, "")
+    roster = NodeRoster(NODE, 0, samples, groups, dict.fromkeys(members, 0.0), {})
     federation.roster.connected = {1}
     federation.roster.admit(1, roster)
     return JSDPrototypeStrategy(settings, federation)
@@ -107,6 +107,8 @@ def test_a_late_joiner_is_not_guided_before_it_reports() -> None:
 
 def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     fuels = strategy(**{"fuels.periodicity-aware": False})
+    keys = [ClientKey(name, NODE) for name in NAMES]
+    assert fuels.eligible(keys) == keys
     assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
     assert fuels.spec is not None
     assert fuels.spec.shapes["prototypes"] == (4, 2)
@@ -124,7 +126,8 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
 def test_the_uplink_is_the_papers(changes: dict[str, Any], values: int) -> None:
     settings: Settings = settings_from(changes)
     fuels = JSDPrototypeStrategy(settings, Federation(settings, "run", "token"))
-    assert values_per_client(fuels.spec) == values
+    assert fuels.spec is not None
+    assert fuels.spec.values_per_client == values
 
 
 def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:

@@ -1,0 +1,262 @@
+"""What the server believes of a node's answer (design rule 5).
+
+An answer may hold anything: records of other types, arrays whose header lies, NaN, counts nobody
+declared. The readers here look at every part before they use it, and hand back the good part and
+a `Refusal` for each bad one. Whatever a message holds, they raise nothing but what they say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from io import BytesIO
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from numpy.typing import NDArray
+
+from fedproto_app.wire import (
+    ARRAYS,
+    CLIENTS,
+    LOSS,
+    METRIC,
+    METRICS,
+    SAMPLES,
+    SECONDS,
+    Arrays,
+    ArraySpec,
+    NodeRoster,
+    PerClient,
+    Refusal,
+    Reply,
+)
+
+LONGEST_NAME = 256
+MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
+
+
+class Unusable(ValueError):
+    """The whole answer is refused, for the reason given."""
+
+
+def read_roster(message: Message, period: int) -> NodeRoster:
+    """A node's roster; raises `Unusable` with the reason if it cannot be one.
+
+    period: every client's train samples are a positive multiple of it.
+    """
+    config = _record(message.content.config_records, CLIENTS, ConfigRecord)
+    names, samples = _texts(config, "names"), _list(config, "samples", int)
+    groups, shares = _texts(config, "groups"), _list(config, "missing-shares", float)
+    refused, reasons = _texts(config, "refused"), _list(config, "reasons", str)
+    label, error = config.get("label"), config.get("error")
+    partitions = config.get("partitions")
+    if not isinstance(label, str) or len(label) > LONGEST_NAME or not isinstance(error, str):
+        raise Unusable("malformed roster: label and error must be texts")
+    if not isinstance(partitions, int) or partitions < 0:
+        raise Unusable(f"malformed roster: partitions = {partitions!r}")
+    if not len(names) == len(samples) == len(groups) == len(shares) == len(set(names)):
+        raise Unusable("malformed roster: clients are named twice or without samples")
+    if len(refused) != len(reasons):
+        raise Unusable("malformed roster: refused clients without reasons")
+    for name, count, share in zip(names, samples, shares, strict=True):
+        if not 0 < count <= MOST_SAMPLES or count % period:
+            raise Unusable(
+                f"client {name!r} declares {count} train samples; a multiple of period {period} "
+                "is expected"
+            )
+        if not 0 <= share <= 1:
+            raise Unusable(f"client {name!r} declares a missing share of {share}")
+    return NodeRoster(
+        label=label,
+        partitions=partitions,
+        samples=dict(zip(names, samples, strict=True)),
+        groups=dict(zip(names, groups, strict=True)),
+        missing_shares=dict(zip(names, shares, strict=True)),
+        refused=dict(zip(refused, reasons, strict=True)),
+        error=error,
+    )
+
+
+def read_reply(
+    message: Message,
+    node: str,
+    asked: Mapping[str, int],
+    spec: ArraySpec | None,
+    metrics: Collection[str],
+) -> tuple[Reply | None, list[Refusal]]:
+    """The usable part of a node's reply, and what was refused of it.
+
+    asked: the clients that were asked, with the sample counts they declared in the roster.
+    spec: the arrays that must come, or None. metrics: those that an evaluated client must have.
+    A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
+    refuses that client; a fault of what all its clients share (an averaged model, missing
+    records) refuses the node's whole reply.
+    """
+    try:
+        reply = _decode(message, spec, metrics)
+        bad = _bad_clients(reply, asked)
+        if spec is not None:
+            bad |= _not_finite(reply.arrays, reply.names, spec)
+            if bad and not spec.per_client:
+                client, reason = next(iter(bad.items()))
+                raise Unusable(f"its mean includes client {client!r}, refused: {reason}")
+    except Unusable as unusable:
+        return None, [Refusal(node, "", str(unusable))]
+    refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
+    refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
+    return _without(reply, bad, per_client=spec is not None and spec.per_client), refusals
+
+
+def received_bytes(message: Message) -> int:
+    """Bytes of a reply's records as Flower counts them; 0 where it cannot."""
+    try:
+        return sum(record.count_bytes() for record in message.content.values())
+    except Exception:  # a malformed record breaks Flower's count in many ways
+        return 0
+
+
+def _decode(message: Message, spec: ArraySpec | None, expected: Collection[str]) -> Reply:
+    content = message.content
+    numbers = _record(content.metric_records, METRICS, MetricRecord)
+    clients = _record(content.config_records, CLIENTS, ConfigRecord)
+    names, samples = _texts(clients, "names"), _list(numbers, SAMPLES, int)
+    kept_rounds = _list(clients, "kept-rounds", int)
+    failed, reasons = _texts(clients, "failed"), _list(clients, "reasons", str)
+    seconds = numbers.get(SECONDS)
+    if len(set(names)) != len(names) or len(samples) != len(names):
+        raise Unusable(f"malformed reply: {len(samples)} sample counts for {len(names)} clients")
+    if len(failed) != len(reasons):
+        raise Unusable("malformed reply: failed clients without reasons")
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise Unusable(f"malformed reply: seconds = {seconds!r}")
+    metrics = _per_client(numbers, METRIC, len(names))
+    if kept_rounds and (len(kept_rounds) != len(names) or not set(expected) <= set(metrics)):
+        raise Unusable("malformed reply: an evaluation without all of its kept metrics")
+    shared = content.array_records.get(ARRAYS, ArrayRecord())
+    return Reply(
+        names=names,
+        samples=samples,
+        losses=_per_client(numbers, LOSS, len(names)),
+        metrics=metrics,
+        kept_rounds=kept_rounds,
+        failed=dict(zip(failed, reasons, strict=True)),
+        arrays=_arrays(shared, spec, len(names)),
+        seconds=float(seconds),
+    )
+
+
+def _arrays(record: ArrayRecord, spec: ArraySpec | None, clients: int) -> Arrays:
+    """The arrays that the spec demands, each with the shape and dtype that it demands."""
+    expected = spec.shapes if spec is not None and (clients or record) else {}
+    if set(record) != set(expected):
+        missing, extra = set(expected) - set(record), set(record) - set(expected)
+        raise Unusable(f"arrays missing: {sorted(missing)}, not expected: {sorted(extra)}")
+    lead = (clients,) if spec is not None and spec.per_client else ()
+    return {name: _array(name, record[name], (*lead, *shape)) for name, shape in expected.items()}
+
+
+def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The array in Flower's NumPy serialisation; nothing is allocated before the header fits."""
+    try:
+        file = BytesIO(array.data)
+        major = np.lib.format.read_magic(file)[0]
+        readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+        found, fortran, dtype = readers[major](file)
+        values = file.read()
+    except Exception as error:  # what a broken header raises is NumPy's own business
+        raise Unusable(f"array {name!r} cannot be read: {error!r}") from None
+    if found != shape:
+        raise Unusable(f"array {name!r} has shape {found}, expected {shape}")
+    if dtype != np.float32:
+        raise Unusable(f"array {name!r} has dtype {dtype}, expected float32")
+    if len(values) != 4 * math.prod(shape):
+        raise Unusable(f"array {name!r} has {len(values)} bytes for shape {shape}")
+    flat = np.frombuffer(values, dtype=np.float32)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _not_finite(arrays: Arrays, names: Sequence[str], spec: ArraySpec) -> dict[str, str]:
+    """The clients whose own arrays hold NaN; raises `Unusable` if a shared one does."""
+    bad = {}
+    for name, array in arrays.items():
+        if not spec.per_client and not np.isfinite(array).all():
+            raise Unusable(f"array {name!r} holds NaN or infinite values")
+        if spec.per_client:
+            for row, client in enumerate(names):
+                if not np.isfinite(array[row]).all():
+                    bad[client] = f"its {name!r} holds NaN or infinite values"
+    return bad
+
+
+def _bad_clients(reply: Reply, asked: Mapping[str, int]) -> dict[str, str]:
+    bad = {}
+    for row, (name, count) in enumerate(zip(reply.names, reply.samples, strict=True)):
+        errors = [values[row] for values in reply.metrics.values()]
+        if name not in asked:
+            bad[name] = "not a client of this node that was asked"
+        elif count != asked[name]:
+            bad[name] = f"reports {count} train samples, declared {asked[name]}"
+        elif not all(math.isfinite(values[row]) for values in reply.losses.values()):
+            bad[name] = "its loss is not finite"
+        elif not all(math.isfinite(error) and error >= 0 for error in errors):
+            bad[name] = "its metrics are not finite and positive"
+        elif reply.kept_rounds and reply.kept_rounds[row] < 0:
+            bad[name] = f"its kept round is {reply.kept_rounds[row]}"
+    return bad
+
+
+def _record(records: Mapping[str, object], name: str, kind: type) -> ConfigRecord | MetricRecord:
+    found = records.get(name)
+    if not isinstance(found, kind):
+        raise Unusable(f"malformed answer: no {name!r} record")
+    assert isinstance(found, ConfigRecord | MetricRecord)
+    return found
+
+
+def _list(record: ConfigRecord | MetricRecord, key: str, kind: type) -> list:  # type: ignore[type-arg]
+    """A list of ints, floats or texts; Flower's records hold no empty ones, so absent is empty."""
+    values = record.get(key, [])
+    allowed = (int, float) if kind is float else kind
+    if not isinstance(values, list) or not all(
+        isinstance(value, allowed) and not isinstance(value, bool) for value in values
+    ):
+        raise Unusable(f"malformed answer: {key!r} is no list of {kind.__name__}")
+    return list(values)
+
+
+def _texts(record: ConfigRecord | MetricRecord, key: str) -> list[str]:
+    texts: list[str] = _list(record, key, str)
+    if any(len(text) > LONGEST_NAME for text in texts):
+        raise Unusable(f"malformed answer: {key!r} holds a text of over {LONGEST_NAME} characters")
+    return texts
+
+
+def _per_client(numbers: ConfigRecord | MetricRecord, prefix: str, clients: int) -> PerClient:
+    found: PerClient = {}
+    for key in numbers:
+        if key.startswith(prefix):
+            values = _list(numbers, key, float)
+            if len(values) != clients:
+                raise Unusable(f"{key} does not have one value for each of {clients} clients")
+            found[key.removeprefix(prefix)] = [float(value) for value in values]
+    return found
+
+
+def _without(reply: Reply, bad: Mapping[str, str], *, per_client: bool) -> Reply:
+    if not bad:
+        return reply
+    rows = [row for row, name in enumerate(reply.names) if name not in bad]
+
+    def pick(values: Sequence[float]) -> list[float]:
+        return [values[row] for row in rows]
+
+    return Reply(
+        names=[reply.names[row] for row in rows],
+        samples=[reply.samples[row] for row in rows],
+        losses={name: pick(values) for name, values in reply.losses.items()},
+        metrics={name: pick(values) for name, values in reply.metrics.items()},
+        kept_rounds=[reply.kept_rounds[row] for row in rows] if reply.kept_rounds else [],
+        failed=reply.failed,
+        arrays={n: a[rows] for n, a in reply.arrays.items()} if per_client else reply.arrays,
+        seconds=reply.seconds,
+    )
