@@ -8,42 +8,25 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.windows import make_windows
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.jsd_prototype import FILTER, JSDPrototypeLearner
+from fedproto_app.learners.jsd_prototype import FILTER
+from fedproto_app.learners.learner import Learner
 from fedproto_app.losses import inter_client_loss
-from fedproto_app.optim import CohortAdam
-from fedproto_app.settings import settings_from
-from fedproto_app.tasks.forecasting import ForecastingTask
 from fedproto_app.wire import Arrays, Order
+from tests.learners.tiny_cohort import (
+    CPU,
+    NAMES,
+    PERIOD,
+    tiny_batches,
+    tiny_cohort,
+    tiny_learner,
+    train,
+)
 
-NAMES = ["a", "b"]
-PERIOD, WIDTH = 4, 3
-
-
-def learner(**changes: Any) -> JSDPrototypeLearner:
-    settings = settings_from(
-        {
-            "data.period": PERIOD,
-            "data.close-window": 2,
-            "data.periodic-window": 2,
-            "model.representation-dim": 4,
-            "fuels.prototype-dim": WIDTH,
-            **changes,
-        }
-    )
-    return JSDPrototypeLearner(settings, ForecastingTask(settings))
+PROTOTYPE = 3  # d_p
 
 
-def cohort(fuels: JSDPrototypeLearner) -> Cohort:
-    rng = np.random.default_rng(0)
-    clients = [
-        make_windows(ClientSeries(n, rng.normal(size=40)), fuels.settings.data) for n in NAMES
-    ]
-    initial = fuels.initial_parameters()
-    parameters = {n: v.expand(2, *v.shape).clone() for n, v in initial.items()}
-    return Cohort(parameters, CohortAdam.fresh(parameters), fuels.task.gather(clients))
+def learner(**changes: Any) -> Learner[Any]:
+    return tiny_learner("fuels", **{"fuels.prototype-dim": PROTOTYPE, **changes})
 
 
 def order(guided: list[str], **options: float) -> Order:
@@ -51,18 +34,9 @@ def order(guided: list[str], **options: float) -> Order:
     rows = int(options.get("prototype-batches", 1)) * PERIOD
     arrays: Arrays = {}
     if guided:
-        shape = (len(guided), rows, WIDTH)
+        shape = (len(guided), rows, PROTOTYPE)
         arrays = {k: rng.normal(size=shape).astype(np.float32) for k in ("positive", "negative")}
     return Order("run", "t", 2, NAMES, arrays=arrays, guided=guided, options=dict(options))
-
-
-def train(
-    fuels: JSDPrototypeLearner, what: Order
-) -> tuple[dict[str, torch.Tensor], Arrays, Cohort]:
-    clients = cohort(fuels)
-    context = fuels.context(what, NAMES, torch.device("cpu"))
-    losses = train_cohort(fuels, clients, context, fuels.settings, what.server_round)
-    return losses, fuels.contribution(context, NAMES, what.server_round), clients
 
 
 def test_all_three_losses_and_the_prototype() -> None:
@@ -70,7 +44,7 @@ def test_all_three_losses_and_the_prototype() -> None:
     assert set(losses) == {"prediction", "intra", "inter", "total"}
     total = losses["prediction"] + losses["intra"] + losses["inter"]
     torch.testing.assert_close(losses["total"], total)
-    assert sent["prototypes"].shape == (2, PERIOD, WIDTH)
+    assert sent["prototypes"].shape == (2, PERIOD, PROTOTYPE)
     assert sent["prototypes"].dtype == np.float32
     assert (clients.parameters[FILTER] != 1).any()
 
@@ -86,9 +60,9 @@ def test_only_guided_clients_have_an_inter_loss() -> None:
 def test_rho_multiplies_the_inter_loss() -> None:
     fuels = learner(**{"fuels.inter-weight": 3.0})
     what = order(["b", "a"])  # the order's rows need not be the cohort's
-    context = fuels.context(what, NAMES, torch.device("cpu"))
-    clients = cohort(fuels)
-    batch = next(fuels.task.batches(clients.samples, [torch.Generator(), torch.Generator()], 0.8))
+    context = fuels.context(what, NAMES, CPU)
+    clients = tiny_cohort(fuels)
+    batch = tiny_batches(fuels, clients)[0]
     terms = fuels.loss(clients.parameters, batch, context)
     own = context.own.value()  # one batch so far: its projected representations
     swapped = {name: torch.from_numpy(array[[1, 0]]) for name, array in what.arrays.items()}
@@ -109,7 +83,7 @@ def test_rho_multiplies_the_inter_loss() -> None:
 def test_ablations_drop_their_loss(change: dict[str, bool], gone: set[str]) -> None:
     losses, sent, _ = train(learner(**change), order(NAMES))
     assert set(losses) == {"prediction", "intra", "inter", "total"} - gone
-    assert sent["prototypes"].shape == (2, PERIOD, WIDTH)
+    assert sent["prototypes"].shape == (2, PERIOD, PROTOTYPE)
     train(learner(**change), order([]))  # nor does it need guidance, as in the first round
 
 
@@ -129,11 +103,10 @@ def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
     fuels = learner(**{"fuels.periodicity-aware": False})
     what = order(NAMES, **{"prototype-batches": 3})
     losses, sent, clients = train(fuels, what)
-    assert sent["prototypes"].shape == (2, 3 * PERIOD, WIDTH)
+    assert sent["prototypes"].shape == (2, 3 * PERIOD, PROTOTYPE)
     assert (losses["inter"] > 0).all()
-    context = fuels.context(what, NAMES, torch.device("cpu"))
-    generators = [torch.Generator().manual_seed(0) for _ in NAMES]
-    for batch in fuels.task.batches(clients.samples, generators, 0.8):
+    context = fuels.context(what, NAMES, CPU)
+    for batch in tiny_batches(fuels, clients):
         inter = fuels.loss(clients.parameters, batch, context)["inter"]
         assert ((inter > 0) == (batch.age < 3)).all()  # batches older than 3 have no rows
 
