@@ -16,6 +16,7 @@ from tests.learners.tiny_cohort import (
     CPU,
     NAMES,
     PERIOD,
+    WIDTH,
     tiny_batches,
     tiny_cohort,
     tiny_learner,
@@ -96,7 +97,7 @@ def test_without_a_learnable_filter_every_other_row_is_a_negative() -> None:
 def test_without_a_projector_the_representation_is_sent() -> None:
     fuels = learner(**{"fuels.prototype-dim": 0, "fuels.inter": False})
     _, sent, _ = train(fuels, order([]))
-    assert sent["prototypes"].shape == (2, PERIOD, 4)
+    assert sent["prototypes"].shape == (2, PERIOD, WIDTH)
 
 
 def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:

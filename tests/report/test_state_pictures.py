@@ -37,7 +37,7 @@ def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:
     ]
     folder, _ = run_locally(settings, nodes)
     for index in (0, 1):
-        [state] = (tmp_path / f"node-{index}").iterdir()
+        [state] = (tmp_path / f"node-{index}").glob(f"*/{index}")  # <run>-<token>/<node>
         (folder.path / "state").mkdir(exist_ok=True)
         state.rename(folder.path / "state" / str(index))
     return settings, folder.path

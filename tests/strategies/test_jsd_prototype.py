@@ -8,53 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
 
 from fedproto_app.divergence import pairwise_divergence
-from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.federation import Federation
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import jsd_prototype
 from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
-from fedproto_app.wire import NodeRoster, Order, Reply
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
-
-NODE = "n"
-NAMES = ["a", "b", "c"]
+from tests.strategies.one_node import NAMES, NODE, guidance, one_node, report
 
 
 def strategy(**changes: Any) -> JSDPrototypeStrategy:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, **changes})
-    federation = Federation(settings, "run", "token")
-    members = [*NAMES, "late"]
-    samples, groups = dict.fromkeys(members, 4), dict.fromkeys(members, "")
-    roster = NodeRoster(NODE, 0, samples, groups, dict.fromkeys(members, 0.0), {})
-    federation.roster.connected = {1}
-    federation.roster.admit(1, roster)
-    return JSDPrototypeStrategy(settings, federation)
-
-
-def report(fuels: JSDPrototypeStrategy, prototypes: dict[str, list[list[float]]]) -> None:
-    array = np.array(list(prototypes.values()), dtype=np.float32)
-    reply = Reply(list(prototypes), [4] * len(prototypes), arrays={"prototypes": array})
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    fuels.absorb([NodeReply(NODE, reply, message)])
-
-
-def guidance(fuels: JSDPrototypeStrategy, *names: str) -> Order:
-    keys = [ClientKey(name, NODE) for name in names]
-    return fuels.guide(Order("run", "token", 2, list(names)), keys)
+    return JSDPrototypeStrategy(settings, one_node(settings))
 
 
 ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
 OTHER = [[0.0, 3.0], [3.0, 0.0]]
-
-
-@pytest.fixture(autouse=True)
-def _flower_identity() -> None:
-    from flwr.supercore.task_identity import TaskIdentity
-
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
 def test_positive_and_negative_prototypes_by_hand() -> None:

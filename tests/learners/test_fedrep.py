@@ -1,0 +1,122 @@
+"""FedRep's client: two phases, a shared encoder, a head of its own that stays at the node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedproto_app.data.shard import Shard
+from fedproto_app.federation import Federation
+from fedproto_app.learners.learner import Learner
+from fedproto_app.methods import make_strategy
+from fedproto_app.models.forecaster import DECODER, ENCODER
+from fedproto_app.node import Node
+from fedproto_app.settings import settings_from
+from fedproto_app.store import ClientStore, unflatten
+from fedproto_app.wire import Arrays, Order
+from tests.learners.tiny_cohort import (
+    NAMES,
+    global_model,
+    tiny_cohort,
+    tiny_learner,
+    tiny_windows,
+    train,
+)
+
+BATCHES = 5  # of each tiny client
+
+
+def order(arrays: Arrays, server_round: int = 1) -> Order:
+    return Order("run", "t", server_round, NAMES, arrays=arrays)
+
+
+def node(fedrep: Learner[Any], folder: Path) -> Node:
+    windows = {client.name: client for client in tiny_windows(fedrep.settings)}
+    return Node(fedrep.settings, Shard(windows, {}), ClientStore(folder), fedrep)
+
+
+def part(parameters: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name: value for name, value in parameters.items() if name.startswith(prefix)}
+
+
+def assert_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def assert_all_moved(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first
+    assert all((first[name] != second[name]).flatten(1).any(dim=1).all() for name in first)
+
+
+def test_the_head_learns_first_then_the_encoder() -> None:
+    fedrep = tiny_learner("fedrep", **{"fedrep.head-epochs": 3, "local-epochs": 2})
+    phases = [(phase.trainable, phase.epochs) for phase in fedrep.phases()]
+    assert phases == [((DECODER,), 3), ((ENCODER,), 2)]
+
+
+@pytest.mark.parametrize(
+    ("phase", "learns", "rests"), [(0, DECODER, ENCODER), (1, ENCODER, DECODER)]
+)
+def test_each_phase_leaves_the_other_part_untouched(
+    monkeypatch: pytest.MonkeyPatch, phase: int, learns: str, rests: str
+) -> None:
+    fedrep = tiny_learner("fedrep")
+    only = [fedrep.phases()[phase]]
+    monkeypatch.setattr(fedrep, "phases", lambda: only)
+    before = tiny_cohort(fedrep)
+    _, _, after = train(fedrep, order(global_model(fedrep)))
+    assert_equal(part(after.parameters, rests), part(before.parameters, rests))
+    assert_all_moved(part(after.parameters, learns), part(before.parameters, learns))
+    for moment in (after.adam.first, after.adam.second):
+        assert all((value == 0).all() for value in part(moment, rests).values())
+    steps = {name: value.tolist() for name, value in after.adam.steps.items()}
+    assert steps == {name: [BATCHES if name.startswith(learns) else 0] * 2 for name in steps}
+
+
+def test_only_the_encoder_crosses_the_wire(tmp_path: Path) -> None:
+    fedrep = tiny_learner("fedrep")
+    sent = set(global_model(fedrep))
+    assert sent == set(part(fedrep.initial_parameters(), ENCODER))
+    reply = node(fedrep, tmp_path).train(order(global_model(fedrep)))
+    assert set(reply.arrays) == sent
+
+
+def test_the_uplink_is_the_papers() -> None:
+    settings = settings_from({"method": "fedrep"})
+    strategy = make_strategy(settings, Federation(settings, "run", "t"))
+    assert strategy.spec is not None
+    assert strategy.spec.values_per_client == 100_608
+
+
+def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) -> None:
+    """Two rounds by nodes that know each other only by their disk, and the same two in memory."""
+    fedrep = tiny_learner("fedrep")
+    first = node(fedrep, tmp_path).train(order(global_model(fedrep), 1))
+    node(fedrep, tmp_path).train(order(first.arrays, 2))
+
+    clients = tiny_cohort(fedrep)
+    train(fedrep, order(global_model(fedrep), 1), clients)
+    for name, received in first.arrays.items():  # a new encoder, and Adam afresh for it
+        clients.parameters[name].copy_(torch.from_numpy(received))
+        for moment in (clients.adam.first, clients.adam.second, clients.adam.steps):
+            moment[name].zero_()
+    train(fedrep, order(first.arrays, 2), clients)
+
+    expected = {
+        "parameters": clients.parameters,
+        "first": clients.adam.first,
+        "second": clients.adam.second,
+        "steps": clients.adam.steps,
+    }
+    for row, client in enumerate(NAMES):
+        state = ClientStore(tmp_path).read_state(client, upto=2)
+        assert state is not None
+        assert len(state) == len(expected) * len(part(clients.parameters, DECODER))
+        for group, named in expected.items():
+            own = {name: value[row] for name, value in part(named, DECODER).items()}
+            assert_equal(unflatten(state, group), own)
+    assert set(clients.adam.steps[DECODER + "weight"].tolist()) == {2 * BATCHES}

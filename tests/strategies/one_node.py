@@ -1,0 +1,46 @@
+"""A federation of one node with four clients, without Flower: reports in, guidance out."""
+
+from __future__ import annotations
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.wire import NodeRoster, Order, Reply
+
+NODE = "n"
+NAMES = ["a", "b", "c"]
+SAMPLES = 4  # of each client
+
+Rows = list[list[float]]
+
+
+def one_node(settings: Settings) -> Federation:
+    """The federation when its node has named its clients: `NAMES` and one called "late"."""
+    # Flower's processes set this before an app runs; Message needs it.
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    federation = Federation(settings, "run", "token")
+    clients = [*NAMES, "late"]
+    samples, groups = dict.fromkeys(clients, SAMPLES), dict.fromkeys(clients, "")
+    roster = NodeRoster(NODE, 0, samples, groups, dict.fromkeys(clients, 0.0), {})
+    federation.roster.connected = {1}
+    federation.roster.admit(1, roster)
+    return federation
+
+
+def report(strategy: PersonalStrategy, prototypes: dict[str, Rows]) -> None:
+    """The clients' prototypes arrive, in this order."""
+    array = np.array(list(prototypes.values()), dtype=np.float32)
+    reply = Reply(list(prototypes), [SAMPLES] * len(prototypes), arrays={"prototypes": array})
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    strategy.absorb([NodeReply(NODE, reply, message)])
+
+
+def guidance(strategy: PersonalStrategy, *names: str) -> Order:
+    """What the strategy sends to these clients in the next round."""
+    keys = [ClientKey(name, NODE) for name in names]
+    return strategy.guide(Order("run", "token", 2, list(names)), keys)
