@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,14 +52,18 @@ def roster(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the order names."""
     order = read_order(message)
-    return write_reply(_node(context, order).train(order), to=message)
+    node = _node(context, order)
+    with _without_denormals():
+        return write_reply(node.train(order), to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients that the order names."""
     order = read_order(message)
-    return write_reply(_node(context, order).evaluate(order), to=message)
+    node = _node(context, order)
+    with _without_denormals():
+        return write_reply(node.evaluate(order), to=message)
 
 
 def in_simulation() -> bool:
@@ -66,10 +72,19 @@ def in_simulation() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+@contextmanager
+def _without_denormals() -> Iterator[None]:
+    """Contrastive gradients are full of numbers below 1e-38, and processors are slow with them."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def _node(context: Context, order: Order) -> Node:
     settings = settings_from({**context.run_config, "device": _device(context)})
     torch.set_num_threads(settings.threads)
-    torch.set_flush_denormal(True)  # contrastive gradients are full of them, and they are slow
     task = ForecastingTask(settings, torch_device(settings.device))
     store = ClientStore(_state_dir(context, settings, order))
     return Node(settings, _shard(context), store, make_learner(settings, task))
