@@ -24,7 +24,7 @@ check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(DEV)  ## speed, memory and disk as ratios against peers, about six minutes
+bench: $(DEV)  ## speed, memory and disk as ratios against peers, about ten minutes
 	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.stock_flower
 	$(BIN)/python -m benchmarks.client_state
