@@ -119,8 +119,12 @@ class Node:
             client = cohort.names[row]
             now = {name: values[row] for name, values in metrics.items()}
             record = self._store.record(client)
-            best = record.metrics.get("validation-mse", float("inf"))
-            if self._settings.keep == "last" or now["validation-mse"] < best:
+            first = record.kept_round == 0  # kept even if not finite: the server refuses it by name
+            if (
+                first
+                or self._settings.keep == "last"
+                or now["validation-mse"] < record.metrics["validation-mse"]
+            ):
                 record = ClientRecord(server_round, now)
                 self._store.keep(client, record)
             result.add_metrics(now, record)
