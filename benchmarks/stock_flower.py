@@ -76,7 +76,7 @@ def main() -> None:
         description="Clients trained a second by FedAvg: this app's cohorts in 2 nodes against a "
         "stock Flower app with one client per node."
     )
-    parser.add_argument("--clients", type=int, default=48, metavar="N", help="clients (48)")
+    parser.add_argument("--clients", type=int, default=24, metavar="N", help="clients (24)")
     parser.add_argument(
         "--days", type=int, nargs="+", default=[14, 42], metavar="N", help="of the series (14 42)"
     )

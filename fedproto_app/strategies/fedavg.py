@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
-from numpy.typing import NDArray
 
 from fedproto_app.federation import Federation
 from fedproto_app.methods import make_learner
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.strategy import MethodDefaults
 from fedproto_app.tasks.forecasting import ForecastingTask
 from fedproto_app.wire import Arrays, ArraySpec, Order, flower_average_input, numpy_arrays
 
 
-class FedAvgStrategy(FedAvg):
+class FedAvgStrategy(MethodDefaults, FedAvg):
     """Flower's FedAvg over clients instead of nodes, with every reply checked first."""
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
@@ -36,16 +35,10 @@ class FedAvgStrategy(FedAvg):
             name: value.numpy() for name, value in parameters.items() if learner.is_shared(name)
         }
         shapes = {name: value.shape for name, value in self._initial.items()}
-        self.spec: ArraySpec | None = ArraySpec(shapes, per_client=False)
+        self.spec = ArraySpec(shapes, per_client=False)
 
     def initial_arrays(self) -> Arrays:
         return self._initial
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
-        return {}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -71,12 +64,6 @@ class FedAvgStrategy(FedAvg):
             return []
         everyone = self.federation.roster.clients()
         return self._send(everyone, server_round, arrays, {}, MessageType.EVALUATE)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        self.federation.read(replies, None)
-        return None
 
     def _send(
         self,

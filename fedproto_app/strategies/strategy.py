@@ -52,15 +52,32 @@ class MethodStrategy(Protocol):
     ) -> MetricRecord | None: ...
 
 
-class PersonalStrategy(Strategy):
+class MethodDefaults:
+    """What most methods answer: nothing to exchange, to remember or to find."""
+
+    federation: Federation
+    spec: ArraySpec | None = None
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        return {}
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        self.federation.read(replies, None)
+        return None
+
+
+class PersonalStrategy(MethodDefaults, Strategy):
     """Base of the methods whose models stay at the clients.
 
     A client's model is final once it has trained, so it is evaluated in the same message; an
     evaluation phase is only for clients that trained in rounds without evaluation. Methods
     override `guide` (what a node gets) and `absorb` (what becomes of the replies).
     """
-
-    spec: ArraySpec | None = None
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         self.settings, self.federation = settings, federation
@@ -77,12 +94,6 @@ class PersonalStrategy(Strategy):
         """Take in the usable replies of a round."""
 
     def initial_arrays(self) -> Arrays:
-        return {}
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}
 
     def configure_train(
@@ -117,12 +128,6 @@ class PersonalStrategy(Strategy):
             lambda keys: self.federation.order(keys, server_round),
             MessageType.EVALUATE,
         )
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        self.federation.read(replies, None)
-        return None
 
     def summary(self) -> None:
         clients = self.federation.roster.clients()
