@@ -29,13 +29,12 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-import fedproto_app.node
 from benchmarks.machine import machine_line
 from fedproto_app.data.shard import load_shard
 from fedproto_app.methods import make_learner
 from fedproto_app.node import Node
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.store import ClientRecord, ClientStore, stacked
+from fedproto_app.store import ClientRecord, ClientStore
 from fedproto_app.tasks.forecasting import ForecastingTask
 from fedproto_app.wire import Order
 
@@ -155,11 +154,6 @@ def run_node(node: int, nodes: int, clients: int, rounds: int, folder: Path) -> 
     torch.set_flush_denormal(True)  # as the app does
     clock = Clock()
 
-    def clocked_stacked(states: list[dict[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
-        with clock.on("reading"):
-            return stacked(states, device)
-
-    fedproto_app.node.stacked = clocked_stacked  # type: ignore[attr-defined]
     return list(_rounds(settings, node, nodes, rounds, ClockedStore(folder, clock), clock))[
         WARM_UP:
     ]
@@ -169,8 +163,8 @@ def _rounds(
     settings: Settings, node: int, nodes: int, rounds: int, store: ClientStore, clock: Clock
 ) -> Iterator[RoundCost]:
     """Rounds with each client's own prototype as its positive, its neighbour's as its negative."""
-    shard = load_shard(settings.data, node, nodes)
-    names = list(shard.windows)
+    shard = load_shard(settings, node, nodes)
+    names = list(shard.clients)
     worker = Node(settings, shard, store, make_learner(settings, ForecastingTask(settings)))
     order = Order("benchmark", "", 1, names, evaluate=True)
     for server_round in range(1, WARM_UP + rounds + 1):

@@ -14,22 +14,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.result_runs import ROOT, Changes, Job, data_root, run_all, write_section
 from fedproto_app.report.runs import Group, find_runs, read_clients
-from fedproto_app.settings import METHOD_NAMES
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "forecasting.md"
 SEEDS = (0, 1, 2)
 FILES = {
@@ -37,7 +31,7 @@ FILES = {
     "electricity": "electricity_2014_hourly.csv.gz",
     "m4": "m4_hourly.csv.gz",
 }
-Changes = Mapping[str, object]
+METHODS = ("fuels", "solo", "fedavg", "fedprox", "fedrep", "fedproto")
 
 ABLATIONS: dict[str, Changes] = {
     "fuels w/o inter": {"fuels.inter": "false"},
@@ -56,69 +50,22 @@ GRID: dict[str, Changes] = {
 }
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run: its row in the table, dataset, seed and settings."""
-
-    row: str
-    dataset: str
-    seed: int
-    changes: Changes = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        row = re.sub(r"[^a-z0-9]+", "-", self.row)
-        return f"{self.dataset}-{row}-s{self.seed}"
-
-
-def data_root() -> Path:
-    """Where the real data lies: FEDPROTO_DATA, by default a sibling of the repository."""
-    return Path(os.environ.get("FEDPROTO_DATA", ROOT.parent / "shared" / "data"))
-
-
 def methods(dataset: str) -> dict[str, list[Job]]:
     """The rows of the table: all methods at their defaults; on the smallest dataset FUELS's
     ablations too."""
-    rows: dict[str, Changes] = {name: {"method": name} for name in METHOD_NAMES}
+    rows: dict[str, Changes] = {name: {"method": name} for name in METHODS}
     if dataset == "milano":
         rows |= ABLATIONS
     return {row: _seeds(row, dataset, changes) for row, changes in rows.items()}
 
 
 def _seeds(row: str, dataset: str, changes: Changes) -> list[Job]:
-    return [Job(row, dataset, seed, changes) for seed in SEEDS]
-
-
-def run(job: Job, output: Path) -> None:
-    """`fedproto run` of the job, unless its folder is there and finished."""
-    folder = output / job.name
-    if (folder / "summary.json").exists():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    settings = {
-        "data.path": data_root() / FILES[job.dataset],
-        "seed": job.seed,
-        "output.dir": output,
-        "output.name": job.name,
-        "output.pictures": "false",
-        **job.changes,
-    }
-    changes = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
-    config = ROOT / "configs" / f"fuels-{job.dataset}.toml"
-    fedproto = Path(sys.executable).with_name("fedproto")
-    command = [fedproto, "run", config, "--app", ROOT, "--nodes", "1", "--quiet", *changes]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{job.name} failed:\n{done.stderr}")
-    shutil.rmtree(folder / "state", ignore_errors=True)  # gigabytes over all runs
-
-
-def run_all(jobs: Sequence[Job], output: Path, parallel: int, progress: Progress) -> None:
-    """The jobs, several at a time: each is one node on one core."""
-    task = progress.add_task(f"{jobs[0].dataset}, {len(jobs)} runs", total=len(jobs))
-    with ThreadPoolExecutor(parallel) as pool:
-        for _ in pool.map(lambda job: run(job, output), jobs):
-            progress.advance(task)
+    stem = f"{dataset}-{re.sub(r'[^a-z0-9]+', '-', row)}"
+    path, config = data_root() / FILES[dataset], f"fuels-{dataset}.toml"
+    return [
+        Job(f"{stem}-s{seed}", config, {"data.path": path, "seed": seed, **changes})
+        for seed in SEEDS
+    ]
 
 
 def validation_error(job: Job, output: Path) -> float:
@@ -145,24 +92,16 @@ def table(rows: Mapping[str, Sequence[Job]], output: Path) -> list[str]:
     ]
 
 
-def write_section(name: str, lines: Sequence[str]) -> None:
-    """Replace the part of the page between the section's markers."""
-    begin, end = f"<!-- {name}: written by make results -->", f"<!-- /{name} -->"
-    page = PAGE.read_text()
-    before, rest = page.split(begin)
-    _, after = rest.split(end)
-    PAGE.write_text("\n".join([before + begin, *lines, end]) + after)
-
-
 def report(dataset: str, output: Path, parallel: int, progress: Progress) -> list[str]:
     """Run everything about one dataset; its section of the page."""
     rows = methods(dataset)
     grid = {row: _seeds(row, dataset, changes) for row, changes in GRID.items()}
     first = [jobs[0] for row, jobs in grid.items() if row not in rows]
-    run_all([*(job for jobs in rows.values() for job in jobs), *first], output, parallel, progress)
+    jobs = [*(job for jobs in rows.values() for job in jobs), *first]
+    run_all(dataset, jobs, output, parallel, progress)
     errors = {row: validation_error(jobs[0], output) for row, jobs in grid.items()}
     best = min(errors, key=lambda row: errors[row])
-    run_all(grid[best], output, parallel, progress)
+    run_all(dataset, grid[best], output, parallel, progress)
     rows.pop(best, None)
     rows[f"**{best}** (chosen on validation)"] = grid[best]
     jobs = [*(job for jobs in rows.values() for job in jobs), *first]
@@ -198,7 +137,7 @@ def main() -> None:
         with Progress(*Progress.get_default_columns(), console=console) as progress:
             lines = report(dataset, arguments.output.resolve(), arguments.parallel, progress)
         console.print("\n".join(lines), markup=False)
-        write_section(dataset, lines)
+        write_section(PAGE, dataset, "make results", lines)
 
 
 if __name__ == "__main__":

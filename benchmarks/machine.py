@@ -14,10 +14,12 @@ import torch
 def machine_line() -> str:
     """One line for below a table: cores, processor, versions and the load of other programs."""
     load, _, _ = os.getloadavg()
-    return (
-        f"{_cores()} cores, {_processor()}, torch {torch.__version__}, "
-        f"Python {python_version()}, load {load:.1f}"
-    )
+    return f"{processors()}, torch {torch.__version__}, Python {python_version()}, load {load:.1f}"
+
+
+def processors() -> str:
+    """The cores that this process may use, and their kind."""
+    return f"{_cores()} cores, {_processor()}"
 
 
 def gemm_rate(size: int = 1024, repetitions: int = 9) -> float:

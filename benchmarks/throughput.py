@@ -30,10 +30,9 @@ from rich.table import Table
 
 from benchmarks.machine import gemm_rate, machine_line
 from fedproto_app.data.shard import Shard, load_shard
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.learners.learner import AnyLearner, Context
 from fedproto_app.methods import make_learner
-from fedproto_app.optim import CohortAdam
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting import ForecastingTask
 from fedproto_app.wire import Order
@@ -234,11 +233,11 @@ def _train(engine: Engine, method: str, size: int) -> Span:
     """Client-steps of one epoch of all clients, in cohorts of the size."""
     torch.set_num_threads(engine.threads)
     settings = _settings(method, size)
-    learner: Learner[Any] = make_learner(settings, ForecastingTask(settings))
+    learner = make_learner(settings, ForecastingTask(settings))
     cohorts = list(_cohorts(learner, settings))
     start = _start(engine)
     for cohort, context in cohorts:
-        train_cohort(learner, cohort, context, settings, server_round=1)
+        train_cohort(learner, cohort, context)
     end = time.monotonic()
     return Span(start, end, sum(sum(cohort.samples.batch_counts) for cohort, _ in cohorts))
 
@@ -249,13 +248,13 @@ def _settings(method: str, size: int) -> Settings:
 
 @cache
 def _shard() -> Shard:
-    return load_shard(_settings("solo", 1).data, 0, 1)
+    return load_shard(_settings("solo", 1), 0, 1)
 
 
-def _cohorts(learner: Learner[Any], settings: Settings) -> Iterator[tuple[Cohort, Context]]:
+def _cohorts(learner: AnyLearner, settings: Settings) -> Iterator[tuple[Cohort, Context]]:
     """All clients at the start of training, with random prototypes as their guidance."""
     shard = _shard()
-    names = list(shard.windows)
+    names = list(shard.clients)
     shape = (len(names), settings.data.period, settings.fuels.prototype_dim)
     generator = torch.Generator().manual_seed(0)
     guidance = {key: torch.randn(shape, generator=generator) for key in ("positive", "negative")}
@@ -267,9 +266,9 @@ def _cohorts(learner: Learner[Any], settings: Settings) -> Iterator[tuple[Cohort
             name: value.expand(len(members), *value.shape).clone()
             for name, value in learner.initial_parameters().items()
         }
-        samples = learner.task.gather([shard.windows[name] for name in members])
-        context = learner.context(order, members, torch.device("cpu"))
-        yield Cohort(parameters, CohortAdam.fresh(parameters), samples), context
+        samples = learner.task.gather([shard.clients[name] for name in members], 1)
+        cohort = new_cohort(learner, parameters, samples, server_round=1)
+        yield cohort, learner.context(order, cohort)
 
 
 if __name__ == "__main__":

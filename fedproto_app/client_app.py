@@ -20,7 +20,7 @@ from fedproto_app.methods import make_learner
 from fedproto_app.node import Node, torch_device
 from fedproto_app.settings import PLAIN_NAME, DataSettings, Settings, settings_from
 from fedproto_app.store import ClientStore
-from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.tasks.registry import make_task
 from fedproto_app.wire import NodeRoster, Order, read_order, write_reply, write_roster
 
 app = ClientApp()
@@ -35,7 +35,9 @@ def roster(message: Message, context: Context) -> Message:
         shard, error = _shard(context), ""
     except FedProtoError as fault:
         shard, error = Shard({}, {}), str(fault)
-    clients = shard.windows.values()
+    clients = shard.clients.values()
+    # How many samples of what a site has is its own business; a simulation has no secrets.
+    counts = {one.name: one.class_counts for one in clients if one.class_counts}
     answer = NodeRoster(
         label=_label(context),
         partitions=partitions,
@@ -44,6 +46,10 @@ def roster(message: Message, context: Context) -> Message:
         missing_shares={client.name: client.missing_share for client in clients},
         refused=shard.refused,
         error=error,
+        inputs=shard.shape.inputs,
+        classes=shard.shape.classes,
+        class_counts=counts if simulated else {},
+        notes={one.name: one.note for one in clients if one.note},
     )
     return write_roster(answer, to=message)
 
@@ -85,9 +91,10 @@ def _without_denormals() -> Iterator[None]:
 def _node(context: Context, order: Order) -> Node:
     settings = settings_from({**context.run_config, "device": _device(context)})
     torch.set_num_threads(settings.threads)
-    task = ForecastingTask(settings, torch_device(settings.device))
+    shard = _shard(context)
+    task = make_task(settings, shard.shape, torch_device(settings.device))
     store = ClientStore(_state_dir(context, settings, order))
-    return Node(settings, _shard(context), store, make_learner(settings, task))
+    return Node(settings, shard, store, make_learner(settings, task))
 
 
 def _device(context: Context) -> str:
@@ -121,7 +128,8 @@ def _plain(what: str, name: str) -> str:
 
 
 def _shard(context: Context) -> Shard:
-    data = _data_settings(context, settings_from(context.run_config))
+    settings = settings_from(context.run_config)
+    settings = settings.model_copy(update={"data": _data_settings(context, settings)})
     node = context.node_config
     partition, partitions = int(node.get("partition-id", 0)), int(node.get("num-partitions", 1))
     if not 0 <= partition < partitions:
@@ -129,14 +137,13 @@ def _shard(context: Context) -> Shard:
             f"node config: partition-id = {partition} must lie in 0 … num-partitions - 1 = "
             f"{partitions - 1}"
         )
-    return _cached_shard(data.model_dump_json(by_alias=True), partition, partitions)
+    return _cached_shard(settings, partition, partitions)
 
 
-@lru_cache(maxsize=64)
-def _cached_shard(data_json: str, partition: int, partitions: int) -> Shard:
+@lru_cache(maxsize=8)
+def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Shards stay in an actor's memory between the messages of a run."""
-    data = DataSettings.model_validate_json(data_json)
-    return load_shard(data, partition, partitions)
+    return load_shard(settings, partition, partitions)
 
 
 def _data_settings(context: Context, settings: Settings) -> DataSettings:
@@ -152,4 +159,8 @@ def _data_settings(context: Context, settings: Settings) -> DataSettings:
     for key, value in own.items():
         if value is not None and not isinstance(value, str):
             raise FedProtoError(f"node config: data-{key} = {value!r}: must be a text")
-    return settings.data.model_copy(update={"source": own["source"], "path": own["path"] or ""})
+    reads: dict[str, object] = {"source": own["source"], "path": own["path"] or ""}
+    if "partition-id" not in context.node_config:  # a site's images are its own, not to be dealt
+        given = settings.data.partition.model_copy(update={"scheme": "given"})
+        reads["partition"] = given
+    return settings.data.model_copy(update=reads)

@@ -16,13 +16,15 @@ from flwr.app import Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.replies import Unusable, read_reply, read_roster, received_bytes
 from fedproto_app.roster import ClientKey, Roster, select
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.tasks.registry import expected_metrics
 from fedproto_app.wire import (
     ArraySpec,
+    NodeRoster,
     Order,
     Refusal,
     Reply,
@@ -30,9 +32,6 @@ from fedproto_app.wire import (
     sent_bytes,
     write_order,
 )
-
-# What an evaluated client reports: the errors of its latest model and of its kept one.
-EXPECTED_METRICS = [prefix + name for prefix in ("", "kept-") for name in ForecastingTask.metrics]
 
 ROSTER_TIMEOUT = 120.0  # seconds a node may take to load its data and name its clients
 ROSTER_TRIES = 2  # times a connected node is asked before the rounds stop waiting for it
@@ -59,10 +58,10 @@ class RoundLog:
 
 @dataclass
 class ClientResult:
-    """A client's latest errors and those of its kept model."""
+    """A client's latest metrics and those of its kept model (0: it has none yet)."""
 
-    metrics: dict[str, float]
-    kept_round: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    kept_round: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,12 @@ class Federation:
     def __init__(self, settings: Settings, run: str, token: str) -> None:
         self.settings, self.run, self.token = settings, run, token
         self.roster = Roster()
+        self.shape = DataShape()  # that of the first node's data, which all others must share
         self.log = RoundLog()
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
         self.unevaluated: set[ClientKey] = set()  # trained since their last evaluation
+        self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
         self._turned_away: set[int] = set()
         self._misses: defaultdict[int, int] = defaultdict(int)  # by node id
@@ -165,17 +166,32 @@ class Federation:
             self._miss(node_id, f"roster: {message.error.reason}")
             return
         try:
-            answer = read_roster(message, self.settings.data.period)
+            forecasting = self.settings.task == "forecasting"
+            answer = read_roster(message, self.settings.data.period if forecasting else 1)
             if answer.error:
                 raise Unusable(answer.error)
+            shape = self._common_shape(answer)
             label = self.roster.admit(node_id, answer)
         except ValueError as error:
             self._turned_away.add(node_id)
             self._refuse(Refusal(str(node_id), "", str(error)))
             return
+        self.shape = shape
         log(INFO, "node %s joined with %d clients", label, len(answer.samples))
+        for client, note in answer.notes.items():
+            log(WARNING, "client %r of node %s: %s", client, label, note)
         for client, reason in answer.refused.items():
             self._refuse(Refusal(label, client, reason))
+
+    def _common_shape(self, answer: NodeRoster) -> DataShape:
+        """The shape of the node's data; raises `Unusable` if it is not the federation's."""
+        shape = DataShape(answer.inputs, answer.classes)
+        if self.roster.members and shape != self.shape:
+            raise Unusable(
+                f"its data are {shape.inputs} with classes {', '.join(shape.classes)}; the "
+                f"federation's are {self.shape.inputs} with {', '.join(self.shape.classes)}"
+            )
+        return shape
 
     def _miss(self, node_id: int, reason: str) -> None:
         self._misses[node_id] += 1
@@ -230,7 +246,7 @@ class Federation:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def read(self, replies: Iterable[Message], spec: ArraySpec | None) -> list[NodeReply]:
+    def read(self, replies: Iterable[Message], spec: ArraySpec) -> list[NodeReply]:
         """The usable replies in the order of the nodes' labels, so that sums are reproducible.
 
         Refuses what is wrong or missing, records losses, metrics and costs. Raises
@@ -257,13 +273,13 @@ class Federation:
             self._record(answer, spec)
         return answers
 
-    def _read_one(self, message: Message, sent: _Sent, spec: ArraySpec | None) -> NodeReply | None:
+    def _read_one(self, message: Message, sent: _Sent, spec: ArraySpec) -> NodeReply | None:
         if message.has_error():
             self._refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
             return None
         self.log.bytes_up += received_bytes(message)
         asked = {key.client: self.roster.facts[key].samples for key in sent.clients}
-        reply, refusals = read_reply(message, sent.node, asked, spec, EXPECTED_METRICS)
+        reply, refusals = read_reply(message, sent.node, asked, spec, self._expected)
         for refusal in refusals:
             self._refuse(refusal)
         return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None
@@ -277,18 +293,20 @@ class Federation:
                 f"nodes.maximum-failed-share = {allowed:g}: {'; '.join(reasons[:3])}"
             )
 
-    def _record(self, answer: NodeReply, spec: ArraySpec | None) -> None:
+    def _record(self, answer: NodeReply, spec: ArraySpec) -> None:
         reply = answer.reply
         self.log.node_seconds += reply.seconds
-        self.log.parameters_up += len(reply.names) * (spec.values_per_client if spec else 0)
+        self.log.parameters_up += spec.values(reply)
         for row, key in enumerate(answer.keys()):
             if reply.losses:
                 self.trained.add(key)
                 self.unevaluated.add(key)
                 self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
+            if reply.metrics:
+                result = self.results.setdefault(key, ClientResult())
+                result.metrics |= {name: values[row] for name, values in reply.metrics.items()}
             if reply.kept_rounds:
-                metrics = {name: values[row] for name, values in reply.metrics.items()}
-                self.results[key] = ClientResult(metrics, reply.kept_rounds[row])
+                self.results[key].kept_round = reply.kept_rounds[row]
                 self.unevaluated.discard(key)
 
     def _refuse(self, refusal: Refusal) -> None:

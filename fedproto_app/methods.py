@@ -10,27 +10,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.tasks.task import AnyTask
 
 if TYPE_CHECKING:
     from fedproto_app.federation import Federation
-    from fedproto_app.learners.learner import Learner
+    from fedproto_app.learners.learner import AnyLearner
     from fedproto_app.strategies.strategy import MethodStrategy
 
 # method: (server half, client half), each "module.Class" below strategies/ and learners/
 METHODS = {
     "fuels": ("jsd_prototype.JSDPrototypeStrategy", "jsd_prototype.JSDPrototypeLearner"),
+    "gldp": (
+        "global_local_prototype.GlobalLocalPrototypeStrategy",
+        "global_local_prototype.GlobalLocalPrototypeLearner",
+    ),
     "solo": ("solo.SoloStrategy", "solo.SoloLearner"),
     "fedavg": ("fedavg.FedAvgStrategy", "fedavg.FedAvgLearner"),
     "fedprox": ("fedprox.FedProxStrategy", "fedprox.FedProxLearner"),
     "fedrep": ("fedavg.FedAvgStrategy", "fedrep.FedRepLearner"),
+    "apfl": ("fedavg.FedAvgStrategy", "apfl.ApflLearner"),
     "fedproto": ("fedproto.FedProtoStrategy", "fedproto.FedProtoLearner"),
 }
 
 
-def make_learner(settings: Settings, task: ForecastingTask) -> Learner[Any]:
+def make_learner(settings: Settings, task: AnyTask) -> AnyLearner:
     """The client half of the method that the settings choose."""
-    learner: Learner[Any] = _load("learners", METHODS[settings.method][1])(settings, task)
+    learner: AnyLearner = _load("learners", METHODS[settings.method][1])(settings, task)
     return learner
 
 

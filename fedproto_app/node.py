@@ -5,53 +5,50 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import Shard
-from fedproto_app.data.windows import ClientWindows
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import Learner
-from fedproto_app.optim import CohortAdam
+from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.settings import Settings
-from fedproto_app.store import ClientRecord, ClientStore, flatten, stacked, unflatten
-from fedproto_app.tasks.forecasting import CohortSamples
+from fedproto_app.store import ClientRecord, ClientStore, flatten
+from fedproto_app.tasks.task import ClientData
 from fedproto_app.wire import Arrays, Order, PerClient, Reply
 
-_PARAMETERS, _FIRST, _SECOND, _STEPS = "parameters", "first", "second", "steps"
+_PARAMETERS = "parameters"
+_LOCAL = "local-"  # prefix of the metrics of models before they are averaged
 
 
 class Node:
     """The clients of one shard, and the learner that trains them."""
 
     def __init__(
-        self, settings: Settings, shard: Shard, store: ClientStore, learner: Learner[Any]
+        self, settings: Settings, shard: Shard, store: ClientStore, learner: AnyLearner
     ) -> None:
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
-        self._device = torch_device(settings.device)
+        self._task = learner.task
+        self._required = self._task.required_metrics(settings)
 
     def train(self, order: Order) -> Reply:
         """Train the clients asked for; evaluate them too if the order says so."""
         start = time.perf_counter()
         result = _Gathered()
-        mean = _SampleWeightedMean()
-        for windows in self._cohorts(order.clients):
-            cohort = self._load(windows, order, upto=order.server_round - 1)
-            context = self._learner.context(order, cohort.names, self._device)
-            losses = train_cohort(
-                self._learner, cohort, context, self._settings, order.server_round
-            )
+        mean = _Mean(self._learner)
+        for clients in self._cohorts(order):
+            cohort = self._load(clients, order, upto=order.server_round - 1)
+            context = self._learner.context(order, cohort)
+            losses = train_cohort(self._learner, cohort, context)
             healthy = _finite_rows(cohort.parameters)
             rows = [row for row, ok in enumerate(healthy) if ok]
-            self._save(cohort, rows, order.server_round)
-            mean.add(cohort, rows, self._learner)
-            sent = self._learner.contribution(context, cohort.names, order.server_round)
+            self._save(cohort, rows)
+            mean.add(cohort, rows)
+            sent = self._learner.contribution(cohort, context, order.server_round)
             result.add_training(cohort, rows, losses, sent)
             if order.evaluate:
-                self._evaluate(cohort, rows, order.server_round, result)
+                self._evaluate(cohort, rows, order, result, final=not self._learner.shared)
         arrays = {**mean.value(), **result.arrays()}
         return result.reply(arrays, time.perf_counter() - start, self._shard.absent(order.clients))
 
@@ -59,75 +56,89 @@ class Node:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
         start = time.perf_counter()
         result = _Gathered()
-        received = {name: torch.from_numpy(array) for name, array in order.arrays.items()}
+        received = {
+            name: torch.from_numpy(array)
+            for name, array in order.arrays.items()
+            if self._learner.is_shared(name)
+        }
         if received:
             self._store.write_shared(order.server_round, flatten({_PARAMETERS: received}))
-        for windows in self._cohorts(order.clients):
-            cohort = self._load(windows, order, upto=order.server_round)
-            rows = list(range(len(windows)))
+        for clients in self._cohorts(order):
+            cohort = self._load(clients, order, upto=order.server_round)
+            rows = list(range(len(clients)))
             result.add_clients(cohort, rows)
-            self._evaluate(cohort, rows, order.server_round, result)
+            self._evaluate(cohort, rows, order, result, final=True)
         return result.reply({}, time.perf_counter() - start, self._shard.absent(order.clients))
 
-    def _cohorts(self, clients: Sequence[str]) -> Iterator[list[ClientWindows]]:
+    def _cohorts(self, order: Order) -> Iterator[list[ClientData]]:
         """The clients in cohorts of the set size, those with most batches first."""
-        windows = [self._shard.windows[name] for name in clients if name in self._shard.windows]
-        windows.sort(key=lambda client: (-len(client.batches), client.name))
-        for first in range(0, len(windows), self._settings.cohort_size):
-            yield windows[first : first + self._settings.cohort_size]
+        held = self._shard.clients
+        clients = [held[name] for name in order.clients if name in held]
+        clients.sort(key=lambda one: (-self._task.steps(one, order.server_round), one.name))
+        for first in range(0, len(clients), self._settings.cohort_size):
+            yield clients[first : first + self._settings.cohort_size]
 
-    def _load(self, windows: Sequence[ClientWindows], order: Order, upto: int) -> Cohort:
+    def _load(self, clients: Sequence[ClientData], order: Order, upto: int) -> Cohort:
         """The clients with their state as of a round and the order's shared parameters."""
         initial = self._learner.initial_parameters()
-        own = {n: v for n, v in initial.items() if not self._learner.is_shared(n)}
-        states = [self._store.read_state(c.name, upto) or _new_state(own) for c in windows]
-        state = stacked(states, self._device) if own else {}
+        own = [name for name in initial if not self._learner.is_shared(name)]
         parameters = {}
-        for name in initial:
-            if self._learner.is_shared(name):
-                received = torch.from_numpy(order.arrays[name]).to(self._device)
-                parameters[name] = received.expand(len(windows), *received.shape).clone()
-            else:
-                parameters[name] = state[f"{_PARAMETERS}/{name}"]
-        adam = CohortAdam.fresh(parameters)
-        adam.first.update(unflatten(state, _FIRST))
-        adam.second.update(unflatten(state, _SECOND))
-        adam.steps.update({n: v.cpu() for n, v in unflatten(state, _STEPS).items()})
-        return Cohort(parameters, adam, self._learner.task.gather(windows))
+        for name, value in initial.items():
+            start = value if name in own else torch.from_numpy(order.arrays[name])
+            stacked = start.expand(len(clients), *start.shape)
+            parameters[name] = stacked.clone().to(self._task.device)
+        samples = self._task.gather(clients, order.server_round)
+        cohort = new_cohort(self._learner, parameters, samples, order.server_round)
+        for row, client in enumerate(clients if own else []):
+            stored = self._store.read_state(client.name, upto) or {}
+            for name, tensor in self._state(cohort, row).items() if stored else ():
+                tensor.copy_(stored[name])
+        return cohort
 
-    def _save(self, cohort: Cohort, rows: Sequence[int], server_round: int) -> None:
+    def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
         """Write the personal part of the clients in these rows; the others keep their old state."""
-        own = [name for name in cohort.parameters if not self._learner.is_shared(name)]
-        if not own:
-            return
-        groups = {
-            _PARAMETERS: cohort.parameters,
-            _FIRST: cohort.adam.first,
-            _SECOND: cohort.adam.second,
-            _STEPS: cohort.adam.steps,
-        }
         for row in rows:
-            tensors = flatten({g: {n: named[n][row] for n in own} for g, named in groups.items()})
-            self._store.write_state(cohort.names[row], server_round, tensors)
+            if state := self._state(cohort, row):
+                self._store.write_state(cohort.names[row], cohort.server_round, state)
+
+    def _state(self, cohort: Cohort, row: int) -> dict[str, Tensor]:
+        """What one client keeps between rounds, as views of the cohort's tensors."""
+        groups = {_PARAMETERS: cohort.parameters, **cohort.optimizer.state}
+        return flatten(
+            {
+                group: {n: v[row] for n, v in named.items() if not self._learner.is_shared(n)}
+                for group, named in groups.items()
+            }
+        )
 
     def _evaluate(
-        self, cohort: Cohort, rows: Sequence[int], server_round: int, result: _Gathered
+        self,
+        cohort: Cohort,
+        rows: Sequence[int],
+        order: Order,
+        result: _Gathered,
+        *,
+        final: bool,
     ) -> None:
-        """Evaluate, and keep the models whose validation error is their best so far."""
-        metrics = self._learner.task.evaluate(cohort.parameters, cohort.samples)
+        """Evaluate; of final models keep those whose validation error is their best so far.
+
+        final: the models are what the clients go on with, not what the server will average.
+        """
+        metrics = self._learner.evaluate(cohort, order)
+        if not final:
+            result.add_metrics({_LOCAL + name: values for name, values in metrics.items()}, rows)
+            return
+        result.add_metrics(metrics, rows)
+        criterion = self._task.criterion
         for row in rows:
             client = cohort.names[row]
-            now = {name: values[row] for name, values in metrics.items()}
             record = self._store.record(client)
+            now = {name: metrics[name][row] for name in self._required}
             first = record.kept_round == 0  # kept even if not finite: the server refuses it by name
-            if (
-                first
-                or self._settings.keep == "last"
-                or now["validation-mse"] < record.metrics["validation-mse"]
-            ):
-                record = ClientRecord(server_round, now)
+            if first or self._settings.keep == "last" or now[criterion] < record.metrics[criterion]:
+                record = ClientRecord(order.server_round, now)
                 self._store.keep(client, record)
-            result.add_metrics(now, record)
+            result.add_kept(record)
         self._store.save_records()
 
 
@@ -138,45 +149,32 @@ def torch_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _new_state(own: dict[str, Tensor]) -> dict[str, Tensor]:
-    return flatten(
-        {
-            _PARAMETERS: own,
-            _FIRST: {name: torch.zeros_like(value) for name, value in own.items()},
-            _SECOND: {name: torch.zeros_like(value) for name, value in own.items()},
-            _STEPS: {name: torch.zeros((), dtype=torch.int64) for name in own},
-        }
-    )
-
-
 def _finite_rows(parameters: dict[str, Tensor]) -> list[bool]:
     """Which clients' parameters are all finite."""
-    finite = [value.flatten(start_dim=1).isfinite().all(dim=1) for value in parameters.values()]
+    finite = [value.reshape(len(value), -1).isfinite().all(dim=1) for value in parameters.values()]
     return [bool(ok) for ok in torch.stack(finite).all(dim=0)]
 
 
-class _SampleWeightedMean:
-    """The sample-weighted mean of the clients' shared parameters, summed in float64."""
+class _Mean:
+    """The mean of the clients' shared parameters, as the learner weighs them, in float64."""
 
-    def __init__(self) -> None:
+    def __init__(self, learner: AnyLearner) -> None:
+        self._learner = learner
         self._sums: dict[str, Tensor] = {}
         self._weight = 0
 
-    def add(self, cohort: Cohort, rows: Sequence[int], learner: Learner[Any]) -> None:
-        weights = [_train_samples(cohort.samples, row) for row in rows]
+    def add(self, cohort: Cohort, rows: Sequence[int]) -> None:
+        samples = cohort.samples.train_samples
+        weights = [samples[row] if self._learner.weighs_samples else 1 for row in rows]
         self._weight += sum(weights)
         for name, value in cohort.parameters.items():
-            if learner.is_shared(name):
+            if self._learner.is_shared(name):
                 for row, weight in zip(rows, weights, strict=True):
                     term = value[row].double() * weight
                     self._sums[name] = self._sums[name] + term if name in self._sums else term
 
     def value(self) -> Arrays:
         return {n: (total / self._weight).float().cpu().numpy() for n, total in self._sums.items()}
-
-
-def _train_samples(samples: CohortSamples, row: int) -> int:
-    return samples.batch_counts[row] * samples.batches.shape[2]
 
 
 @dataclass
@@ -190,25 +188,41 @@ class _Gathered:
     kept_rounds: list[int] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     sent: list[Arrays] = field(default_factory=list)
+    classes: list[list[int]] = field(default_factory=list)
 
     def add_clients(self, cohort: Cohort, rows: Sequence[int]) -> None:
         self.names += [cohort.names[row] for row in rows]
-        self.samples += [_train_samples(cohort.samples, row) for row in rows]
+        self.samples += [cohort.samples.train_samples[row] for row in rows]
 
     def add_training(
-        self, cohort: Cohort, rows: Sequence[int], losses: dict[str, Tensor], sent: Arrays
+        self, cohort: Cohort, rows: Sequence[int], losses: dict[str, Tensor], sent: Contribution
     ) -> None:
         self.add_clients(cohort, rows)
         for name, values in losses.items():
             self.losses.setdefault(name, []).extend(values[list(rows)].tolist())
-        self.sent.append({name: array[list(rows)] for name, array in sent.items()})
         for row in sorted(set(range(len(cohort.names))) - set(rows)):
             self.failed[cohort.names[row]] = "training diverged; its last good model stays"
+        if sent.present is None:
+            self.sent.append({name: array[list(rows)] for name, array in sent.arrays.items()})
+            return
+        for row in rows:
+            (classes,) = sent.present[row].nonzero(as_tuple=True)
+            self.classes.append(classes.tolist())
+            self.sent.append({n: array[row][self.classes[-1]] for n, array in sent.arrays.items()})
 
-    def add_metrics(self, now: dict[str, float], kept: ClientRecord) -> None:
-        for prefix, values in (("", now), ("kept-", kept.metrics)):
-            for name, value in values.items():
-                self.metrics.setdefault(prefix + name, []).append(value)
+    def add_metrics(self, metrics: dict[str, list[float]], rows: Sequence[int]) -> None:
+        """Take in the metrics of one cohort; counts that it does not have are 0."""
+        before = len(self.names) - len(rows)
+        for name in metrics:
+            self.metrics.setdefault(name, [0.0] * before)
+        for name, gathered in self.metrics.items():
+            if not name.startswith("kept-"):
+                values = metrics.get(name)
+                gathered += [values[row] if values else 0.0 for row in rows]
+
+    def add_kept(self, kept: ClientRecord) -> None:
+        for name, value in kept.metrics.items():
+            self.metrics.setdefault("kept-" + name, []).append(value)
         self.kept_rounds.append(kept.kept_round)
 
     def arrays(self) -> Arrays:
@@ -225,4 +239,5 @@ class _Gathered:
             failed={**self.failed, **absent},
             arrays=arrays,
             seconds=seconds,
+            classes=self.classes,
         )

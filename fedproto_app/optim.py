@@ -1,16 +1,45 @@
-"""Adam for a cohort: every client has its own moments and its own step count."""
+"""Optimisers for a cohort: every client has its own moments and its own step count."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from fedproto_app.settings import OptimizerSettings
 
 
-class CohortAdam:
-    """Adam (Kingma and Ba 2015) on parameters with a leading client axis.
+class CohortOptimizer(ABC):
+    """Updates parameters with a leading client axis.
+
+    state: what a client keeps between rounds, {kind: {parameter: [K, …]}}; zero at first.
+    """
+
+    state: dict[str, dict[str, Tensor]]
+
+    @abstractmethod
+    def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        """Update in place the first k clients of `parameters`, k being the gradients' length.
+
+        The parameters named by `gradients` must have been stepped together so far.
+        """
+
+
+def make_optimizer(
+    settings: OptimizerSettings, parameters: Mapping[str, Tensor]
+) -> CohortOptimizer:
+    """The optimiser that the settings choose, for these parameters."""
+    if settings.name == "adam":
+        return CohortAdam(parameters, settings.learning_rate)
+    return CohortSGD(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
+
+
+class CohortAdam(CohortOptimizer):
+    """Adam (Kingma and Ba 2015).
 
     One fused call updates a run of neighbouring clients that have taken equally many steps, so a
     cohort in step costs one call, and a client that sat out rounds keeps its own bias correction.
@@ -18,34 +47,17 @@ class CohortAdam:
     first, second: moment estimates, [K, …] per parameter. steps: [K] int64 per parameter.
     """
 
-    def __init__(
-        self, first: dict[str, Tensor], second: dict[str, Tensor], steps: dict[str, Tensor]
-    ) -> None:
-        self.first, self.second, self.steps = first, second, steps
-
-    @classmethod
-    def fresh(cls, parameters: Mapping[str, Tensor]) -> CohortAdam:
-        """Zero moments, zero steps."""
-        return cls(
-            {name: torch.zeros_like(value) for name, value in parameters.items()},
-            {name: torch.zeros_like(value) for name, value in parameters.items()},
-            {
-                name: torch.zeros(len(value), dtype=torch.int64)
-                for name, value in parameters.items()
-            },
-        )
+    def __init__(self, parameters: Mapping[str, Tensor], learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.steps = {
+            name: torch.zeros(len(value), dtype=torch.int64) for name, value in parameters.items()
+        }
+        self.state = {"first": self.first, "second": self.second, "steps": self.steps}
 
     @torch.no_grad()
-    def step(
-        self,
-        parameters: Mapping[str, Tensor],
-        gradients: Mapping[str, Tensor],
-        learning_rate: float,
-    ) -> None:
-        """Update in place the first k clients of `parameters`, k being the gradients' length.
-
-        The parameters named by `gradients` must have been stepped together so far.
-        """
+    def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         names = list(gradients)
         active = len(gradients[names[0]])
         for run in _equal_runs(self.steps[names[0]][:active].tolist()):
@@ -61,13 +73,46 @@ class CohortAdam:
                 amsgrad=False,
                 beta1=0.9,
                 beta2=0.999,
-                lr=learning_rate,
+                lr=self._learning_rate,
                 weight_decay=0.0,
                 eps=1e-8,
                 maximize=False,
             )
         for name in names:
             self.steps[name][:active] += 1
+
+
+class CohortSGD(CohortOptimizer):
+    """SGD with momentum and weight decay, as torch's: b ← m·b + (g + d·w); w ← w − η·b."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        learning_rate: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        self._learning_rate, self._momentum = learning_rate, momentum
+        self._weight_decay = weight_decay
+        self.momentum = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self.state = {"momentum": self.momentum}
+
+    @torch.no_grad()
+    def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        names = list(gradients)
+        active = len(gradients[names[0]])
+        buffers: list[Tensor | None] = [self.momentum[name][:active] for name in names]
+        sgd(
+            [parameters[name][:active] for name in names],
+            list(gradients.values()),
+            buffers,
+            weight_decay=self._weight_decay,
+            momentum=self._momentum,
+            lr=self._learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
 
 
 def _equal_runs(values: Sequence[int]) -> Iterator[slice]:

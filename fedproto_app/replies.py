@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
+from itertools import islice
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -39,10 +40,10 @@ class Unusable(ValueError):
     """The whole answer is refused, for the reason given."""
 
 
-def read_roster(message: Message, period: int) -> NodeRoster:
+def read_roster(message: Message, multiple: int = 1) -> NodeRoster:
     """A node's roster; raises `Unusable` with the reason if it cannot be one.
 
-    period: every client's train samples are a positive multiple of it.
+    multiple: every client's train samples are a positive multiple of it.
     """
     config = _record(message.content.config_records, CLIENTS, ConfigRecord)
     names, samples = _texts(config, "names"), _list(config, "samples", int)
@@ -50,6 +51,8 @@ def read_roster(message: Message, period: int) -> NodeRoster:
     refused, reasons = _texts(config, "refused"), _list(config, "reasons", str)
     label, error = config.get("label"), config.get("error")
     partitions = config.get("partitions")
+    inputs, classes = _list(config, "inputs", int), _texts(config, "classes")
+    noted, notes = _texts(config, "noted"), _list(config, "notes", str)
     if not isinstance(label, str) or len(label) > LONGEST_NAME or not isinstance(error, str):
         raise Unusable("malformed roster: label and error must be texts")
     if not isinstance(partitions, int) or partitions < 0:
@@ -58,10 +61,12 @@ def read_roster(message: Message, period: int) -> NodeRoster:
         raise Unusable("malformed roster: clients are named twice or without samples")
     if len(refused) != len(reasons):
         raise Unusable("malformed roster: refused clients without reasons")
+    if len(set(classes)) != len(classes) or len(inputs) > 8 or not all(n > 0 for n in inputs):
+        raise Unusable(f"malformed roster: inputs of shape {inputs}, {len(classes)} classes")
     for name, count, share in zip(names, samples, shares, strict=True):
-        if not 0 < count <= MOST_SAMPLES or count % period:
+        if not 0 < count <= MOST_SAMPLES or count % multiple:
             raise Unusable(
-                f"client {name!r} declares {count} train samples; a multiple of period {period} "
+                f"client {name!r} declares {count} train samples; a multiple of {multiple} "
                 "is expected"
             )
         if not 0 <= share <= 1:
@@ -74,6 +79,10 @@ def read_roster(message: Message, period: int) -> NodeRoster:
         missing_shares=dict(zip(names, shares, strict=True)),
         refused=dict(zip(refused, reasons, strict=True)),
         error=error,
+        inputs=tuple(inputs),
+        classes=tuple(classes),
+        class_counts=_class_counts(config, names, len(classes)),
+        notes=dict(zip(noted, notes, strict=False)),
     )
 
 
@@ -81,13 +90,14 @@ def read_reply(
     message: Message,
     node: str,
     asked: Mapping[str, int],
-    spec: ArraySpec | None,
+    spec: ArraySpec,
     metrics: Collection[str],
 ) -> tuple[Reply | None, list[Refusal]]:
     """The usable part of a node's reply, and what was refused of it.
 
     asked: the clients that were asked, with the sample counts they declared in the roster.
-    spec: the arrays that must come, or None. metrics: those that an evaluated client must have.
+    spec: the arrays that must come. metrics: those that a client whose kept model is
+    told must have.
     A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
     refuses that client; a fault of what all its clients share (an averaged model, missing
     records) refuses the node's whole reply.
@@ -95,16 +105,15 @@ def read_reply(
     try:
         reply = _decode(message, spec, metrics)
         bad = _bad_clients(reply, asked)
-        if spec is not None:
-            bad |= _not_finite(reply.arrays, reply.names, spec)
-            if bad and not spec.per_client:
-                client, reason = next(iter(bad.items()))
-                raise Unusable(f"its mean includes client {client!r}, refused: {reason}")
+        bad |= _not_finite(reply, spec)
+        if bad and spec.mean:
+            client, reason = next(iter(bad.items()))
+            raise Unusable(f"its mean includes client {client!r}, refused: {reason}")
     except Unusable as unusable:
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
     refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
-    return _without(reply, bad, per_client=spec is not None and spec.per_client), refusals
+    return _without(reply, bad, spec), refusals
 
 
 def received_bytes(message: Message) -> int:
@@ -115,7 +124,7 @@ def received_bytes(message: Message) -> int:
         return 0
 
 
-def _decode(message: Message, spec: ArraySpec | None, expected: Collection[str]) -> Reply:
+def _decode(message: Message, spec: ArraySpec, expected: Collection[str]) -> Reply:
     content = message.content
     numbers = _record(content.metric_records, METRICS, MetricRecord)
     clients = _record(content.config_records, CLIENTS, ConfigRecord)
@@ -132,7 +141,8 @@ def _decode(message: Message, spec: ArraySpec | None, expected: Collection[str])
     metrics = _per_client(numbers, METRIC, len(names))
     if kept_rounds and (len(kept_rounds) != len(names) or not set(expected) <= set(metrics)):
         raise Unusable("malformed reply: an evaluation without all of its kept metrics")
-    shared = content.array_records.get(ARRAYS, ArrayRecord())
+    record = content.array_records.get(ARRAYS, ArrayRecord())
+    classes = _classes(clients, len(names), spec) if spec.per_class and names else []
     return Reply(
         names=names,
         samples=samples,
@@ -140,19 +150,57 @@ def _decode(message: Message, spec: ArraySpec | None, expected: Collection[str])
         metrics=metrics,
         kept_rounds=kept_rounds,
         failed=dict(zip(failed, reasons, strict=True)),
-        arrays=_arrays(shared, spec, len(names)),
+        arrays=_arrays(record, spec, len(names), sum(map(len, classes))),
         seconds=float(seconds),
+        classes=classes,
     )
 
 
-def _arrays(record: ArrayRecord, spec: ArraySpec | None, clients: int) -> Arrays:
-    """The arrays that the spec demands, each with the shape and dtype that it demands."""
-    expected = spec.shapes if spec is not None and (clients or record) else {}
+def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Arrays:
+    """The arrays that the spec demands, each with the shape and dtype that it demands.
+
+    rows: how many classes all clients together have. A node without clients sends no arrays.
+    """
+    expected: dict[str, tuple[int, ...]] = {}
+    if clients or record:
+        expected |= spec.mean
+        expected |= {name: (clients, *shape) for name, shape in spec.per_client.items()}
+        expected |= {name: (rows, *shape) for name, shape in spec.per_class.items()}
     if set(record) != set(expected):
         missing, extra = set(expected) - set(record), set(record) - set(expected)
         raise Unusable(f"arrays missing: {sorted(missing)}, not expected: {sorted(extra)}")
-    lead = (clients,) if spec is not None and spec.per_client else ()
-    return {name: _array(name, record[name], (*lead, *shape)) for name, shape in expected.items()}
+    return {name: _array(name, record[name], shape) for name, shape in expected.items()}
+
+
+def _classes(clients: ConfigRecord | MetricRecord, count: int, spec: ArraySpec) -> list[list[int]]:
+    """For each client the classes that its rows of arrays by class speak of."""
+    numbers, flat = _list(clients, "class-numbers", int), _list(clients, "classes", int)
+    if len(numbers) != count or any(n < 0 for n in numbers) or sum(numbers) != len(flat):
+        raise Unusable(f"malformed reply: classes of {len(numbers)} clients, expected {count}")
+    split = iter(flat)
+    per_client = [list(islice(split, number)) for number in numbers]
+    for classes in per_client:
+        if len(set(classes)) != len(classes) or not all(0 <= c < spec.classes for c in classes):
+            raise Unusable(f"malformed reply: classes {classes[:10]} of {spec.classes}")
+    return per_client
+
+
+def _class_counts(
+    config: ConfigRecord | MetricRecord, names: Sequence[str], classes: int
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Each client's train samples by stage and class; empty where a node does not tell."""
+    counted, stages = _texts(config, "counted"), _list(config, "stage-numbers", int)
+    flat = _list(config, "class-counts", int)
+    if not counted:
+        return {}
+    fits = len(counted) == len(stages) and sum(stages) * classes == len(flat)
+    if not fits or not set(counted) <= set(names) or any(n < 0 for n in (*stages, *flat)):
+        raise Unusable("malformed roster: class counts that do not fit its clients and classes")
+    numbers = iter(flat)
+    return {
+        name: tuple(tuple(islice(numbers, classes)) for _ in range(stage_count))
+        for name, stage_count in zip(counted, stages, strict=True)
+    }
 
 
 def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -175,17 +223,25 @@ def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float3
     return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
-def _not_finite(arrays: Arrays, names: Sequence[str], spec: ArraySpec) -> dict[str, str]:
-    """The clients whose own arrays hold NaN; raises `Unusable` if a shared one does."""
+def _not_finite(reply: Reply, spec: ArraySpec) -> dict[str, str]:
+    """The clients whose own arrays hold NaN; raises `Unusable` if a mean does."""
     bad = {}
-    for name, array in arrays.items():
-        if not spec.per_client and not np.isfinite(array).all():
+    for name in spec.mean:
+        if name in reply.arrays and not np.isfinite(reply.arrays[name]).all():
             raise Unusable(f"array {name!r} holds NaN or infinite values")
-        if spec.per_client:
-            for row, client in enumerate(names):
-                if not np.isfinite(array[row]).all():
-                    bad[client] = f"its {name!r} holds NaN or infinite values"
+    for name, array in reply.arrays.items():
+        if name in spec.mean:
+            continue
+        owners = range(len(reply.names)) if name in spec.per_client else _owners(reply.classes)
+        for row, owner in enumerate(owners):
+            if not np.isfinite(array[row]).all():
+                bad[reply.names[owner]] = f"its {name!r} holds NaN or infinite values"
     return bad
+
+
+def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
+    """The client's row in the reply for each row of an array by class."""
+    return [row for row, its_classes in enumerate(classes) for _ in its_classes]
 
 
 def _bad_clients(reply: Reply, asked: Mapping[str, int]) -> dict[str, str]:
@@ -242,10 +298,14 @@ def _per_client(numbers: ConfigRecord | MetricRecord, prefix: str, clients: int)
     return found
 
 
-def _without(reply: Reply, bad: Mapping[str, str], *, per_client: bool) -> Reply:
+def _without(reply: Reply, bad: Mapping[str, str], spec: ArraySpec) -> Reply:
     if not bad:
         return reply
     rows = [row for row, name in enumerate(reply.names) if name not in bad]
+    by_class = [place for place, row in enumerate(_owners(reply.classes)) if row in rows]
+    arrays = dict(reply.arrays)
+    arrays |= {name: reply.arrays[name][rows] for name in spec.per_client if name in arrays}
+    arrays |= {name: reply.arrays[name][by_class] for name in spec.per_class if name in arrays}
 
     def pick(values: Sequence[float]) -> list[float]:
         return [values[row] for row in rows]
@@ -257,6 +317,7 @@ def _without(reply: Reply, bad: Mapping[str, str], *, per_client: bool) -> Reply
         metrics={name: pick(values) for name, values in reply.metrics.items()},
         kept_rounds=[reply.kept_rounds[row] for row in rows] if reply.kept_rounds else [],
         failed=reply.failed,
-        arrays={n: a[rows] for n, a in reply.arrays.items()} if per_client else reply.arrays,
+        arrays=arrays,
         seconds=reply.seconds,
+        classes=[reply.classes[row] for row in rows] if reply.classes else [],
     )

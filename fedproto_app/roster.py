@@ -28,11 +28,16 @@ class Member:
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What its node declared of a client: train samples, true group or "", missing share."""
+    """What its node declared of a client.
+
+    samples: train samples. group: its true group or "". class_counts: train samples by stage and
+    class, () where the node does not tell or nothing is classified.
+    """
 
     samples: int
     group: str
     missing_share: float
+    class_counts: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass
@@ -54,8 +59,12 @@ class Roster:
             raise ValueError(f"its name {label!r} belongs to another connected node")
         self.members[label] = Member(node_id, answer)
         for client, samples in answer.samples.items():
-            facts = ClientFacts(samples, answer.groups[client], answer.missing_shares[client])
-            self.facts[ClientKey(client, label)] = facts
+            self.facts[ClientKey(client, label)] = ClientFacts(
+                samples,
+                answer.groups[client],
+                answer.missing_shares[client],
+                answer.class_counts.get(client, ()),
+            )
         return label
 
     def knows(self, node_id: int) -> bool:

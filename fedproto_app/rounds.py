@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedproto_app.federation import Federation, RoundLog
 from fedproto_app.report.artefacts import RunFolder, mean_metric, round_line
 from fedproto_app.strategies.strategy import MethodStrategy
+from fedproto_app.tasks.registry import TASKS
 from fedproto_app.wire import array_record, numpy_arrays
 
 COSTS = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
@@ -23,11 +24,14 @@ COSTS = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
 
 @dataclass
 class Outcome:
-    """How the rounds ended: how many, why ("rounds" or "patience"), and what they cost."""
+    """How the rounds ended: how many, why ("rounds" or "patience"), and what they cost.
+
+    costs: sums over the rounds of `COSTS` and of the clients that trained ("trainings").
+    """
 
     rounds: int = 0
     stopped: str = "rounds"
-    costs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COSTS, 0))
+    costs: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*COSTS, "trainings"), 0))
     model: ArrayRecord = field(default_factory=ArrayRecord)
 
 
@@ -37,6 +41,7 @@ def run_rounds(
     """Train for the set number of rounds, or until the mean validation error stops falling."""
     settings = federation.settings
     patience = Patience(settings.patience)
+    criterion = TASKS[settings.task].criterion
     outcome = Outcome(model=array_record(strategy.initial_arrays()))
     for server_round in range(1, settings.rounds + 1):
         if server_round > 1:
@@ -44,7 +49,7 @@ def run_rounds(
             federation.await_clients(grid)
         seconds = _one_round(strategy, grid, server_round, outcome, settings.nodes.round_deadline)
         evaluated = federation.evaluates(server_round)
-        line = round_line(federation.log, federation.results, seconds, evaluated)
+        line = round_line(federation.log, federation.results, seconds, evaluated, settings.task)
         folder.append_round(server_round, line)
         folder.write_checkpoint(
             server_round, numpy_arrays(outcome.model), strategy.state(), federation.token
@@ -52,7 +57,8 @@ def run_rounds(
         outcome.rounds = server_round
         for cost in COSTS:
             outcome.costs[cost] += line[cost]
-        if evaluated and patience.exhausted(mean_metric(federation.results, "validation-mse")):
+        outcome.costs["trainings"] += line["clients"]
+        if evaluated and patience.exhausted(mean_metric(federation.results, criterion)):
             outcome.stopped = "patience"
             break
     return outcome

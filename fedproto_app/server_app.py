@@ -37,6 +37,7 @@ def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:
     """Gather the nodes, train, write what came of it."""
     federation = Federation(settings, folder.name, secrets.token_hex(4))
     federation.await_nodes(grid)
+    folder.write_partition(federation)
     strategy = make_strategy(settings, federation)
     try:
         outcome = run_rounds(strategy, federation, grid, folder)
@@ -44,10 +45,7 @@ def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:
         folder.write_clients(federation)
         folder.write_findings(strategy.findings())
     folder.write_model(numpy_arrays(outcome.model))
-    uplink = strategy.spec.values_per_client if strategy.spec else 0
-    folder.write_summary(
-        settings, federation, outcome.costs, outcome.rounds, outcome.stopped, uplink
-    )
+    folder.write_summary(settings, federation, outcome.costs, outcome.rounds, outcome.stopped)
     if settings.output.pictures:
         draw_pictures(folder)
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedproto_app.errors import SettingsError
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+ShareOrZero = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -28,8 +29,9 @@ CountOrZero = Annotated[int, Field(ge=0)]
 PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out of one
 PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
 
-Method = Literal["fuels", "solo", "fedavg", "fedprox", "fedrep", "fedproto"]
+Method = Literal["fuels", "gldp", "solo", "fedavg", "fedprox", "fedrep", "fedproto", "apfl"]
 METHOD_NAMES: tuple[str, ...] = get_args(Method)
+ONLY_TASK = {"fuels": "forecasting", "fedproto": "forecasting", "gldp": "classification"}
 
 
 def _kebab(name: str) -> str:
@@ -52,8 +54,33 @@ class SyntheticSettings(Section):
     seed: CountOrZero = 0
 
 
+class PartitionSettings(Section):
+    """``[data.partition]``: which client holds which images at which stage (docs: gldp.md)."""
+
+    scheme: Literal["long-tail", "dirichlet", "given"] = "long-tail"
+    clients: Count = 20  # N
+    classes: Count = 4  # S, classes a client and stage
+    class_draw: Literal["by-size", "uniform"] = "by-size"  # chances of a class to be drawn
+    stages: Count = 5  # M
+    minimum_stages: CountOrZero = 0  # if > 0, each client draws its own number up to `stages`
+    imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 50.0  # IF
+    alpha: Positive = 0.5  # of the Dirichlet distribution
+    samples: CountOrZero = 0  # a client and stage; 0 = the pool is dealt out, no image twice
+    validation_share: ShareOrZero = 0.05  # of the training images, held out before they are dealt
+    test_ratio: Positive = 0.2  # test images a training image, of the same classes
+
+    @model_validator(mode="after")
+    def _stages_in_order(self) -> PartitionSettings:
+        if self.minimum_stages > self.stages:
+            raise ValueError(
+                f"data.partition.minimum-stages = {self.minimum_stages}: more than "
+                f"data.partition.stages = {self.stages}"
+            )
+        return self
+
+
 class DataSettings(Section):
-    """``[data]``: where the series come from and how they become samples (docs: fuels.md)."""
+    """``[data]``: where the data come from and how they become samples (docs: data.md)."""
 
     source: Annotated[str, Field(min_length=1)] = "synthetic-traffic"
     path: str = ""
@@ -65,7 +92,10 @@ class DataSettings(Section):
     validation_share: Share = 0.1
     max_clients: CountOrZero = 0  # the first so many clients of the source; 0 = all
     max_steps: CountOrZero = 0  # the first so many time steps of the source; 0 = all
+    classes: str = ""  # names in the order of the labels, comma-separated; default: the source's
+    corrupt_images: Literal["refuse", "skip"] = "refuse"
     synthetic: SyntheticSettings = SyntheticSettings()
+    partition: PartitionSettings = PartitionSettings()
 
     @model_validator(mode="after")
     def _shares_leave_a_test_part(self) -> DataSettings:
@@ -85,15 +115,29 @@ class DataSettings(Section):
 
 
 class ModelSettings(Section):
-    """``[model]``: the forecaster all methods share."""
+    """``[model]``: the forecaster or the image classifier that all methods share."""
 
-    representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = 256
+    representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = 256  # ResNet-18: always 512
+    image_encoder: Literal["small-cnn", "resnet18"] = "small-cnn"
+    width: Annotated[int, Field(ge=4, multiple_of=4)] = 16  # channels of the CNN's first layer
 
 
 class OptimizerSettings(Section):
-    """``[optimizer]``: Adam."""
+    """``[optimizer]``."""
 
+    name: Literal["adam", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
+    momentum: ShareOrZero = 0.9  # SGD's
+    weight_decay: NonNegative = 0.0  # SGD's
+
+
+class ClassificationSettings(Section):
+    """``[classification]``: batches of labelled images."""
+
+    batch_size: Count = 32
+    augment: bool = True  # random crop and, if `flip`, mirror image, of every image of a batch
+    flip: bool = True  # digits and letters must not be mirrored
+    stage_schedule: Literal["sequential", "cyclic"] = "sequential"
 
 
 class FuelsSettings(Section):
@@ -123,6 +167,25 @@ class FuelsSettings(Section):
         return self
 
 
+class GldpSettings(Section):
+    """``[gldp]``: GLDP; Greek letters of the paper are spelled out."""
+
+    encoder_epochs: Count = 10  # t, on mu with nu frozen
+    head_epochs: Count = 20  # s, on nu with mu frozen
+    balance: Annotated[float, Field(ge=0, le=1)] = 0.5  # lambda
+    memory: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta
+    relations: bool = True  # false: the ablation with neither L_LP nor L_GP
+    local_relation: Literal["embedding", "prediction"] = "embedding"  # eq. 7 / eq. 8
+    inference: Literal["local-prototypes", "global-prototypes", "head"] = "local-prototypes"
+
+
+class ApflSettings(Section):
+    """``[apfl]``."""
+
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5  # the personal model's share at the start
+    adaptive: bool = True
+
+
 class FedProxSettings(Section):
     """``[fedprox]``."""
 
@@ -133,6 +196,7 @@ class FedRepSettings(Section):
     """``[fedrep]``."""
 
     head_epochs: Count = 1  # head steps with the encoder frozen, before the encoder's epochs
+    encoder_epochs: CountOrZero = 0  # 0 = local-epochs
 
 
 class FedProtoSettings(Section):
@@ -161,6 +225,7 @@ class OutputSettings(Section):
 class Settings(Section):
     """Everything a run can be told."""
 
+    task: Literal["forecasting", "classification"] = "forecasting"
     method: Method = "fuels"
     seed: CountOrZero = 0
     rounds: Count = 40
@@ -170,17 +235,50 @@ class Settings(Section):
     patience: CountOrZero = 0  # evaluations without a better mean validation error; 0 = no stop
     keep: Literal["best-validation", "last"] = "best-validation"
     device: Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")] = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: mixed, where torch allows
     threads: Count = 1  # torch threads of a node's process
     cohort_size: Count = 16  # clients trained together in one vectorised step
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
+    classification: ClassificationSettings = ClassificationSettings()
     fuels: FuelsSettings = FuelsSettings()
+    gldp: GldpSettings = GldpSettings()
+    apfl: ApflSettings = ApflSettings()
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
+
+    @model_validator(mode="after")
+    def _method_fits_task(self) -> Settings:
+        only = ONLY_TASK.get(self.method, self.task)
+        if only != self.task:
+            fitting = [name for name in METHOD_NAMES if ONLY_TASK.get(name, self.task) == self.task]
+            raise ValueError(
+                f"method = {self.method!r}: works with task = {only!r} only; task = "
+                f"{self.task!r} has {', '.join(fitting)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _kept_model_can_be_chosen(self) -> Settings:
+        partition = self.data.partition
+        if self.task != "classification" or (self.keep == "last" and not self.patience):
+            return self
+        if partition.validation_share == 0:
+            raise ValueError(
+                "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
+                "keep = 'last' and patience = 0"
+            )
+        if partition.stages > 1:
+            raise ValueError(
+                f"keep = {self.keep!r}, patience = {self.patience}: errors of different stages "
+                f"cannot be compared; data.partition.stages = {partition.stages} needs "
+                "keep = 'last' and patience = 0"
+            )
+        return self
 
 
 def settings_from(config: Mapping[str, Any]) -> Settings:

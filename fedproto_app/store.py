@@ -23,7 +23,6 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -148,11 +147,6 @@ def unflatten(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
     """The tensors of one group of a state file, without the group's prefix."""
     prefix = group + "/"
     return {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
-
-
-def stacked(states: list[dict[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
-    """Clients' tensors along a new leading client axis, [K, …] each, on the device."""
-    return {name: torch.stack([state[name] for state in states]).to(device) for name in states[0]}
 
 
 def _version(kind: str, server_round: int) -> str:

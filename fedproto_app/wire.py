@@ -7,7 +7,7 @@ axis in the order of ``names``. What the server believes of an answer is decided
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -49,7 +49,8 @@ class Order:
     run, token: the run's name and its own random mark, which key the node's state. clients: the
     node's clients to work on.
     evaluate: also evaluate the personal models after training. arrays: what the method sends.
-    guided: the clients that per-client arrays speak of. options: further numbers of the method.
+    guided: the clients that per-client arrays speak of. classes: those that the rows of arrays by
+    class speak of. options: further numbers of the method.
     """
 
     run: str
@@ -59,6 +60,7 @@ class Order:
     evaluate: bool = False
     arrays: Arrays = field(default_factory=dict)
     guided: list[str] = field(default_factory=list)
+    classes: list[int] = field(default_factory=list)
     options: dict[str, float] = field(default_factory=dict)
 
 
@@ -69,6 +71,8 @@ class Reply:
     names: the clients that worked. samples: their train samples. losses and metrics: values per
     client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
     failed: clients that could not, with the reason. seconds: the node's own working time.
+    classes: for each client those that its rows of arrays by class speak of; empty if there are
+    no such arrays.
     """
 
     names: list[str]
@@ -79,6 +83,7 @@ class Reply:
     failed: dict[str, str] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     seconds: float = 0.0
+    classes: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ class NodeRoster:
 
     label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
     the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
+    inputs, classes: the data's shape. class_counts: train samples by stage and class of each
+    client, told in a simulation only. notes: what a person should know of a client's data.
     """
 
     label: str
@@ -96,19 +103,32 @@ class NodeRoster:
     missing_shares: dict[str, float]
     refused: dict[str, str]
     error: str = ""
+    inputs: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    class_counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """The arrays expected in a reply: name → shape, without the client axis if per client."""
+    """The arrays expected in a train reply: name → shape.
 
-    shapes: Mapping[str, tuple[int, ...]]
-    per_client: bool
+    mean: one array a node, the mean over its clients. per_client: one a client; the shape is
+    without the client axis. per_class: one for each class that a client has, of `classes` there
+    are; the shape is without the client and the class axis.
+    """
 
-    @property
-    def values_per_client(self) -> int:
-        """Values that one client contributes: the papers' "Comms" column."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
+    mean: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    per_client: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    classes: int = 0
+
+    def values(self, reply: Reply) -> int:
+        """Values that the reply's clients contribute, each for itself, as the papers count."""
+        every = sum(math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values()))
+        rows = sum(len(classes) for classes in reply.classes)
+        by_class = sum(math.prod(shape) for shape in self.per_class.values())
+        return every * len(reply.names) + by_class * rows
 
 
 def _config(**values: ConfigRecordValues) -> ConfigRecord:
@@ -138,6 +158,7 @@ def read_order(message: Message) -> Order:
         evaluate=cast(bool, config["evaluate"]),
         arrays=numpy_arrays(message.content.array_records.get(ARRAYS, ArrayRecord())),
         guided=_strings(config, "guided"),
+        classes=list(cast(list[int], config.get("classes", []))),
         options=dict(zip(_strings(config, "options"), values, strict=True)),
     )
 
@@ -155,6 +176,8 @@ def write_reply(reply: Reply, to: Message) -> Message:
         kept_rounds=list(reply.kept_rounds),
         failed=list(reply.failed),
         reasons=list(reply.failed.values()),
+        class_numbers=[len(classes) for classes in reply.classes],
+        classes=[one for classes in reply.classes for one in classes],
     )
     content = RecordDict({METRICS: metrics, CLIENTS: clients})
     if reply.arrays:
@@ -174,6 +197,13 @@ def write_roster(roster: NodeRoster, to: Message) -> Message:
         refused=list(roster.refused),
         reasons=list(roster.refused.values()),
         error=roster.error,
+        inputs=list(roster.inputs),
+        classes=list(roster.classes),
+        counted=list(roster.class_counts),
+        stage_numbers=[len(stages) for stages in roster.class_counts.values()],
+        class_counts=[n for stages in roster.class_counts.values() for row in stages for n in row],
+        noted=list(roster.notes),
+        notes=list(roster.notes.values()),
     )
     return Message(RecordDict({CLIENTS: config}), reply_to=to)
 
@@ -190,6 +220,7 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
         clients=list(order.clients),
         evaluate=order.evaluate,
         guided=list(order.guided),
+        classes=list(order.classes),
         options=list(order.options),
         option_values=list(order.options.values()),
     )
@@ -209,12 +240,17 @@ def roster_query(node_id: int) -> Message:
     return Message(RecordDict(), dst_node_id=node_id, message_type=ROSTER, group_id="0")
 
 
-def flower_average_input(reply: Reply, message: Message) -> Message:
-    """The reply as Flower's own strategies want it: one ArrayRecord, one scalar weight."""
+def flower_average_input(
+    reply: Reply, message: Message, averaged: Collection[str], weight: int
+) -> Message:
+    """The reply as Flower's own strategies want it: one ArrayRecord, one scalar weight.
+
+    averaged: the names of the arrays to average. weight: that of the node.
+    """
     content = RecordDict(
         {
-            ARRAYS: array_record(reply.arrays),
-            METRICS: MetricRecord({SAMPLES: sum(reply.samples)}),
+            ARRAYS: array_record({name: reply.arrays[name] for name in averaged}),
+            METRICS: MetricRecord({SAMPLES: weight}),
         }
     )
     clean = Message(content, reply_to=message)

@@ -94,13 +94,15 @@ def _over_the_wire(content: RecordDict) -> RecordDict:
     return recorddict_from_proto(recorddict_to_proto(content))
 
 
-def synthetic_nodes(count: int, state_dir: Path) -> list[dict[str, Any]]:
-    """Node configs that share the synthetic clients among so many nodes."""
+def synthetic_nodes(
+    count: int, state_dir: Path, source: str = "synthetic-traffic"
+) -> list[dict[str, Any]]:
+    """Node configs that share an embedded source's clients among so many nodes."""
     return [
         {
             "partition-id": index,
             "num-partitions": count,
-            "data-source": "synthetic-traffic",
+            "data-source": source,
             "state-dir": str(state_dir),
         }
         for index in range(count)
@@ -123,6 +125,34 @@ def small_settings(tmp_path: Path, **changes: Any) -> Settings:
         **changes,
     }
     return settings_from(config)
+
+
+def digits_settings(tmp_path: Path, **changes: Any) -> Settings:
+    """A run of seconds on images: 8 clients at two stages, a small CNN, 4 rounds."""
+    return small_settings(
+        tmp_path,
+        **{
+            "task": "classification",
+            "method": "gldp",
+            "keep": "last",
+            "rounds": 4,
+            "local-epochs": 2,
+            "data.source": "digits",
+            "data.partition.clients": 8,
+            "data.partition.classes": 3,
+            "data.partition.stages": 2,
+            "data.partition.imbalance-factor": 4.0,
+            "data.partition.samples": 12,
+            "model.width": 4,
+            "optimizer.name": "sgd",
+            "optimizer.learning-rate": 0.05,
+            "classification.batch-size": 5,
+            "classification.flip": False,
+            "gldp.encoder-epochs": 2,
+            "gldp.head-epochs": 2,
+            **changes,
+        },
+    )
 
 
 def run_locally(

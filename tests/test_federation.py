@@ -16,7 +16,13 @@ from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.wire import Order, array_record, numpy_arrays, write_order
-from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+from tests.local_grid import (
+    LocalGrid,
+    digits_settings,
+    run_locally,
+    small_settings,
+    synthetic_nodes,
+)
 
 BAD_NODE = 1001
 
@@ -186,6 +192,55 @@ def test_a_bad_reply_is_refused_and_the_run_goes_on(
     assert lines[2]["clients"] == 8
     for line in lines:
         assert np.isfinite(line["test_mse"])
+
+
+# Two nodes of four clients with three classes each: 12 rows of prototypes from each node.
+CLASS_FAULTS = {
+    "another-class": (set_clients("classes", [0] * 11 + [10]), "classes"),
+    "negative-class": (set_clients("classes", [-1, 1, 2] * 4), "classes"),
+    "class-twice": (set_clients("classes", [1, 1, 2] * 4), "classes [1, 1, 2]"),
+    "too-few-classes": (set_clients("classes", [0, 1, 2]), "classes of 4 clients"),
+    "too-few-numbers": (set_clients("class-numbers", [12]), "classes of 1 clients"),
+    "negative-number": (set_clients("class-numbers", [-3, 9, 3, 3]), "classes of 4 clients"),
+    "fewer-rows": (
+        lambda reply: set_clients("class-numbers", [3, 3, 3, 2])(
+            set_clients("classes", [0, 1, 2] * 3 + [0, 1])(reply)
+        ),
+        "'prototypes' has shape (12, 16), expected (11, 16)",
+    ),
+    "nan": (change_arrays(put_nan), "NaN"),
+    "accuracy": (set_metric("metric/local-accuracy", [float("inf")] * 4), "metrics"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), CLASS_FAULTS.values(), ids=CLASS_FAULTS)
+def test_bad_prototypes_are_refused_and_the_run_goes_on(
+    tmp_path: Path, change: Any, reason: str
+) -> None:
+    settings = digits_settings(tmp_path)
+    nodes = synthetic_nodes(2, tmp_path / "state", "digits")
+    folder, _ = run_locally(settings, nodes, tamper=on_reply(change, MessageType.TRAIN))
+    lines = rounds(folder)
+    assert len(lines) == settings.rounds
+    assert [r["node"] for r in lines[1]["refused"]] == ["1"]
+    assert reason in lines[1]["refused"][0]["reason"]
+    assert lines[1]["clients"] == 4  # the other node's
+
+
+def test_nodes_whose_images_are_others_are_turned_away(tmp_path: Path) -> None:
+    """A site with photographs of cats joins a federation on digits."""
+    pixels = np.zeros((8, 8, 8), dtype=np.uint8)
+    labels = np.array(["cat", "dog"] * 4)
+    other = tmp_path / "cats.npz"
+    np.savez(other, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    nodes = synthetic_nodes(1, tmp_path / "state", "digits")
+    nodes.append(
+        {"data-source": "image-npz", "data-path": str(other), "state-dir": str(tmp_path / "cats")}
+    )
+    folder, _ = run_locally(digits_settings(tmp_path, rounds=1), nodes)
+    (refusal,) = rounds(folder)[0]["refused"]
+    assert "with classes cat, dog; the federation's are (1, 8, 8) with 0, 1," in refusal["reason"]
+    assert rounds(folder)[0]["clients"] == 8
 
 
 def test_a_bad_prototype_leaves_the_clients_last_good_one(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
-from fedproto_app.data.shard import load_shard
-from fedproto_app.data.windows import ClientWindows
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.settings import settings_from
 
 CLOSE, HIDDEN = 3, 128
@@ -50,7 +50,7 @@ class Forecaster(nn.Module):
 def all_clients(clients: int, days: int) -> list[ClientWindows]:
     """The synthetic clients; loaded once in each process, so that only round 1 pays for it."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
-    return list(load_shard(settings.data, 0, 1).windows.values())
+    return [make_windows(series, settings.data) for series in load_series(settings.data)]
 
 
 def train_epoch(model: Forecaster, client: ClientWindows, learning_rate: float) -> float:

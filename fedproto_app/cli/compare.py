@@ -11,7 +11,12 @@ from rich.console import Console
 
 from fedproto_app.report.pictures import draw, draw_comparison
 from fedproto_app.report.runs import find_runs, group_runs
-from fedproto_app.report.table import comparison_csv, comparison_markdown, comparison_table
+from fedproto_app.report.table import (
+    by_task,
+    comparison_csv,
+    comparison_markdown,
+    comparison_table,
+)
 
 _WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
 
@@ -35,11 +40,12 @@ def compare(
         typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
     ] = None,
 ) -> None:
-    """Put finished runs side by side in one table.
+    """Put finished runs side by side, in one table for each task.
 
     Runs that differ only in their seed become one row: mean and sample
-    standard deviation over the seeds. Errors are on the standardised
-    scale, of the models that the runs kept.
+    standard deviation over the seeds, the best run first. Errors of
+    forecasts are on the standardised scale, of the models that the runs
+    kept; accuracies of classifiers are of the last round's models.
 
     [bold]Examples[/bold]
 
@@ -53,15 +59,14 @@ def compare(
         typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)
     for run in repeated:
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
-    if output is Format.markdown:
-        typer.echo(comparison_markdown(groups))
-    elif output is Format.csv:
-        typer.echo(comparison_csv(groups))
-    else:
+    if output is Format.table:
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH_ELSEWHERE
-        console.print(comparison_table(groups))
+        console.print(*map(comparison_table, by_task(groups)), sep="\n")
+    else:
+        text = comparison_markdown if output is Format.markdown else comparison_csv
+        typer.echo("\n\n".join(map(text, by_task(groups))))
     if picture is not None:
         draw_comparison(groups, picture)
 
@@ -71,10 +76,11 @@ def pictures(
 ) -> None:
     """Draw a run's pictures into RUN/pictures and print their paths.
 
-    The distribution of the clients' errors, the errors against rounds and
-    against communicated parameters, for FUELS the matrix of divergences
-    between prototypes, and after a simulation the learned filters and
-    the forecasts of single clients.
+    The distribution of the clients' errors or accuracies, and these against
+    rounds and against communicated parameters. Forecasting: for FUELS the
+    matrix of divergences between prototypes, and after a simulation the
+    learned filters and the forecasts of single clients. Classification:
+    accuracy by stage and by class, and who holds which images.
 
     [bold]Example[/bold]
 

@@ -19,10 +19,10 @@ from rich.console import Console
 from fedproto_app.cli.superlink import RunStatus, SuperLink, tail
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.report.progress import GrowingFile, Progress
+from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import flat, read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import (
-    DataSettings,
     Settings,
     default_run_name,
     flat_settings,
@@ -71,12 +71,12 @@ def run(
     folder = app.resolve() if app else _nearest_app()
     settings = _resolve(folder, config, changes or [], nodes)
     import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
-    _check_data(settings.data, import_path)
+    _check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
 
     console = Console(stderr=True, quiet=quiet, highlight=False)
     with (
-        Progress(console, settings.rounds) as progress,
+        Progress(console, settings.rounds, report_for(settings.task).progress) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path) as superlink,
     ):
@@ -94,7 +94,8 @@ def run(
         typer.echo(artefacts)
         return
     out = Console(soft_wrap=True)
-    out.print(run_table(read_run(artefacts)), clients_table(read_clients(artefacts)), sep="\n")
+    clients = clients_table(settings.task, read_clients(artefacts))
+    out.print(run_table(read_run(artefacts)), clients, sep="\n")
     out.print(f"artefacts: {artefacts}", highlight=False)
 
 
@@ -190,14 +191,13 @@ def _run_name(settings: Settings, output: Path) -> str:
     return unused
 
 
-def _check_data(settings: DataSettings, import_path: Path | None) -> None:
+def _check_data(settings: Settings, import_path: Path | None) -> None:
     """Raise `DataError` now for data that every node would refuse after the start."""
-    from fedproto_app.data.sources import load_series
-    from fedproto_app.data.windows import why_refused
+    from fedproto_app.data.eligibility import reasons_against  # its readers are slow to import
 
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
-    reasons = {series.name: why_refused(series, settings) for series in load_series(settings)}
+    reasons = reasons_against(settings)
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")

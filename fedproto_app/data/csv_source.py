@@ -21,6 +21,7 @@ import numpy as np
 
 from fedproto_app.data.clock import Matrix, Times, on_the_clock, sampling_step
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.source_checks import require_inside
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
@@ -118,8 +119,7 @@ def _files(folder: Path) -> list[Path]:
     if not paths:
         raise DataError(f"{folder}: the folder holds no .csv or .csv.gz file")
     for path in paths:
-        if not path.resolve().is_relative_to(inside):
-            raise DataError(f"{path}: a link to {path.resolve()}, outside the data folder")
+        require_inside(path, inside)
     return paths
 
 

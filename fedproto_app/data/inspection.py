@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.csv_source import SUFFIX
+from fedproto_app.data.images.inspection import image_source_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import why_refused
 from fedproto_app.errors import DataError
@@ -97,6 +98,8 @@ def _inspect(series: ClientSeries, settings: DataSettings) -> ClientInspection:
 
 def source_of(path: Path) -> str:
     """The source that reads this path, told from its name; raises `DataError` if none does."""
+    if (source := image_source_of(path)) is not None:
+        return source
     name = path.name.lower()
     if path.is_dir():
         return "csv-folder"
@@ -109,8 +112,8 @@ def source_of(path: Path) -> str:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     raise DataError(
-        f"{path}: no source reads such a file; known are .csv, .csv.gz, .h5, .hdf5, .npz and "
-        "folders of .csv files"
+        f"{path}: no source reads such a file; known are .csv, .csv.gz, .h5, .hdf5, .npz, .zip, "
+        "folders of .csv files and folders of images"
     )
 
 

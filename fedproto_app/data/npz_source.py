@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from fedproto_app.data.npz_archive import array, opened
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
@@ -23,22 +22,12 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
     after its client. All begin at position 0.
     """
     path = Path(settings.path)
-    with path.open("rb") as file, _opened(file, path) as archive:
+    with path.open("rb") as file, opened(file, path) as archive:
         if "values" in archive.files:
             yield from _columns(archive, path)
             return
         for name in archive.files:
             yield ClientSeries(name, _numbers(archive, name, 1, path))
-
-
-def _opened(file: BinaryIO, path: Path) -> NpzFile:
-    try:
-        archive = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile):
-        raise DataError(f"{path}: not an npz archive") from None
-    if not isinstance(archive, NpzFile):
-        raise DataError(f"{path}: a single npy array; an npz archive is expected")
-    return archive
 
 
 def _columns(archive: NpzFile, path: Path) -> Iterator[ClientSeries]:
@@ -48,7 +37,7 @@ def _columns(archive: NpzFile, path: Path) -> Iterator[ClientSeries]:
         )
     values = _numbers(archive, "values", 2, path)
     if "names" in archive.files:
-        names = [str(name) for name in _array(archive, "names", path).ravel()]
+        names = [str(name) for name in array(archive, "names", path).ravel()]
     else:
         names = [f"client-{number:03d}" for number in range(values.shape[1])]
     if len(names) != values.shape[1]:
@@ -58,21 +47,10 @@ def _columns(archive: NpzFile, path: Path) -> Iterator[ClientSeries]:
 
 
 def _numbers(archive: NpzFile, name: str, dimensions: int, path: Path) -> NDArray[np.float64]:
-    array = _array(archive, name, path)
-    if array.dtype.kind not in "iuf":
-        raise DataError(f"{path}: array {name!r} holds {array.dtype}, not numbers")
-    if array.ndim != dimensions:
+    numbers = array(archive, name, path)
+    if numbers.dtype.kind not in "iuf":
+        raise DataError(f"{path}: array {name!r} holds {numbers.dtype}, not numbers")
+    if numbers.ndim != dimensions:
         wanted = "time steps × clients" if dimensions == 2 else "1-D, a client each"
-        raise DataError(f"{path}: array {name!r} has shape {array.shape}, expected {wanted}")
-    return array.astype(np.float64)
-
-
-def _array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
-    try:
-        return np.asarray(archive[name])
-    except ValueError:
-        raise DataError(
-            f"{path}: array {name!r} holds pickled Python objects, which are not read"
-        ) from None
-    except (OSError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path}: array {name!r} is damaged: {error}") from None
+        raise DataError(f"{path}: array {name!r} has shape {numbers.shape}, expected {wanted}")
+    return numbers.astype(np.float64)

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from fedproto_app.data.images.clients import make_image_clients
+from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import ClientWindows, make_windows, why_refused
-from fedproto_app.settings import DataSettings
+from fedproto_app.data.windows import make_windows, why_refused
+from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.tasks.task import ClientData
 
 
 @dataclass(frozen=True)
 class Shard:
-    """windows: by client name. refused: the reason for each client that cannot take part."""
+    """clients: by name. refused: the reason for each client that cannot take part."""
 
-    windows: dict[str, ClientWindows]
+    clients: Mapping[str, ClientData]
     refused: dict[str, str]
+    shape: DataShape = field(default_factory=DataShape)
 
     def absent(self, clients: Sequence[str]) -> dict[str, str]:
         """Why each of these clients that the shard does not hold cannot work."""
         return {
             name: self.refused.get(name, "not a client of this node")
             for name in clients
-            if name not in self.windows
+            if name not in self.clients
         }
 
 
-def load_shard(settings: DataSettings, partition: int, partitions: int) -> Shard:
+def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Every `partitions`-th client of the source, from the `partition`-th on (0 and 1: all).
 
     Raises `DataError` if the source cannot be read; clients that cannot take part are listed.
     """
-    return make_shard(load_series(settings)[partition::partitions], settings)
+    if settings.task == "forecasting":
+        return series_shard(load_series(settings.data)[partition::partitions], settings.data)
+    pool = load_pool(settings.data)
+    share = slice(partition, None, partitions)
+    clients, refused = make_image_clients(pool, settings.data, settings.seed, share)
+    return Shard(clients, refused, DataShape(pool.shape, pool.classes))
 
 
-def make_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:
+def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:
     """Windows of all clients that have enough data, reasons for the rest."""
     refused = {one.name: reason for one in series if (reason := why_refused(one, settings))}
     windows = {one.name: make_windows(one, settings) for one in series if one.name not in refused}

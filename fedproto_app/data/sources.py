@@ -6,12 +6,9 @@ float64 without infinities, trimmed ends, the first clients and steps only) is d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib import import_module
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +16,12 @@ from fedproto_app.data.csv_source import load_csv_folder, load_wide_csv
 from fedproto_app.data.hdf5_source import load_hdf5
 from fedproto_app.data.npz_source import load_npz
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.source_checks import (
+    require_known,
+    require_no_path,
+    require_path,
+    users_function,
+)
 from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
@@ -57,45 +60,17 @@ def _loader(settings: DataSettings) -> tuple[Loader, str]:
     """The source's loader, and what to call the source in messages."""
     if ":" in settings.source:
         return _factory(settings.source), settings.source
-    if settings.source not in SOURCES:
-        raise DataError(
-            f"data.source = {settings.source!r}: unknown source; known are {', '.join(SOURCES)} "
-            "and package.module:factory"
-        )
+    require_known(settings, SOURCES)
     if settings.source in FILE_SOURCES:
-        _require_path(settings)
+        require_path(settings, "a folder" if settings.source == "csv-folder" else "a file")
         return SOURCES[settings.source], settings.path
-    if settings.path:
-        raise DataError(
-            f"data.path = {settings.path!r}: source {settings.source} reads no path; "
-            f"set data.source to one that does: {', '.join(FILE_SOURCES)}"
-        )
+    require_no_path(settings, FILE_SOURCES)
     return SOURCES[settings.source], settings.source
-
-
-def _require_path(settings: DataSettings) -> None:
-    if not settings.path:
-        raise DataError(f"data.path is empty: source {settings.source} reads a path")
-    path = Path(settings.path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
-    if not os.access(path, os.R_OK):
-        raise DataError(f"{path}: no permission to read it")
-    if path.is_dir() != (settings.source == "csv-folder"):
-        found = "a folder" if path.is_dir() else "a file"
-        wanted = "a folder" if settings.source == "csv-folder" else "a file"
-        raise DataError(f"{path}: is {found}, but source {settings.source} reads {wanted}")
 
 
 def _factory(source: str) -> Loader:
     """The user's function named ``package.module:factory``."""
-    module_name, _, attribute = source.partition(":")
-    try:
-        factory = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DataError(f"data.source = {source!r}: {error}") from None
-    if not callable(factory):
-        raise DataError(f"data.source = {source!r}: {attribute} is not a function")
+    factory = users_function(source)
 
     def load(settings: DataSettings) -> Iterable[ClientSeries]:
         clients = factory(settings)

@@ -43,6 +43,16 @@ class ClientWindows:
     missing_share: float
 
     @property
+    def class_counts(self) -> tuple[tuple[int, ...], ...]:
+        """Nothing is classified."""
+        return ()
+
+    @property
+    def note(self) -> str:
+        """Nothing to say: what is missing has a figure of its own."""
+        return ""
+
+    @property
     def train_samples(self) -> int:
         """Samples trained on, the weight of the client in sample-weighted means."""
         return int(self.batches.size)

@@ -9,58 +9,76 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import Context, Learner, Phase
-from fedproto_app.optim import CohortAdam
+from fedproto_app.learners.learner import AnyLearner, Context, Phase
+from fedproto_app.optim import CohortOptimizer, make_optimizer
 from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting import CohortSamples
 
 
 @dataclass
 class Cohort:
-    """Clients that train together: parameters and moments [K, …], and their samples."""
+    """Clients that train together: parameters and optimiser state [K, …], and their samples
+    (the task's own kind, a `Samples`)."""
 
     parameters: dict[str, Tensor]
-    adam: CohortAdam
-    samples: CohortSamples
+    optimizer: CohortOptimizer
+    samples: Any
+    server_round: int
 
     @property
     def names(self) -> list[str]:
-        return self.samples.names
+        names: list[str] = self.samples.names
+        return names
 
 
-def train_cohort(
-    learner: Learner[Any], cohort: Cohort, context: Context, settings: Settings, server_round: int
-) -> dict[str, Tensor]:
-    """One round of local training, in place. Returns each loss term's mean over the last phase's
-    steps, [K]."""
+def new_cohort(
+    learner: AnyLearner, parameters: dict[str, Tensor], samples: Any, server_round: int
+) -> Cohort:
+    """A cohort whose optimiser knows nothing yet; memory that no phase trains needs none."""
+    trained = {
+        name: value
+        for name, value in parameters.items()
+        if any(phase.trains(name) for phase in learner.phases())
+    }
+    optimizer = make_optimizer(learner.settings.optimizer, trained)
+    return Cohort(parameters, optimizer, samples, server_round)
+
+
+def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+    """One round of local training, in place. Returns each loss term's mean over the steps of the
+    last epoch that had it, [K]."""
     losses: dict[str, Tensor] = {}
     for phase in learner.phases():
+        samples = cohort.samples
+        if not any(map(phase.trains, _encoder(learner, cohort))):
+            samples = learner.task.fix_encoder(cohort.parameters, samples)
         for epoch in range(phase.epochs):
             generators = [
-                torch_stream(settings.seed, name, server_round, phase.name, epoch)
+                torch_stream(learner.settings.seed, name, cohort.server_round, phase.name, epoch)
                 for name in cohort.names
             ]
-            losses = _train_epoch(
-                learner, cohort, context, phase, generators, settings.optimizer.learning_rate
-            )
+            losses |= _train_epoch(learner, cohort, context, phase, samples, generators)
+    learner.conclude(cohort, context)
     return losses
 
 
+def _encoder(learner: AnyLearner, cohort: Cohort) -> list[str]:
+    return [name for name in cohort.parameters if learner.task.encoder in name]
+
+
 def _train_epoch(
-    learner: Learner[Any],
+    learner: AnyLearner,
     cohort: Cohort,
     context: Context,
     phase: Phase,
+    samples: Any,
     generators: Sequence[torch.Generator],
-    learning_rate: float,
 ) -> dict[str, Tensor]:
     size = len(cohort.names)
-    trainable = [name for name in cohort.parameters if name.startswith(phase.trainable)]
+    trainable = [name for name in cohort.parameters if phase.trains(name)]
     sums: dict[str, Tensor] = {}
     context.start_epoch()
-    for batch in learner.task.batches(cohort.samples, generators, learner.augmentation_low):
-        active = len(batch.targets)
+    for batch in learner.batches(samples, generators):
+        active = len(batch.inputs)
         leaves = {
             name: value[:active].detach().requires_grad_(name in trainable)
             for name, value in cohort.parameters.items()
@@ -72,11 +90,9 @@ def _train_epoch(
         gradients = torch.autograd.grad(
             total.sum(), [leaves[name] for name in trainable], materialize_grads=True
         )
-        cohort.adam.step(
-            cohort.parameters, dict(zip(trainable, gradients, strict=True)), learning_rate
-        )
+        cohort.optimizer.step(cohort.parameters, dict(zip(trainable, gradients, strict=True)))
         for name, term in {"total": total, **terms}.items():
             mean = sums.setdefault(name, torch.zeros(size, device=term.device))
             mean[:active] += term.detach()
-    counts = torch.tensor(cohort.samples.batch_counts, device=total.device)
+    counts = torch.tensor(samples.batch_counts, device=total.device)
     return {name: value / counts for name, value in sums.items()}

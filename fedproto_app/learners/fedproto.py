@@ -6,16 +6,17 @@ the period: B × d_r values. The loss adds the distance to the global prototype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
 from fedproto_app.losses import prototype_distance
-from fedproto_app.tasks.forecasting import Batch
-from fedproto_app.wire import Arrays, Order
+from fedproto_app.tasks.forecasting import Batch, ForecastingTask
+from fedproto_app.wire import Order
 
 
 class PrototypeContext(Context):
@@ -29,18 +30,18 @@ class PrototypeContext(Context):
         self.own.clear()
 
 
-class FedProtoLearner(Learner[PrototypeContext]):
+class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     """The supervised loss and the distance to the global prototype."""
 
-    def context(self, order: Order, names: Sequence[str], device: torch.device) -> PrototypeContext:
+    def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
         received = order.arrays.get("prototype")
-        known = None if received is None else torch.from_numpy(received).to(device)
-        return PrototypeContext(len(names), known)
+        known = None if received is None else torch.from_numpy(received).to(self.task.device)
+        return PrototypeContext(len(cohort.names), known)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: PrototypeContext
     ) -> dict[str, Tensor]:
-        representation = self.task.represent(parameters, batch.inputs)
+        representation = self.task.represent(parameters, batch)
         context.own.add(representation.detach(), batch.age)
         terms = {"prediction": self.task.loss(self.task.predict(parameters, representation), batch)}
         if context.global_prototype is not None:
@@ -49,6 +50,6 @@ class FedProtoLearner(Learner[PrototypeContext]):
         return terms
 
     def contribution(
-        self, context: PrototypeContext, names: Sequence[str], server_round: int
-    ) -> Arrays:
-        return {"prototypes": context.own.value().cpu().numpy()}
+        self, cohort: Cohort, context: PrototypeContext, server_round: int
+    ) -> Contribution:
+        return Contribution({"prototypes": context.own.value().cpu().numpy()})

@@ -7,14 +7,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
 from fedproto_app.losses import proximal_term
-from fedproto_app.tasks.forecasting import Batch
+from fedproto_app.tasks.task import AnyTask
 from fedproto_app.wire import Order
 
 
@@ -25,19 +27,20 @@ class ProximalContext(Context):
         self.anchor, self.proximal_mu = anchor, proximal_mu
 
 
-class FedProxLearner(Learner[ProximalContext]):
+class FedProxLearner(Learner[ProximalContext, AnyTask]):
     """The supervised loss and the distance from the global model."""
 
     shared = ("",)
 
-    def context(self, order: Order, names: Sequence[str], device: torch.device) -> ProximalContext:
-        anchor = {n: torch.from_numpy(value).to(device) for n, value in order.arrays.items()}
+    def context(self, order: Order, cohort: Cohort) -> ProximalContext:
+        to = self.task.device
+        anchor = {name: torch.from_numpy(value).to(to) for name, value in order.arrays.items()}
         return ProximalContext(anchor, order.options["proximal-mu"])
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Batch, context: ProximalContext
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
     ) -> dict[str, Tensor]:
-        prediction = self.task.predict(parameters, self.task.represent(parameters, batch.inputs))
+        prediction = self.task.predict(parameters, self.task.represent(parameters, batch))
         return {
             "prediction": self.task.loss(prediction, batch),
             "proximal": proximal_term(parameters, context.anchor, context.proximal_mu),

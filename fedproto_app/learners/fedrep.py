@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from fedproto_app.learners.learner import Phase
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.tasks.task import AnyTask
 
 
 class FedRepLearner(SoloLearner):
     """Solo's loss in two phases."""
 
-    def __init__(self, settings: Settings, task: ForecastingTask) -> None:
+    def __init__(self, settings: Settings, task: AnyTask) -> None:
         super().__init__(settings, task)
         self.shared = (task.encoder,)
 
     def phases(self) -> Sequence[Phase]:
+        epochs = self.settings.fedrep.encoder_epochs or self.settings.local_epochs
         return [
             Phase("head", (self.task.head,), self.settings.fedrep.head_epochs),
-            Phase("encoder", (self.task.encoder,), self.settings.local_epochs),
+            Phase("encoder", (self.task.encoder,), epochs),
         ]

@@ -10,20 +10,21 @@ back is its own positive and negative prototype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.losses import inter_client_loss, intra_client_loss
 from fedproto_app.models.forecaster import project
 from fedproto_app.privacy import noisy
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting import Batch, ForecastingTask
-from fedproto_app.wire import Arrays, Order
+from fedproto_app.tasks.forecasting import Batch, CohortSamples, ForecastingTask
+from fedproto_app.wire import Order
 
 FILTER = "filter"
 
@@ -48,14 +49,13 @@ class GuidedContext(Context):
         self.own.clear()
 
 
-class JSDPrototypeLearner(Learner[GuidedContext]):
+class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     """FUELS's three losses on a model that never leaves the node."""
 
     def __init__(self, settings: Settings, task: ForecastingTask) -> None:
         super().__init__(settings, task)
         self._fuels = settings.fuels
         self._period = settings.data.period
-        self.augmentation_low = settings.fuels.augmentation_low if settings.fuels.intra else None
 
     def initial_parameters(self) -> dict[str, Tensor]:
         parameters = self.task.initial_parameters(self._fuels.prototype_dim)
@@ -64,7 +64,14 @@ class JSDPrototypeLearner(Learner[GuidedContext]):
             parameters[FILTER] = torch.ones(self._period, self._period)
         return parameters
 
-    def context(self, order: Order, names: Sequence[str], device: torch.device) -> GuidedContext:
+    def batches(
+        self, samples: CohortSamples, generators: Sequence[torch.Generator]
+    ) -> Iterator[Batch]:
+        low = self._fuels.augmentation_low if self._fuels.intra else None
+        return self.task.batches(samples, generators, low)
+
+    def context(self, order: Order, cohort: Cohort) -> GuidedContext:
+        names, device = cohort.names, self.task.device
         batches = 1 if self._fuels.periodicity_aware else int(order.options["prototype-batches"])
         own = (
             PeriodPrototype(len(names))
@@ -91,7 +98,7 @@ class JSDPrototypeLearner(Learner[GuidedContext]):
         views = batch.inputs
         if batch.augmented is not None:  # both views in one pass through the encoder
             views = torch.cat([batch.inputs, batch.augmented], dim=1)
-        represented = self.task.represent(parameters, views)
+        represented = self.task.encode(parameters, views)
         projected = project(parameters, represented)
         original = projected[:, :rows]
         context.own.add(original.detach(), batch.age)
@@ -129,8 +136,8 @@ class JSDPrototypeLearner(Learner[GuidedContext]):
         )
 
     def contribution(
-        self, context: GuidedContext, names: Sequence[str], server_round: int
-    ) -> Arrays:
+        self, cohort: Cohort, context: GuidedContext, server_round: int
+    ) -> Contribution:
         own = context.own.value().cpu()
         sent = [
             noisy(
@@ -139,6 +146,6 @@ class JSDPrototypeLearner(Learner[GuidedContext]):
                 self._fuels.noise_scale,
                 torch_stream(self.settings.seed, name, server_round, "noise"),
             )
-            for name, prototype in zip(names, own, strict=True)
+            for name, prototype in zip(cohort.names, own, strict=True)
         ]
-        return {"prototypes": torch.stack(sent).numpy()}
+        return Contribution({"prototypes": torch.stack(sent).numpy()})

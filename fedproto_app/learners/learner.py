@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting import Batch, ForecastingTask
+from fedproto_app.tasks.task import AnyTask
 from fedproto_app.wire import Arrays, Order
+
+if TYPE_CHECKING:
+    from fedproto_app.learners.cohort import Cohort
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,10 @@ class Phase:
     trainable: tuple[str, ...]
     epochs: int
 
+    def trains(self, parameter: str) -> bool:
+        """Whether the parameter learns in this phase."""
+        return parameter.startswith(self.trainable)
+
 
 class Context:
     """What a method holds for one cohort during one round: guidance in, contribution out."""
@@ -31,25 +38,41 @@ class Context:
         """Called before each epoch."""
 
 
-ContextType = TypeVar("ContextType", bound=Context)
+@dataclass(frozen=True)
+class Contribution:
+    """What the clients of a cohort send, apart from their shared parameters.
+
+    arrays: [K, …] each; where `present` is given, [K, C, …], and of each client only the rows of
+    the classes that it has: present is [K, C] bool.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    present: Tensor | None = None
 
 
-class Learner(ABC, Generic[ContextType]):
+ContextT = TypeVar("ContextT", bound=Context)
+TaskT = TypeVar("TaskT", bound=AnyTask)
+
+
+class Learner(ABC, Generic[ContextT, TaskT]):
     """The client half of a method.
 
     shared: prefixes of the parameters that come from the server each round; the others are the
-        client's own and stay on its node with their Adam moments.
-    augmentation_low: if not None, batches carry the temporally shifted view too.
+        client's own and stay on its node with their optimiser's state.
+    weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     """
 
     shared: tuple[str, ...] = ()
-    augmentation_low: float | None = None
+    weighs_samples = True
 
-    def __init__(self, settings: Settings, task: ForecastingTask) -> None:
+    def __init__(self, settings: Settings, task: TaskT) -> None:
         self.settings, self.task = settings, task
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        """One client's parameters before its first round, without the client axis."""
+        """One client's parameters before its first round, without the client axis.
+
+        What no phase trains is the client's memory: it is kept with the rest of its state.
+        """
         return self.task.initial_parameters()
 
     def is_shared(self, name: str) -> bool:
@@ -60,19 +83,33 @@ class Learner(ABC, Generic[ContextType]):
         """The local training of a round."""
         return [Phase("local", ("",), self.settings.local_epochs)]
 
+    def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
+        """One epoch's batches of the task, as the method wants them."""
+        return self.task.batches(samples, generators)
+
     @abstractmethod
-    def context(self, order: Order, names: Sequence[str], device: torch.device) -> ContextType:
-        """What the order means for the cohort with these clients."""
+    def context(self, order: Order, cohort: Cohort) -> ContextT:
+        """What the order means for the cohort."""
 
     @abstractmethod
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Batch, context: ContextType
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ContextT
     ) -> dict[str, Tensor]:
         """The terms of the loss, [k] each, that are added up and minimised.
 
-        The batch holds the first k clients of the cohort.
+        The batch is one of the task's and holds the first k clients of the cohort.
         """
 
-    def contribution(self, context: ContextType, names: Sequence[str], server_round: int) -> Arrays:
-        """What the cohort's clients send, [K, …] each, apart from their shared parameters."""
-        return {}
+    def conclude(self, cohort: Cohort, context: ContextT) -> None:
+        """Called after the last epoch of a round, to change in place what is not trained."""
+
+    def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
+        """What the cohort's clients send, apart from their shared parameters."""
+        return Contribution()
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
+        """The task's metrics of the cohort's models, a list over the clients each."""
+        return self.task.evaluate(cohort.parameters, cohort.samples)
+
+
+AnyLearner = Learner[Any, Any]

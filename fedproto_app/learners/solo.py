@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-import torch
 from torch import Tensor
 
+from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
-from fedproto_app.tasks.forecasting import Batch
+from fedproto_app.tasks.task import AnyTask
 from fedproto_app.wire import Order
 
 
-class SoloLearner(Learner[Context]):
+class SoloLearner(Learner[Context, AnyTask]):
     """The supervised loss alone, on the client's own model."""
 
-    def context(self, order: Order, names: Sequence[str], device: torch.device) -> Context:
+    def context(self, order: Order, cohort: Cohort) -> Context:
         return Context()
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Batch, context: Context
+        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
     ) -> dict[str, Tensor]:
-        prediction = self.task.predict(parameters, self.task.represent(parameters, batch.inputs))
+        prediction = self.task.predict(parameters, self.task.represent(parameters, batch))
         return {"prediction": self.task.loss(prediction, batch)}

@@ -1,17 +1,19 @@
 """The folder a run leaves behind. Other tools read these files: their names and fields are stable.
 
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
-(methods with a global model), ``divergence.npz`` (FUELS); docs/artefacts.md describes each.
+(methods with a global model), ``divergence.npz`` (FUELS), ``partition.csv`` and ``classes.csv``
+(classification); docs/artefacts.md describes each.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import version
@@ -28,13 +30,15 @@ from safetensors.numpy import save_file
 from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.federation import ClientResult, Federation, RoundLog
+from fedproto_app.report.reports import FIRST_TASK, report_for
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.report.task_report import Row
+from fedproto_app.report.task_report import mean_metric as mean_metric
+from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.wire import Arrays
 
-CLIENT_COLUMNS = (
-    "client", "node", "group", "samples", "missing_share", "kept_round",
-    "mse", "mae", "rmse_units", "mae_units", "validation_mse", "last_mse", "last_mae",
-)  # fmt: skip
+PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
 class RunFolder:
@@ -51,6 +55,7 @@ class RunFolder:
         resolved = settings.model_dump(by_alias=True)
         resolved["output"]["name"] = self.name
         _write(self.path / "settings.toml", tomli_w.dumps(resolved).encode())
+        self._report = report_for(settings.task)
         self._started = time.monotonic()
 
     def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
@@ -78,30 +83,26 @@ class RunFolder:
         for old in sorted(root.glob("round-*"))[:-2]:
             shutil.rmtree(old)
 
+    def write_partition(self, federation: Federation) -> None:
+        """``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.
+
+        Rows of no samples are left out, and without any row there is no file.
+        """
+        classes = federation.shape.classes
+        rows = [
+            [key.client, stage, classes[label], samples]
+            for key, facts in sorted(federation.roster.facts.items())
+            for stage, counts in enumerate(facts.class_counts, start=1)
+            for label, samples in enumerate(counts)
+            if samples > 0
+        ]
+        if rows:
+            _write_table(self.path / "partition.csv", [PARTITION_COLUMNS, *rows])
+
     def write_clients(self, federation: Federation) -> None:
-        """``clients.csv``: a row per client with every final metric."""
-        beside = self.path / "clients.csv.new"
-        with beside.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(CLIENT_COLUMNS)
-            for key, result in sorted(federation.results.items()):
-                facts, metrics = federation.roster.facts[key], result.metrics
-                writer.writerow(
-                    [
-                        key.client,
-                        key.node,
-                        facts.group,
-                        facts.samples,
-                        f"{facts.missing_share:.6g}",
-                        result.kept_round,
-                        *(metrics[f"kept-{name}"] for name in ("mse", "mae")),
-                        *(metrics[f"kept-{name}"] for name in ("rmse-units", "mae-units")),
-                        metrics["kept-validation-mse"],
-                        metrics["mse"],
-                        metrics["mae"],
-                    ]
-                )
-        os.replace(beside, self.path / "clients.csv")
+        """``clients.csv``, and what else the task has tables of."""
+        for name, rows in self._report.tables(federation).items():
+            _write_table(self.path / name, rows)
 
     def write_summary(
         self,
@@ -110,27 +111,27 @@ class RunFolder:
         costs: Mapping[str, int],
         rounds: int,
         stopped: str,
-        uplink: int,
     ) -> None:
-        """``summary.json``: the run in one object; written last, so it marks a finished run."""
-        results = federation.results
+        """``summary.json``: the run in one object; written last, so it marks a finished run.
+
+        costs: sums over the rounds' lines; "trainings" is that of their "clients".
+        """
+        trainings = costs["trainings"]
         summary = {
             "status": "completed",
+            "task": settings.task,
             "method": settings.method,
             "dataset": settings.data.title,
-            "clients": len(results),
+            "clients": len(federation.results),
             "rounds": rounds,
             "seed": settings.seed,
             "keep": settings.keep,
             "stopped": stopped,
-            "mse": mean_metric(results, "kept-mse"),
-            "mae": mean_metric(results, "kept-mae"),
-            "last_mse": mean_metric(results, "mse"),
-            "last_mae": mean_metric(results, "mae"),
-            "rmse_units": mean_metric(results, "kept-rmse-units"),
-            "mae_units": mean_metric(results, "kept-mae-units"),
-            "parameters_up_per_client_round": uplink,
-            **costs,
+            **self._report.summary_figures(federation, read_rounds(self.path)),
+            "parameters_up_per_client_round": (
+                round(costs["parameters_up"] / trainings) if trainings else 0
+            ),
+            **{cost: value for cost, value in costs.items() if cost != "trainings"},
             "seconds": round(time.monotonic() - self._started, 3),
             "settings_digest": settings_digest(settings),
             "versions": {
@@ -165,17 +166,12 @@ def settings_digest(settings: Settings) -> str:
     return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def mean_metric(results: Mapping[Any, ClientResult], name: str) -> float | None:
-    """The plain mean of a metric over the clients, None without clients."""
-    values = [results[key].metrics[name] for key in sorted(results)]
-    return float(np.mean(values)) if values else None
-
-
 def round_line(
     log: RoundLog,
-    results: Mapping[Any, ClientResult],
+    results: Mapping[ClientKey, ClientResult],
     seconds: Mapping[str, float],
     evaluated: bool,
+    task: str = FIRST_TASK,
 ) -> dict[str, Any]:
     """A round as rounds.jsonl tells it; losses are plain means over the trained clients."""
     terms = sorted({name for losses in log.losses.values() for name in losses})
@@ -183,17 +179,9 @@ def round_line(
         name: float(np.mean([log.losses[key].get(name, 0.0) for key in sorted(log.losses)]))
         for name in terms
     }
-
-    def metric(name: str) -> float | None:
-        return mean_metric(results, name) if evaluated else None
-
     return {
         "loss": losses,
-        "validation_mse": metric("validation-mse"),
-        "test_mse": metric("mse"),
-        "test_mae": metric("mae"),
-        "kept_test_mse": metric("kept-mse"),
-        "kept_test_mae": metric("kept-mae"),
+        **report_for(task).round_figures(log, results, evaluated),
         "clients": len(log.losses),
         "asked": log.asked,
         "answered": log.answered,
@@ -211,6 +199,12 @@ def _write(path: Path, content: bytes) -> None:
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(content)
     os.replace(beside, path)
+
+
+def _write_table(path: Path, rows: Iterable[Row]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    _write(path, text.getvalue().encode())
 
 
 def _save_tensors(path: Path, tensors: Arrays) -> None:

@@ -124,7 +124,7 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
     inputs = torch.from_numpy(windows.inputs[test]).unsqueeze(0)  # (1, n, c + q)
     with torch.no_grad():
-        scaled = task.predict(parameters, task.represent(parameters, inputs))[0].double().numpy()
+        scaled = task.predict(parameters, task.encode(parameters, inputs))[0].double().numpy()
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
     return Forecast(

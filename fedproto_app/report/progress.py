@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,8 @@ from rich.progress import Progress as Bar
 from rich.progress import TimeElapsedColumn as ElapsedColumn
 from rich.table import Column
 from rich.text import Text
+
+from fedproto_app.report.task_report import UNKNOWN, Shown, error_text
 
 _PACE_ROUNDS = 10  # the time left follows the mean of so many last rounds
 
@@ -43,15 +46,16 @@ class GrowingFile:
 class Progress:
     """Shows rounds as they end: one moving bar on a terminal, a line for each elsewhere.
 
-    rounds: how many the run will have at most.
+    rounds: how many the run will have at most. figures: what to show of each besides the loss.
     """
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    def __init__(self, console: Console, rounds: int, figures: Sequence[Shown]) -> None:
         self._console = console
         self._rounds = rounds
+        self._shown = figures
         self._started = time.monotonic()
         self._seconds: list[float] = []  # of each round so far
-        self._figures = {"loss": "", "val MSE": "", "test MSE": ""}  # last known
+        self._figures: dict[str, str] = {}  # last known
         self._bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -79,13 +83,10 @@ class Progress:
         """Show one round, a record of ``rounds.jsonl``."""
         number = record["round"]
         self._seconds.append(record["seconds"]["total"])
-        for name, value in (
-            ("loss", record["loss"].get("total")),
-            ("val MSE", record["validation_mse"]),
-            ("test MSE", record["test_mse"]),
-        ):
-            if value is not None:  # not every round trains or evaluates a client
-                self._figures[name] = f"{value:.4f}"
+        known = {"loss": error_text(record["loss"].get("total"))}
+        known |= {shown.title: shown.text(record[shown.figure]) for shown in self._shown}
+        # Not every round trains or evaluates a client.
+        self._figures |= {name: text for name, text in known.items() if text != UNKNOWN}
         self._complain(record)
         if self._bar is not None:
             self._bar.update(self._task, completed=number, description=self._line(number))
@@ -100,7 +101,8 @@ class Progress:
 
     def _line(self, number: int) -> str:
         """The last known figures and the time that the rounds after this one will take."""
-        figures = [f"{name} {value}" for name, value in self._figures.items() if value]
+        titles = ["loss", *(shown.title for shown in self._shown)]
+        figures = [f"{title} {self._figures[title]}" for title in titles if title in self._figures]
         last = self._seconds[-_PACE_ROUNDS:]
         left = _clock(sum(last) / len(last) * (self._rounds - number))
         return "  ".join([*figures, f"{left} left"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.report.reports import FIRST_TASK, REPORTS, report_for
 
 Parsed = TypeVar("Parsed")
 
@@ -27,6 +27,10 @@ class Run:
     summary: Mapping[str, Any]
     settings: Mapping[str, Any]
 
+    @property
+    def task(self) -> str:
+        return str(self.summary.get("task", FIRST_TASK))
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -38,9 +42,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one dataset, method and settings, one for each seed."""
+    """Runs of one task, dataset, method and settings, one for each seed."""
 
     runs: tuple[Run, ...]
+
+    @property
+    def task(self) -> str:
+        return self.runs[0].task
 
     @property
     def dataset(self) -> str:
@@ -63,6 +71,13 @@ def read_run(folder: Path) -> Run:
         _read(folder / "summary.json", json.loads),
         flat(_read(folder / "settings.toml", tomllib.loads)),
     )
+
+
+def read_task(folder: Path) -> str:
+    """The task of a run, finished or not, by its ``settings.toml``."""
+    if not (folder / "settings.toml").exists():
+        return FIRST_TASK
+    return str(_read(folder / "settings.toml", tomllib.loads).get("task", FIRST_TASK))
 
 
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
@@ -102,7 +117,7 @@ def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
-    """Groups by dataset, then mean MSE; and the runs that another one repeats.
+    """Groups by task, dataset, then what the task ranks by; and the runs that another one repeats.
 
     Two runs with the same settings and seed are one experiment: of these the last by folder name
     counts, since counting both would make the spread over seeds look smaller than it is.
@@ -152,11 +167,10 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return joined
 
 
-def _place(group: Group) -> tuple[str, float, str]:
-    mse = group.spread("mse").mean
-    if mse is None or math.isnan(mse):  # not evaluated, or diverged
-        mse = math.inf
-    return group.dataset, mse, group.method
+def _place(group: Group) -> tuple[int, str, float, str]:
+    measure = report_for(group.task).measure
+    badness = measure.badness(group.spread(measure.summary).mean)
+    return list(REPORTS).index(group.task), group.dataset, badness, group.method
 
 
 def _matters(key: str) -> bool:

@@ -11,24 +11,20 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedproto_app.report.runs import Group, Run, Spread, labels
+from fedproto_app.report.reports import report_for
+from fedproto_app.report.runs import Group, Run, labels
+from fedproto_app.report.task_report import UNKNOWN, Shown
 
 _FEW = 3  # clients named as best and as worst
-_COLUMNS = (
-    "dataset",
-    "method",
-    "seeds",
-    "MSE",
-    "MAE",
-    "last MSE",
-    "parameters up",
-    "bytes up",
-    "seconds",
-)
+_COSTS = {
+    "parameters_up_per_client_round": "parameters up",
+    "bytes_up": "bytes up",
+    "seconds": "seconds",
+}
 
 
 def run_table(run: Run) -> Table:
-    """The figures of one run; errors on the standardised scale unless a row says otherwise."""
+    """The figures of one run."""
     summary = run.summary
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}: {summary['clients']} clients, "
@@ -38,15 +34,9 @@ def run_table(run: Run) -> Table:
     )
     table.add_column(style="cyan")
     table.add_column(justify="right")
-    kept = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
     ended = "patience ran out" if summary["stopped"] == "patience" else "all rounds done"
     for name, value in (
-        (f"test MSE ({kept})", _error(summary["mse"])),
-        (f"test MAE ({kept})", _error(summary["mae"])),
-        ("test MSE (last model)", _error(summary["last_mse"])),
-        ("test MAE (last model)", _error(summary["last_mae"])),
-        ("RMSE in the data's units", _short(summary["rmse_units"])),
-        ("MAE in the data's units", _short(summary["mae_units"])),
+        *report_for(run.task).run_rows(summary),
         ("parameters up per client and round", _count(summary["parameters_up_per_client_round"])),
         ("bytes up / down", f"{_bytes(summary['bytes_up'])} / {_bytes(summary['bytes_down'])}"),
         ("seconds", f"{summary['seconds']:.1f} ({ended})"),
@@ -55,40 +45,45 @@ def run_table(run: Run) -> Table:
     return table
 
 
-def clients_table(clients: Sequence[Mapping[str, str]]) -> Table:
-    """The clients with the smallest and the largest test MSE; all of them where they are few."""
-    known = sorted(
-        (row for row in clients if math.isfinite(float(row["mse"] or "nan"))),
-        key=lambda row: float(row["mse"]),
-    )
-    table = Table(title="best and worst clients by test MSE", title_justify="left")
+def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> Table:
+    """The best and the worst clients by what the task ranks by; all of them where they are few."""
+    report = report_for(task)
+    measure, first = report.measure, report.clients[0]
+    known = [row for row in clients if math.isfinite(measure.badness(_number(row[measure.client])))]
+    known.sort(key=lambda row: measure.badness(_number(row[measure.client])))
+    title = f"best and worst clients by test {first.title}"
+    table = Table(title=title, title_justify="left")
     for name in ("client", "group", "samples"):
         table.add_column(name)
-    for name in ("MSE", "MAE", "RMSE (units)"):
-        table.add_column(name, justify="right")
+    for shown in report.clients:
+        table.add_column(shown.title, justify="right")
     for place, row in enumerate(known):
         if _FEW <= place < len(known) - _FEW:
             continue
-        errors = [_error(float(row["mse"])), _error(float(row["mae"]))]
         table.add_row(
             *(row[name] for name in ("client", "group", "samples")),
-            *errors,
-            _short(float(row["rmse_units"])),
+            *(shown.text(_number(row[shown.figure])) for shown in report.clients),
             end_section=place == _FEW - 1 and len(known) > 2 * _FEW,
         )
     return table
 
 
+def by_task(groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups of each task, in the order of the groups: each task has a table of its own."""
+    tasks = dict.fromkeys(group.task for group in groups)
+    return [[group for group in groups if group.task == task] for task in tasks]
+
+
 def comparison_table(groups: Sequence[Group]) -> Table:
-    """One row a group, for a terminal."""
+    """One row a group, for a terminal; all groups are of one task."""
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
-        caption="mean ± standard deviation over seeds; last: the models of the last round; "
+        caption=f"mean ± standard deviation over seeds; {report_for(groups[0].task).caption}; "
         "parameters up: per client and round",
         caption_justify="left",
     )
-    for number, column in enumerate(_COLUMNS):
+    for number, column in enumerate(_columns(groups)):
         # On a narrow terminal a name is broken, but no figure is cut.
         table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
     for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
@@ -98,39 +93,40 @@ def comparison_table(groups: Sequence[Group]) -> Table:
 
 
 def comparison_markdown(groups: Sequence[Group]) -> str:
-    """One row a group, as a Markdown table."""
-    rule = ["---", "---", *["---:"] * (len(_COLUMNS) - 2)]
-    lines = [_COLUMNS, rule, *comparison_rows(groups)]
+    """One row a group, as a Markdown table; all groups are of one task."""
+    columns = _columns(groups)
+    rule = ["---", "---", *["---:"] * (len(columns) - 2)]
+    lines = [columns, rule, *comparison_rows(groups)]
     cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def comparison_csv(groups: Sequence[Group]) -> str:
-    """One row a group, as CSV with unrounded numbers; mean and std have a column each."""
-    figures = ("mse", "mae", "last_mse")
-    plain = ("parameters_up_per_client_round", "bytes_up", "seconds")
+    """One row a group of one task, as CSV.
+
+    Numbers are not rounded, accuracies are fractions; mean and std have a column each.
+    """
+    figures = [shown.figure for shown in report_for(groups[0].task).comparison]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std")]
-    writer.writerow(["dataset", "method", "seeds", *heads, *plain])
+    writer.writerow(["dataset", "method", "seeds", *heads, *_COSTS])
     for group, label in zip(groups, labels(groups), strict=True):
         spreads = [group.spread(figure) for figure in figures]
         numbers = [part for spread in spreads for part in (spread.mean, spread.std)]
-        means = [group.spread(figure).mean for figure in plain]
+        means = [group.spread(figure).mean for figure in _COSTS]
         writer.writerow([group.dataset, label, len(group.runs), *numbers, *means])
     return text.getvalue().rstrip("\n")
 
 
 def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
-    """The cells of the columns dataset … seconds, one list a group."""
+    """The cells of the columns dataset … seconds, one list a group of one task."""
     return [
         [
             group.dataset,
             label,
             str(len(group.runs)),
-            _spread(group.spread("mse")),
-            _spread(group.spread("mae")),
-            _error(group.spread("last_mse").mean),
+            *(_cell(group, shown) for shown in report_for(group.task).comparison),
             _count(group.spread("parameters_up_per_client_round").mean),
             _bytes(group.spread("bytes_up").mean),
             _count(group.spread("seconds").mean),
@@ -139,25 +135,29 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
     ]
 
 
-def _spread(spread: Spread) -> str:
-    return f"{_error(spread.mean)} ± {_error(spread.std)}"
+def _columns(groups: Sequence[Group]) -> list[str]:
+    titles = [shown.title for shown in report_for(groups[0].task).comparison]
+    return ["dataset", "method", "seeds", *titles, *_COSTS.values()]
 
 
-def _error(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _cell(group: Group, shown: Shown) -> str:
+    spread = group.spread(shown.figure)
+    if spread.mean is None or not shown.spread:
+        return shown.text(spread.mean)
+    return f"{shown.text(spread.mean)} ± {shown.text(spread.std)}"
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _number(cell: str) -> float | None:
+    return float(cell) if cell else None
 
 
 def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+    return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def _bytes(value: Any) -> str:
     if value is None:
-        return "-"
+        return UNKNOWN
     size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size /= 1000

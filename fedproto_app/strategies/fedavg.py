@@ -2,7 +2,8 @@
 
 A node answers with the sample-weighted mean of its clients' models and their samples' sum, so
 Flower's weighted mean over nodes is FedAvg over clients exactly. FedRep (Collins et al., ICML
-2021) is the same with the encoder alone: its learner decides what is shared.
+2021) is the same with the encoder alone, APFL (Deng et al., 2020) with the global half of its
+model: their learners decide what is shared.
 """
 
 from __future__ import annotations
@@ -14,28 +15,40 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedproto_app.federation import Federation
+from fedproto_app.federation import Federation, NodeReply
 from fedproto_app.methods import make_learner
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import MethodDefaults
-from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.tasks.registry import make_task
 from fedproto_app.wire import Arrays, ArraySpec, Order, flower_average_input, numpy_arrays
 
 
 class FedAvgStrategy(MethodDefaults, FedAvg):
-    """Flower's FedAvg over clients instead of nodes, with every reply checked first."""
+    """Flower's FedAvg over clients instead of nodes, with every reply checked first.
+
+    Methods that exchange more than the averaged model override `guide` (what a node gets
+    besides) and `absorb` (what becomes of the rest of the replies).
+    """
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.settings, self.federation = settings, federation
-        learner = make_learner(settings, ForecastingTask(settings))
-        parameters = learner.initial_parameters()
+        self._learner = make_learner(settings, make_task(settings, federation.shape))
+        parameters = self._learner.initial_parameters()
         self._initial: Arrays = {
-            name: value.numpy() for name, value in parameters.items() if learner.is_shared(name)
+            name: value.numpy()
+            for name, value in parameters.items()
+            if self._learner.is_shared(name)
         }
-        shapes = {name: value.shape for name, value in self._initial.items()}
-        self.spec = ArraySpec(shapes, per_client=False)
+        self.spec = ArraySpec(mean={name: value.shape for name, value in self._initial.items()})
+
+    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+        """The order with what the method sends to these clients besides the model."""
+        return order
+
+    def absorb(self, answers: list[NodeReply]) -> None:
+        """Take in what the usable replies of a round hold besides the model."""
 
     def initial_arrays(self) -> Arrays:
         return self._initial
@@ -45,16 +58,27 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     ) -> Iterable[Message]:
         # FedProx adds its µ to the config on the way here.
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
+        model = numpy_arrays(arrays)
         everyone = self.federation.roster.clients()
         chosen = self.federation.choose(everyone, server_round, newcomers=False)
-        return self._send(chosen, server_round, arrays, options, MessageType.TRAIN)
+        local = self._learner.task.evaluates_local and self.federation.evaluates(server_round)
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.order(keys, server_round, evaluate=local)
+            return self.guide(replace(plain, arrays=model, options=options), keys)
+
+        return self.federation.orders(chosen, order)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.spec)
-        clean = [flower_average_input(answer.reply, answer.message) for answer in answers]
+        clean = [
+            flower_average_input(answer.reply, answer.message, self.spec.mean, self._weight(answer))
+            for answer in answers
+        ]
         arrays, _ = super().aggregate_train(server_round, clean)
+        self.absorb(answers)
         return arrays and _float32(arrays), None
 
     def configure_evaluate(
@@ -62,24 +86,19 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     ) -> list[Message]:
         if not self.federation.evaluates(server_round):
             return []
-        everyone = self.federation.roster.clients()
-        return self._send(everyone, server_round, arrays, {}, MessageType.EVALUATE)
-
-    def _send(
-        self,
-        keys: list[ClientKey],
-        server_round: int,
-        arrays: ArrayRecord,
-        options: dict[str, float],
-        message_type: str,
-    ) -> list[Message]:
         model = numpy_arrays(arrays)
 
-        def order(its_keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(its_keys, server_round)
-            return replace(plain, arrays=model, options=options)
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.order(keys, server_round)
+            return self.guide(replace(plain, arrays=model), keys)
 
-        return self.federation.orders(keys, order, message_type)
+        everyone = self.federation.roster.clients()
+        return self.federation.orders(everyone, order, MessageType.EVALUATE)
+
+    def _weight(self, answer: NodeReply) -> int:
+        """The node's weight in the mean over all clients."""
+        reply = answer.reply
+        return sum(reply.samples) if self._learner.weighs_samples else len(reply.names)
 
 
 def _float32(arrays: ArrayRecord) -> ArrayRecord:

@@ -21,7 +21,7 @@ class FedProtoStrategy(PersonalStrategy):
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
         shape = (settings.data.period, settings.model.representation_dim)
-        self.spec = ArraySpec({"prototypes": shape}, per_client=True)
+        self.spec = ArraySpec(per_client={"prototypes": shape})
         self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}
         self._mean: NDArray[np.float32] | None = None
 

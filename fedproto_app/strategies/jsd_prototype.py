@@ -81,8 +81,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
                 fresh.append(prototype)
         if not changed:
             return
-        assert self.spec is not None
-        prototypes = torch.zeros(len(self._rows_of), *self.spec.shapes["prototypes"])
+        prototypes = torch.zeros(len(self._rows_of), *self.spec.per_client["prototypes"])
         if self._prototypes is not None:
             prototypes[: len(self._prototypes)] = self._prototypes
         rows = torch.tensor(changed)
@@ -113,7 +112,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def _fix_common_length(self) -> None:
         """Concatenated prototypes need equally many rows: those of the shortest client."""
-        if self.spec is None:
+        if not self.spec.per_client:
             roster = self.federation.roster
             shortest = min(roster.facts[key].samples for key in roster.clients())
             self._batches = shortest // self.settings.data.period
@@ -121,4 +120,4 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def _spec_for(self, batches: int) -> ArraySpec:
         shape = (batches * self.settings.data.period, self._width)
-        return ArraySpec({"prototypes": shape}, per_client=True)
+        return ArraySpec(per_client={"prototypes": shape})

@@ -21,10 +21,10 @@ from fedproto_app.wire import Arrays, ArraySpec, Order
 class MethodStrategy(Protocol):
     """A Flower strategy that also tells what it exchanges and what it must remember.
 
-    spec: the arrays expected in a train reply, None if there are none.
+    spec: the arrays expected in a train reply.
     """
 
-    spec: ArraySpec | None
+    spec: ArraySpec
 
     def initial_arrays(self) -> Arrays:
         """The global model before round 1, empty if the method has none."""
@@ -56,7 +56,7 @@ class MethodDefaults:
     """What most methods answer: nothing to exchange, to remember or to find."""
 
     federation: Federation
-    spec: ArraySpec | None = None
+    spec: ArraySpec = ArraySpec()
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
@@ -67,7 +67,7 @@ class MethodDefaults:
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        self.federation.read(replies, None)
+        self.federation.read(replies, ArraySpec())
         return None
 
 

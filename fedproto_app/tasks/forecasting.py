@@ -1,8 +1,4 @@
-"""The forecasting task: what a method needs to know of windows, model and metrics.
-
-A method (a learner) asks its task for initial parameters, batches, representations, predictions
-and the supervised loss; it never sees what kind of data it trains on.
-"""
+"""The forecasting task: one value ahead, from windows of a client's own series."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from fedproto_app.losses import prediction_loss
 from fedproto_app.models.forecaster import DECODER, ENCODER, decode, encode, forecaster_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.task import Task
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
 
@@ -56,33 +53,36 @@ class CohortSamples:
     is_test: Tensor  # [K, n] float
     std: Tensor  # [K] float64, the data's units per unit of the standardised scale
 
+    @property
+    def train_samples(self) -> list[int]:
+        """Each client's samples in its batches, its weight in sample-weighted means."""
+        return [count * self.batches.shape[2] for count in self.batch_counts]
+
     def active(self, step: int) -> int:
         """How many clients have more than `step` batches."""
         return sum(count > step for count in self.batch_counts)
 
 
-class ForecastingTask:
+class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     """One-step-ahead forecasting with FUELS's encoder and decoder."""
 
-    metrics = METRICS
     encoder, head = ENCODER, DECODER
+    criterion = "validation-mse"
+    evaluates_local = False
 
-    def __init__(self, settings: Settings, device: torch.device | None = None) -> None:
-        self._settings = settings
-        self._device = device or torch.device("cpu")
+    @staticmethod
+    def required_metrics(settings: Settings) -> tuple[str, ...]:
+        return METRICS
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
-        """One client's parameters at round 0, equal for all clients of a run.
-
-        A common start keeps the clients' representation spaces comparable, which prototypes need
-        as much as averaged weights do.
-        """
-        generator = torch_stream(self._settings.seed, "initial parameters")
-        dim = self._settings.model.representation_dim
+        generator = torch_stream(self.settings.seed, "initial parameters")
+        dim = self.settings.model.representation_dim
         return forecaster_parameters(dim, generator, prototype_dim=prototype_dim)
 
-    def gather(self, clients: Sequence[ClientWindows]) -> CohortSamples:
-        """Stack the clients' samples on the device; they must come in falling batch count."""
+    def steps(self, client: ClientWindows, server_round: int) -> int:
+        return len(client.batches)
+
+    def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
         counts = [len(client.batches) for client in clients]
         assert counts == sorted(counts, reverse=True), "cohort out of order"
         length = max(len(client.targets) for client in clients)
@@ -100,7 +100,7 @@ class ForecastingTask:
             validation[row, client.train_end : client.validation_end] = 1
             test[row, client.validation_end : n] = 1
             batches[row, : counts[row]] = torch.from_numpy(client.batches)
-        to = self._device
+        to = self.device
         return CohortSamples(
             names=[client.name for client in clients],
             inputs=inputs.to(to),
@@ -133,10 +133,10 @@ class ForecastingTask:
             keep = torch.ones(samples.batches.shape)
             for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):
                 keep[row, :count].uniform_(augmentation_low, 1.0, generator=generator)
-            keep = keep.to(self._device)
+            keep = keep.to(self.device)
         age = torch.tensor(counts).unsqueeze(1) - 1 - order
-        order, age = order.to(self._device), age.to(self._device)
-        clients = torch.arange(len(counts), device=self._device).unsqueeze(1)
+        order, age = order.to(self.device), age.to(self.device)
+        clients = torch.arange(len(counts), device=self.device).unsqueeze(1)
         for step in range(counts[0]):
             k = samples.active(step)
             who = clients[:k]
@@ -154,16 +154,19 @@ class ForecastingTask:
                 age[:k, step],
             )
 
-    def represent(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """r: [K, B, c + q] → [K, B, d_r]."""
-        return encode(parameters, inputs, self._settings.data.close_window)
+    def represent(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        return self.encode(parameters, batch.inputs)
+
+    def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """r: [k, B, c + q] → [k, B, d_r]."""
+        return encode(parameters, inputs, self.settings.data.close_window)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-        """ŷ: [K, B, d_r] → [K, B]."""
+        """ŷ: [k, B, d_r] → [k, B]."""
         return decode(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """The supervised loss (A, eq. 4), [k]."""
+        """A, eq. 4."""
         return prediction_loss(prediction, batch.targets, batch.present)
 
     @torch.no_grad()
@@ -176,7 +179,7 @@ class ForecastingTask:
         """
         first = int(samples.is_validation.argmax(dim=1).min())  # no train sample is needed here
         chunks = torch.split(samples.inputs[:, first:], EVALUATED_AT_ONCE, dim=1)
-        forecasts = [self.predict(parameters, self.represent(parameters, x)) for x in chunks]
+        forecasts = [self.predict(parameters, self.encode(parameters, x)) for x in chunks]
         error = (torch.cat(forecasts, dim=1) - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Fedproto
-from tests.report.made_runs import make_run
+from tests.report.made_runs import make_classification_run, make_run
 
 
 def test_runs_are_compared_and_unfinished_ones_named(fedproto: Fedproto, tmp_path: Path) -> None:
@@ -43,3 +45,17 @@ def test_pictures_prints_what_it_drew(fedproto: Fedproto, tmp_path: Path) -> Non
     assert outcome.out.splitlines() == [
         str(run / "pictures" / name) for name in ("clients-mse.png", "rounds.png")
     ]
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "csv"])
+def test_runs_of_both_tasks_have_a_table_each(
+    fedproto: Fedproto, tmp_path: Path, form: str
+) -> None:
+    make_classification_run(tmp_path / "a")
+    make_run(tmp_path / "b")
+    outcome = fedproto("compare", tmp_path, "--format", form)
+    assert outcome.code == 0
+    assert outcome.out.count("dataset") == 2  # a head each
+    head = "accuracy_local_mean" if form == "csv" else "A_loc %"
+    places = [outcome.out.index(text) for text in ("toy", head, "shapes")]
+    assert places == sorted(places)

@@ -73,6 +73,9 @@ class FakeSuperLink:
 
 Fake = Callable[[str], FakeSuperLink]
 
+IMAGES = [f"--set={change}" for change in ("task=classification", "method=gldp", "keep=last")]
+DIGITS = [*IMAGES, "--set=data.source=digits"]
+
 
 @pytest.fixture
 def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
@@ -198,6 +201,14 @@ def test_paths_become_absolute_and_the_run_gets_a_name(
     assert len(name) == len("fuels-my-data-s4-20260101-000000")
 
 
+def test_images_that_can_be_dealt_are_submitted(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("failed")  # the artefacts that it leaves else are a forecasting run's
+    assert fedproto("run", *DIGITS, "--set", "data.partition.clients=4").code == 1
+    assert fake.submitted[0][1]["data"]["partition"]["clients"] == 4
+
+
 def test_two_runs_in_one_second_get_two_folders(
     fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +248,15 @@ def test_a_folder_that_exists_is_never_written_over(
             "missing.csv: no such file",
         ),
         (["--set", "data.max-steps=50"], "none of 24 clients can take part; "),
+        (["--set", "data.source=digits"], "'digits' holds images; set task = 'classification'"),
+        (IMAGES, "'synthetic-traffic' holds series; set task = 'forecasting', or data.source to "),
+        (
+            [*IMAGES, "--set", "data.source=class-folders", "--set", "data.path=missing.zip"],
+            "missing.zip: no such file or folder",
+        ),
+        ([*DIGITS, "--set", "data.classes=0,1,2"], "class '3' is not in data.classes = 0,1,2"),
+        ([*DIGITS, "--set", "data.partition.classes=11"], "the images have only 10 classes"),
+        (DIGITS, "data.partition: too few images: 412 "),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(

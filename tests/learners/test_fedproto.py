@@ -10,7 +10,6 @@ import torch
 from fedproto_app.learners.learner import Learner
 from fedproto_app.wire import Order
 from tests.learners.tiny_cohort import (
-    CPU,
     NAMES,
     PERIOD,
     WIDTH,
@@ -32,7 +31,7 @@ def representations(fedproto: Learner[Any]) -> list[torch.Tensor]:
     """[K, B, d_r] of each batch at the initial parameters."""
     clients = tiny_cohort(fedproto)
     return [
-        fedproto.task.represent(clients.parameters, batch.inputs)
+        fedproto.task.represent(clients.parameters, batch)
         for batch in tiny_batches(fedproto, clients)
     ]
 
@@ -50,7 +49,7 @@ def test_the_distance_to_the_global_prototype_by_hand() -> None:
         if name.startswith(fedproto.task.encoder):
             value.zero_()
     batch = tiny_batches(fedproto, clients)[0]
-    context = fedproto.context(order(), NAMES, CPU)
+    context = fedproto.context(order(), clients)
     terms = fedproto.loss(clients.parameters, batch, context)
     mean_square = sum(i**2 for i in range(16)) / 16  # = 77.5
     torch.testing.assert_close(terms["prototype"], torch.full((2,), 3 * mean_square))
@@ -83,7 +82,7 @@ def test_what_is_sent_is_the_mean_representation_over_the_batches() -> None:
 def test_only_the_last_epoch_is_sent() -> None:
     fedproto = tiny_learner("fedproto")
     clients = tiny_cohort(fedproto)
-    context = fedproto.context(order(), NAMES, CPU)
+    context = fedproto.context(order(), clients)
     for batch in tiny_batches(fedproto, clients)[:2]:  # as if each were an epoch of its own
         context.start_epoch()
         fedproto.loss(clients.parameters, batch, context)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import Learner
+from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.wire import Order
 from tests.learners.tiny_cohort import (
-    CPU,
     NAMES,
     global_model,
     tiny_batches,
@@ -22,14 +19,14 @@ from tests.learners.tiny_cohort import (
 )
 
 
-def order(fedprox: Learner[Any], proximal_mu: float) -> Order:
+def order(fedprox: AnyLearner, proximal_mu: float) -> Order:
     options = {"proximal-mu": proximal_mu}
     return Order("run", "t", 1, NAMES, arrays=global_model(fedprox), options=options)
 
 
-def terms_at(fedprox: Learner[Any], parameters: dict[str, Tensor], mu: float) -> dict[str, Tensor]:
+def terms_at(fedprox: AnyLearner, parameters: dict[str, Tensor], mu: float) -> dict[str, Tensor]:
     """The loss of one batch with these parameters, [K] each."""
-    context = fedprox.context(order(fedprox, mu), NAMES, CPU)
+    context = fedprox.context(order(fedprox, mu), tiny_cohort(fedprox))
     return fedprox.loss(parameters, tiny_batches(fedprox, tiny_cohort(fedprox))[0], context)
 
 

@@ -17,7 +17,7 @@ from fedproto_app.models.forecaster import DECODER, ENCODER
 from fedproto_app.node import Node
 from fedproto_app.settings import settings_from
 from fedproto_app.store import ClientStore, unflatten
-from fedproto_app.wire import Arrays, Order
+from fedproto_app.wire import Arrays, Order, Reply
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,
@@ -71,9 +71,9 @@ def test_each_phase_leaves_the_other_part_untouched(
     _, _, after = train(fedrep, order(global_model(fedrep)))
     assert_equal(part(after.parameters, rests), part(before.parameters, rests))
     assert_all_moved(part(after.parameters, learns), part(before.parameters, learns))
-    for moment in (after.adam.first, after.adam.second):
+    for moment in (after.optimizer.first, after.optimizer.second):
         assert all((value == 0).all() for value in part(moment, rests).values())
-    steps = {name: value.tolist() for name, value in after.adam.steps.items()}
+    steps = {name: value.tolist() for name, value in after.optimizer.steps.items()}
     assert steps == {name: [BATCHES if name.startswith(learns) else 0] * 2 for name in steps}
 
 
@@ -88,8 +88,7 @@ def test_only_the_encoder_crosses_the_wire(tmp_path: Path) -> None:
 def test_the_uplink_is_the_papers() -> None:
     settings = settings_from({"method": "fedrep"})
     strategy = make_strategy(settings, Federation(settings, "run", "t"))
-    assert strategy.spec is not None
-    assert strategy.spec.values_per_client == 100_608
+    assert strategy.spec.values(Reply(["a"], [1])) == 100_608
 
 
 def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) -> None:
@@ -102,15 +101,15 @@ def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) ->
     train(fedrep, order(global_model(fedrep), 1), clients)
     for name, received in first.arrays.items():  # a new encoder, and Adam afresh for it
         clients.parameters[name].copy_(torch.from_numpy(received))
-        for moment in (clients.adam.first, clients.adam.second, clients.adam.steps):
+        for moment in (clients.optimizer.first, clients.optimizer.second, clients.optimizer.steps):
             moment[name].zero_()
     train(fedrep, order(first.arrays, 2), clients)
 
     expected = {
         "parameters": clients.parameters,
-        "first": clients.adam.first,
-        "second": clients.adam.second,
-        "steps": clients.adam.steps,
+        "first": clients.optimizer.first,
+        "second": clients.optimizer.second,
+        "steps": clients.optimizer.steps,
     }
     for row, client in enumerate(NAMES):
         state = ClientStore(tmp_path).read_state(client, upto=2)
@@ -119,4 +118,4 @@ def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) ->
         for group, named in expected.items():
             own = {name: value[row] for name, value in part(named, DECODER).items()}
             assert_equal(unflatten(state, group), own)
-    assert set(clients.adam.steps[DECODER + "weight"].tolist()) == {2 * BATCHES}
+    assert set(clients.optimizer.steps[DECODER + "weight"].tolist()) == {2 * BATCHES}

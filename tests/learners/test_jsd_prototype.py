@@ -13,7 +13,6 @@ from fedproto_app.learners.learner import Learner
 from fedproto_app.losses import inter_client_loss
 from fedproto_app.wire import Arrays, Order
 from tests.learners.tiny_cohort import (
-    CPU,
     NAMES,
     PERIOD,
     WIDTH,
@@ -61,8 +60,8 @@ def test_only_guided_clients_have_an_inter_loss() -> None:
 def test_rho_multiplies_the_inter_loss() -> None:
     fuels = learner(**{"fuels.inter-weight": 3.0})
     what = order(["b", "a"])  # the order's rows need not be the cohort's
-    context = fuels.context(what, NAMES, CPU)
     clients = tiny_cohort(fuels)
+    context = fuels.context(what, clients)
     batch = tiny_batches(fuels, clients)[0]
     terms = fuels.loss(clients.parameters, batch, context)
     own = context.own.value()  # one batch so far: its projected representations
@@ -106,7 +105,7 @@ def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
     losses, sent, clients = train(fuels, what)
     assert sent["prototypes"].shape == (2, 3 * PERIOD, PROTOTYPE)
     assert (losses["inter"] > 0).all()
-    context = fuels.context(what, NAMES, CPU)
+    context = fuels.context(what, clients)
     for batch in tiny_batches(fuels, clients):
         inter = fuels.loss(clients.parameters, batch, context)["inter"]
         assert ((inter > 0) == (batch.age < 3)).all()  # batches older than 3 have no rows

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import Learner
+from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import make_learner
-from fedproto_app.optim import CohortAdam
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting import Batch, ForecastingTask
 from fedproto_app.wire import Arrays, Order
@@ -22,10 +21,8 @@ NAMES = ["a", "b"]
 PERIOD = 4  # rows of a batch
 WIDTH = 4  # d_r
 
-CPU = torch.device("cpu")
 
-
-def tiny_learner(method: str, **changes: Any) -> Learner[Any]:
+def tiny_learner(method: str, **changes: Any) -> AnyLearner:
     """The method's client half on the smallest model, with these settings changed."""
     settings = settings_from(
         {
@@ -45,32 +42,33 @@ def tiny_windows(settings: Settings) -> list[ClientWindows]:
     return [make_windows(ClientSeries(n, rng.normal(size=40)), settings.data) for n in NAMES]
 
 
-def tiny_cohort(learner: Learner[Any]) -> Cohort:
+def tiny_cohort(learner: AnyLearner) -> Cohort:
     """Both clients at the initial parameters, which a test may change."""
     initial = learner.initial_parameters()
     parameters = {n: v.expand(len(NAMES), *v.shape).clone() for n, v in initial.items()}
-    samples = learner.task.gather(tiny_windows(learner.settings))
-    return Cohort(parameters, CohortAdam.fresh(parameters), samples)
+    samples = learner.task.gather(tiny_windows(learner.settings), 1)
+    return new_cohort(learner, parameters, samples, server_round=1)
 
 
-def tiny_batches(learner: Learner[Any], cohort: Cohort) -> list[Batch]:
+def tiny_batches(learner: AnyLearner, cohort: Cohort) -> list[Batch]:
     """One epoch's batches in some order."""
     generators = [torch.Generator().manual_seed(0) for _ in NAMES]
-    low = learner.augmentation_low
-    return list(learner.task.batches(cohort.samples, generators, low))
+    return list(learner.batches(cohort.samples, generators))
 
 
 def train(
-    learner: Learner[Any], order: Order, cohort: Cohort | None = None
+    learner: AnyLearner, order: Order, cohort: Cohort | None = None
 ) -> tuple[dict[str, Tensor], Arrays, Cohort]:
     """One round of the clients. Returns the losses, what they send, and what they became."""
     clients = cohort or tiny_cohort(learner)
-    context = learner.context(order, NAMES, CPU)
-    losses = train_cohort(learner, clients, context, learner.settings, order.server_round)
-    return losses, learner.contribution(context, NAMES, order.server_round), clients
+    clients.server_round = order.server_round
+    context = learner.context(order, clients)
+    losses = train_cohort(learner, clients, context)
+    sent = learner.contribution(clients, context, order.server_round)
+    return losses, sent.arrays, clients
 
 
-def global_model(learner: Learner[Any]) -> Arrays:
+def global_model(learner: AnyLearner) -> Arrays:
     """What the server sends in the first round: the shared ones of the initial parameters."""
     initial = learner.initial_parameters()
     return {name: value.numpy() for name, value in initial.items() if learner.is_shared(name)}

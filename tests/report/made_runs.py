@@ -94,3 +94,112 @@ def add_divergence(folder: Path, groups: Sequence[str], divergence: np.ndarray) 
         divergence=divergence,
         prototypes=prototypes,
     )
+
+
+CLASSIFICATION_COLUMNS = (
+    "client,node,group,samples,kept_round,accuracy_global,accuracy_local,accuracy_kept,"
+    "validation_error,kept_validation_error,accuracy_by_local_prototypes,"
+    "accuracy_by_global_prototypes,accuracy_by_head"
+)
+CLASS_ROWS = (
+    "class,train_samples,third,test_samples,accuracy_global,accuracy_local",
+    "bee,9,medium,6,0.5,0.25",
+    "ant,90,many,12,0.75,1.0",
+    "cat,3,few,0,,",
+)
+PARTITION_ROWS = (
+    "client,stage,class,train_samples",
+    "c0,1,ant,60",
+    "c0,2,cat,3",
+    "c1,1,ant,30",
+    "c1,1,bee,9",
+)
+
+
+def classification_record(number: int, **changes: Any) -> dict[str, Any]:
+    """One line of rounds.jsonl of a run with two stages, the second from round 2 on."""
+    second = None if number == 1 else 0.1 * number
+    figures = {
+        "validation_error": 0.5 / number,
+        "validation_error_local": 0.5 / number,
+        "accuracy_global": 0.2 * number,
+        "accuracy_local": 0.25 * number,
+        "accuracy_kept": 0.2 * number,
+        "accuracy_selected": 0.3 * number,
+        "by_inference": {},
+        "stages_global": [0.8 / number, second],
+        "stages_local": [0.9 / number, second],
+    }
+    line = round_record(number, loss={"total": 4 / number, "prediction": 2 / number})
+    known = {
+        name: value
+        for name, value in line.items()
+        if name not in ("validation_mse", "test_mse", "test_mae", "kept_test_mse", "kept_test_mae")
+    }
+    return known | figures | changes
+
+
+def make_classification_run(
+    folder: Path,
+    accuracies: Sequence[float | None] = (0.25, 0.5),
+    averages: bool = True,
+    **summary: Any,
+) -> Path:
+    """Write a finished run of a classifier; ``accuracies`` are the clients' A_loc.
+
+    averages: whether there is a model after averaging, a tenth worse than the clients' own.
+    """
+    folder.mkdir(parents=True)
+    rows = []
+    for i, local in enumerate(accuracies):
+        shared = local - 0.1 if averages and local is not None else ""
+        own = "" if local is None else local
+        rows.append(f"c{i},n0,,100,3,{shared},{own},{own},0.5,0.4,,,")
+    (folder / "clients.csv").write_text("\n".join([CLASSIFICATION_COLUMNS, *rows]) + "\n")
+    changes = {} if averages else {"accuracy_global": None, "stages_global": None}
+    records = [json.dumps(classification_record(n, **changes)) + "\n" for n in (1, 2, 3)]
+    (folder / "rounds.jsonl").write_text("".join(records))
+    (folder / "settings.toml").write_text(tomli_w.dumps({"task": "classification"}))
+    (folder / "classes.csv").write_text("\n".join(CLASS_ROWS) + "\n")
+    (folder / "partition.csv").write_text("\n".join(PARTITION_ROWS) + "\n")
+    figures = {
+        "status": "completed",
+        "task": "classification",
+        "method": "fedavg",
+        "dataset": "shapes",
+        "clients": len(accuracies),
+        "rounds": 3,
+        "seed": 0,
+        "keep": "last",
+        "stopped": "rounds",
+        "accuracy_global": 0.275,
+        "accuracy_local": 0.375,
+        "accuracy_kept": 0.275,
+        "accuracy_selected": 0.5,
+        "accuracy_selected_final": 0.625,
+        "validation_error": 0.5,
+        "validation_error_local": 0.5,
+        "by_inference": {},
+        "many_global": 0.75,
+        "medium_global": 0.5,
+        "few_global": None,
+        "many_local": 1.0,
+        "medium_local": 0.25,
+        "few_local": None,
+        "forgetting_global": 0.125,
+        "forgetting_local": 0.25,
+        "stages_global": [0.25, 0.5],
+        "stages_local": [0.375, 0.5],
+        "parameters_up_per_client_round": 512,
+        "parameters_up": 3072,
+        "parameters_down": 6144,
+        "bytes_up": 12_288,
+        "bytes_down": 24_576,
+        "seconds": 20.0,
+        "settings_digest": "digest",
+        "versions": {},
+    }
+    if not averages:
+        figures |= {name: None for name in figures if name.endswith("_global")}
+    (folder / "summary.json").write_text(json.dumps(figures | summary))
+    return folder

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report import pictures
-from fedproto_app.report.pictures import alike_together, draw, draw_comparison, evenly
+from fedproto_app.report import divergence_picture, partition_picture
+from fedproto_app.report.divergence_picture import alike_together, evenly
+from fedproto_app.report.pictures import draw, draw_comparison
 from fedproto_app.report.runs import group_runs, read_run
-from tests.report.made_runs import add_divergence, make_run
+from tests.report.made_runs import (
+    add_divergence,
+    classification_record,
+    make_classification_run,
+    make_run,
+)
 
 PNG = b"\x89PNG"
 
@@ -98,9 +106,68 @@ def test_only_the_clients_shown_are_clustered(
         clustered.append(divergence.shape)
         return alike_together(divergence, groups)
 
-    monkeypatch.setattr(pictures, "alike_together", spy)
-    monkeypatch.setattr(pictures, "_MOST_CLIENTS", 10)
+    monkeypatch.setattr(divergence_picture, "alike_together", spy)
+    monkeypatch.setattr(divergence_picture, "_MOST_CLIENTS", 10)
     run = make_run(tmp_path / "a")
     add_divergence(run, [""] * 35, 1 - np.eye(35))
     assert len(draw(run)) == 3
     assert clustered == [(10, 10)]
+
+
+CLASSIFICATION = [
+    "clients-accuracy.png",
+    "rounds.png",
+    "stages.png",
+    "classes.png",
+    "partition.png",
+]
+
+
+@pytest.mark.parametrize("averages", [True, False])
+def test_a_run_of_a_classifier_gets_five_pictures(tmp_path: Path, averages: bool) -> None:
+    files = draw(make_classification_run(tmp_path / "a", (0.25, 0.5, None), averages))
+    assert [file.name for file in files] == CLASSIFICATION
+    assert all(file.read_bytes().startswith(PNG) for file in files)
+
+
+def test_an_unfinished_classifier_gets_what_its_artefacts_allow(tmp_path: Path) -> None:
+    run = make_classification_run(tmp_path / "a")
+    for name in ("clients.csv", "classes.csv", "summary.json"):
+        (run / name).unlink()
+    assert [file.name for file in draw(run)] == ["rounds.png", "stages.png", "partition.png"]
+
+
+def test_one_stage_needs_no_picture_of_stages(tmp_path: Path) -> None:
+    run = make_classification_run(tmp_path / "a")
+    line = classification_record(1, stages_local=[0.5], stages_global=[0.25])
+    (run / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+    (run / "partition.csv").unlink()  # as in a deployment
+    classes = "class,train_samples,third,test_samples,accuracy_global,accuracy_local\nx,,,4,,0.5\n"
+    (run / "classes.csv").write_text(classes)
+    assert [file.name for file in draw(run)] == [CLASSIFICATION[0], "rounds.png", "classes.png"]
+
+
+def test_the_partition_is_drawn_with_all_stages_and_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[dict[str, list[list[int]]], list[str]]] = []
+
+    def spy(counts: dict[str, np.ndarray], classes: list[str]) -> Figure:
+        drawn.append(({client: table.tolist() for client, table in counts.items()}, list(classes)))
+        return Figure()
+
+    monkeypatch.setattr(partition_picture, "draw_partition_picture", spy)
+    draw(make_classification_run(tmp_path / "a"))
+    # The classes in the order of the labels, not of their first appearance.
+    assert drawn == [({"c0": [[0, 60, 0], [0, 0, 3]], "c1": [[9, 30, 0]]}, ["bee", "ant", "cat"])]
+
+
+def test_both_tasks_fit_one_comparison(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / "a"),
+        make_classification_run(tmp_path / "b"),
+        make_classification_run(tmp_path / "c", method="solo", averages=False),
+    ]
+    file = tmp_path / "comparison.png"
+    draw_comparison(group_runs([read_run(folder) for folder in folders])[0], file)
+    assert file.read_bytes().startswith(PNG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedproto_app.report.progress import GrowingFile, Progress
-from tests.report.made_runs import round_record
+from fedproto_app.report.reports import report_for
+from tests.report.made_runs import classification_record, round_record
 
 
 def test_a_line_is_returned_once_and_only_when_its_end_is_written(tmp_path: Path) -> None:
@@ -42,10 +44,10 @@ def test_however_a_file_grows_its_lines_come_out_whole(
     assert lines == data.decode().split("\n")[:-1]
 
 
-def shown(records: list[dict[str, object]], terminal: bool = False) -> str:
+def shown(records: list[dict[str, Any]], terminal: bool = False, task: str = "forecasting") -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=80, color_system=None)
-    with Progress(console, rounds=40) as progress:
+    with Progress(console, 40, report_for(task).progress) as progress:
         for record in records:
             progress.show(record)
         progress.say("[INFO] a line of the log")
@@ -93,3 +95,10 @@ def test_on_a_terminal_the_bar_moves_and_is_gone_at_the_end() -> None:
     assert "test MSE 0.7500" in text
     assert "round 2/40" not in text
     assert text.endswith("\x1b[2K")  # the bar's line is erased
+
+
+def test_a_classifier_shows_its_accuracies_in_percent() -> None:
+    records = [classification_record(1, accuracy_global=None), classification_record(2)]
+    lines = shown(records, task="classification").splitlines()
+    assert "loss 4.0000  val error % 50.0  A_loc % 25.0  0:39 left" in lines[1]
+    assert "loss 2.0000  val error % 25.0  A_loc % 50.0  A_glo % 40.0  0:38 left" in lines[2]

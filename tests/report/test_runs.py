@@ -16,8 +16,9 @@ from fedproto_app.report.runs import (
     read_clients,
     read_rounds,
     read_run,
+    read_task,
 )
-from tests.report.made_runs import make_run
+from tests.report.made_runs import make_classification_run, make_run
 
 
 def test_flat_joins_keys_with_dots() -> None:
@@ -128,3 +129,25 @@ def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path)
     folders = [made("a", "fuels", 0, 1.0), made("b", "fuels", 1, 5.0), made("c", "solo", 0, 9.0)]
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert labels(groups) == ["fuels inter-weight=1.0", "fuels inter-weight=5.0", "solo"]
+
+
+def test_a_run_knows_its_task_and_old_ones_are_forecasts(tmp_path: Path) -> None:
+    old, new = make_run(tmp_path / "old"), make_classification_run(tmp_path / "new")
+    assert (read_run(old).task, read_task(old)) == ("forecasting", "forecasting")
+    assert (read_run(new).task, read_task(new)) == ("classification", "classification")
+
+
+def test_groups_are_ordered_by_task_first_and_accuracy_falls(tmp_path: Path) -> None:
+    figures = {"a": 0.25, "b": 0.75, "c": float("nan"), "d": 0.5}
+    runs = [
+        make_classification_run(tmp_path / name, dataset="a", method=name, accuracy_local=figure)
+        for name, figure in figures.items()
+    ]
+    groups, _ = group_runs([read_run(run) for run in [*runs, make_run(tmp_path / "z")]])
+    assert [group.method for group in groups] == ["fuels", "b", "d", "a", "c"]
+
+
+def test_a_task_of_another_version_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", task="clustering")
+    with pytest.raises(FedProtoError, match="task = 'clustering': unknown here; known: forecast"):
+        group_runs([read_run(run)])

@@ -9,13 +9,14 @@ from rich.table import Table
 
 from fedproto_app.report.runs import Group, group_runs, read_clients, read_run
 from fedproto_app.report.table import (
+    by_task,
     clients_table,
     comparison_csv,
     comparison_markdown,
     comparison_table,
     run_table,
 )
-from tests.report.made_runs import make_run
+from tests.report.made_runs import make_classification_run, make_run
 
 
 def as_text(table: Table) -> str:
@@ -57,12 +58,14 @@ def test_a_run_without_an_evaluation_shows_dashes(tmp_path: Path) -> None:
 
 def test_the_best_and_the_worst_clients_are_named_in_order(tmp_path: Path) -> None:
     errors = (0.8, 0.1, None, 0.7, float("nan"), 0.2, 0.6, 0.3, 0.5, 0.4)
-    table = clients_table(read_clients(make_run(tmp_path / "a", errors=errors)))
+    table = clients_table("forecasting", read_clients(make_run(tmp_path / "a", errors=errors)))
     assert cells(table)[0] == ["c1", "c5", "c7", "c6", "c3", "c0"]
 
 
 def test_few_clients_are_all_named_once(tmp_path: Path) -> None:
-    table = clients_table(read_clients(make_run(tmp_path / "a", errors=(0.3, 0.1, 0.2, 0.4))))
+    table = clients_table(
+        "forecasting", read_clients(make_run(tmp_path / "a", errors=(0.3, 0.1, 0.2, 0.4)))
+    )
     assert cells(table)[0] == ["c1", "c2", "c0", "c3"]
 
 
@@ -93,3 +96,63 @@ def test_csv_keeps_every_digit_and_leaves_unknowns_empty(tmp_path: Path) -> None
     )
     assert solo == "toy,solo,1,0.125,,0.5,,0.75,,0.0,0.0,12.5"
     assert fuels == "toy,fuels,2,0.5,0.3535533905932738,0.5,0.0,0.75,0.0,768.0,1200.0,15.0"
+
+
+def test_the_table_of_a_classifier_is_in_percent(tmp_path: Path) -> None:
+    run = read_run(make_classification_run(tmp_path / "a"))
+    names, values = cells(run_table(run))
+    rows = dict(zip(names, values, strict=True))
+    assert rows["test accuracy, own model (A_loc)"] == "37.5 %"
+    assert rows["test accuracy, averaged model (A_glo)"] == "27.5 %"
+    assert rows["many / medium / few-shot, own model"] == "100.0 / 25.0 / - %"
+    assert rows["forgetting, averaged model"] == "12.5 %"
+    assert rows["parameters up per client and round"] == "512"
+
+
+def test_without_averaging_the_table_is_silent_on_the_averaged_model(tmp_path: Path) -> None:
+    run = read_run(make_classification_run(tmp_path / "a", averages=False))
+    names, values = cells(run_table(run))
+    assert [name for name in names if "averaged" in name] == [
+        "test accuracy, averaged model (A_glo)"
+    ]
+    assert values[names.index("test accuracy, averaged model (A_glo)")] == "-"
+
+
+def test_the_best_classifying_client_is_the_most_accurate(tmp_path: Path) -> None:
+    folder = make_classification_run(tmp_path / "a", (0.3, 0.9, None, 0.5), averages=False)
+    table = clients_table("classification", read_clients(folder))
+    assert table.title == "best and worst clients by test A_loc %"
+    names, _, _, local, shared, _ = cells(table)
+    assert (names, local) == (["c1", "c3", "c0"], ["90.0", "50.0", "30.0"])
+    assert shared == ["-"] * 3
+
+
+def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> None:
+    runs = [
+        make_classification_run(tmp_path / "a", method="solo", averages=False),
+        make_classification_run(tmp_path / "b", method="gldp", accuracy_local=0.75),
+        make_classification_run(tmp_path / "c", method="gldp", accuracy_local=0.5, seed=1),
+        make_classification_run(tmp_path / "d", accuracy_local=None),
+    ]
+    groups, _ = group_runs([read_run(run) for run in runs])
+    rows = list(zip(*cells(comparison_table(groups)), strict=True))
+    assert [row[1] for row in rows] == ["gldp", "solo", "fedavg"]  # unknown last
+    assert rows[0][2:6] == ("2", "62.5 ± 17.7", "27.5 ± 0.0", "50.0 ± 0.0")
+    assert rows[1][2:6] == ("1", "37.5 ± -", "-", "50.0 ± -")
+    assert rows[1][6:10] == ("100.0", "25.0", "-", "25.0")
+    head, first, *_ = comparison_csv(groups).splitlines()
+    assert head.startswith("dataset,method,seeds,accuracy_local_mean,accuracy_local_std,")
+    assert first.startswith("shapes,gldp,2,0.625,0.17677")
+
+
+def test_each_task_has_a_table_of_its_own(tmp_path: Path) -> None:
+    runs = [make_classification_run(tmp_path / "b"), make_run(tmp_path / "a")]
+    groups, _ = group_runs([read_run(run) for run in runs])
+    tables = by_task(groups)
+    assert [[group.task for group in table] for table in tables] == [
+        ["forecasting"],
+        ["classification"],
+    ]
+    heads = [comparison_markdown(table).splitlines()[0] for table in tables]
+    assert "| MSE |" in heads[0]
+    assert "| A_loc % | A_glo % | A_sel % |" in heads[1]

@@ -11,7 +11,7 @@ from fedproto_app.federation import Federation
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedproto import FedProtoStrategy
-from fedproto_app.wire import numpy_arrays
+from fedproto_app.wire import Reply, numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, Rows, guidance, one_node, report
 
@@ -63,8 +63,7 @@ def test_the_order_of_reports_does_not_matter(fedproto: FedProtoStrategy) -> Non
 def test_the_uplink_is_the_papers() -> None:
     settings = settings_from({"method": "fedproto"})
     spec = FedProtoStrategy(settings, Federation(settings, "run", "token")).spec
-    assert spec is not None
-    assert spec.values_per_client == 24 * 256 == 6144
+    assert spec.values(Reply(["a"], [1])) == 24 * 256 == 6144
 
 
 def test_in_a_run_everyone_gets_the_mean_from_the_second_round_on(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import jsd_prototype
 from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
+from fedproto_app.wire import Reply
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, guidance, one_node, report
 
@@ -81,8 +82,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     keys = [ClientKey(name, NODE) for name in NAMES]
     assert fuels.eligible(keys) == keys
     assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
-    assert fuels.spec is not None
-    assert fuels.spec.shapes["prototypes"] == (4, 2)
+    assert fuels.spec.per_client["prototypes"] == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
 def test_the_uplink_is_the_papers(changes: dict[str, Any], values: int) -> None:
     settings: Settings = settings_from(changes)
     fuels = JSDPrototypeStrategy(settings, Federation(settings, "run", "token"))
-    assert fuels.spec is not None
-    assert fuels.spec.values_per_client == values
+    assert fuels.spec.values(Reply(["a"], [1])) == values
 
 
 def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def generators(count: int, seed: int = 0) -> list[torch.Generator]:
 def test_an_epoch_visits_every_batch_once_with_rows_in_phase_order() -> None:
     task = ForecastingTask(SETTINGS)
     long, short = windows(60, "long"), windows(40, "shorter")
-    samples = task.gather([long, short])
+    samples = task.gather([long, short], 1)
     batches = list(task.batches(samples, generators(2)))
     assert [len(batch.targets) for batch in batches] == [2] * 5 + [1] * (len(long.batches) - 5)
     for row, client in enumerate((long, short)):
@@ -48,7 +48,7 @@ def test_an_epoch_visits_every_batch_once_with_rows_in_phase_order() -> None:
 
 def test_the_order_of_batches_is_shuffled_and_seeded() -> None:
     task = ForecastingTask(SETTINGS)
-    samples = task.gather([windows(100)])
+    samples = task.gather([windows(100)], 1)
 
     def ages(seed: int) -> list[int]:
         return [int(batch.age[0]) for batch in task.batches(samples, generators(1, seed))]
@@ -61,7 +61,7 @@ def test_the_order_of_batches_is_shuffled_and_seeded() -> None:
 def test_the_shifted_view_mixes_in_the_next_sample() -> None:
     task = ForecastingTask(SETTINGS)
     client = windows(60)
-    samples = task.gather([client])
+    samples = task.gather([client], 1)
     shares = []
     for batch in task.batches(samples, generators(1), augmentation_low=0.8):
         assert batch.augmented is not None
@@ -79,7 +79,7 @@ def test_evaluation_by_hand() -> None:
     client, other = windows(60), windows(40, "shorter")
     parameters = {n: torch.zeros(2, *v.shape) for n, v in task.initial_parameters().items()}
     parameters["decoder.bias"] += 0.5  # a forecast of 0.5 whatever comes
-    metrics = task.evaluate(parameters, task.gather([client, other]))
+    metrics = task.evaluate(parameters, task.gather([client, other], 1))
     for row, one in enumerate((client, other)):
         error = one.targets.astype(float) - 0.5
         validation, test = (
@@ -102,7 +102,7 @@ def test_missing_targets_count_in_no_metric() -> None:
     values[-1] = np.nan
     client = make_windows(ClientSeries("a", values), SETTINGS.data)
     parameters = {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}
-    samples = task.gather([client])
+    samples = task.gather([client], 1)
     before = task.evaluate(parameters, samples)
     samples.targets[0, -1] = 1e6
     assert task.evaluate(parameters, samples) == before

@@ -1,0 +1,96 @@
+"""GLDP's class prototypes: equations 6 to 13, each in one function.
+
+Paper: "Global-Local Dynamic Prototype" framework for spatio-temporal heterogeneity (docs/gldp.md
+names what it leaves open). Shapes: K clients, B images, C classes, D width of the representation.
+Prototypes are [K, C, D] with a row for every class; `known` [K, C] bool says which rows mean
+something. All that is per client, one value each, is [K].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def class_means(
+    representation: Tensor, labels: Tensor, present: Tensor, classes: int
+) -> tuple[Tensor, Tensor]:
+    """C_n, the mean representation of each class (eq. 6), with gradient; and T_n, its images.
+
+    representation: [K, B, D]; labels: [K, B]; present: [K, B], 0 for an image that does not count.
+    Returns [K, C, D], zeros for a class without images, and [K, C] float.
+    """
+    member = functional.one_hot(labels, classes).to(representation.dtype) * present.unsqueeze(2)
+    counts = member.sum(dim=1)
+    sums = torch.bmm(member.transpose(1, 2), representation)
+    return sums / counts.clamp(min=1).unsqueeze(2), counts
+
+
+def moving_average(
+    old: Tensor, old_known: Tensor, new: Tensor, new_known: Tensor, memory: float
+) -> tuple[Tensor, Tensor]:
+    """β·old + (1 − β)·new (eqs. 9 and 11); a class known to one side only is taken as it is.
+
+    old, new: […, C, D]; old_known, new_known: […, C] bool. Returns the same two, updated.
+    """
+    averaged = memory * old + (1 - memory) * new
+    both = (old_known & new_known).unsqueeze(-1)
+    either = torch.where(new_known.unsqueeze(-1), new, old)
+    return torch.where(both, averaged, either), old_known | new_known
+
+
+def local_relation(means: Tensor, counts: Tensor, old: Tensor, old_known: Tensor) -> Tensor:
+    """L_LP in the embedding space (eq. 7): KL(softmax(Ĉ_n) ‖ softmax(C_n)), [K].
+
+    Mean over the classes that have images here and an old local prototype; 0 if there is none.
+    """
+    log_old, log_new = old.log_softmax(dim=2), means.log_softmax(dim=2)
+    divergence = (log_old.exp() * (log_old - log_new)).sum(dim=2)  # (K, C)
+    return _mean(divergence, old_known & (counts > 0))
+
+
+def local_relation_of_predictions(
+    logits: Tensor, labels: Tensor, present: Tensor, old_logits: Tensor, old_known: Tensor
+) -> Tensor:
+    """L_LP between predictions (eq. 8): KL(p(Ĉ_n) ‖ p(x)) over the images x of class n, [K].
+
+    Mean over a class's images, then over the classes with an old local prototype. logits:
+    [K, B, C]; old_logits: [K, C, C], the head's of the prototypes, a target without gradient.
+    """
+    log_target = old_logits.detach().log_softmax(dim=2)
+    index = labels.unsqueeze(2).expand(-1, -1, logits.shape[2])
+    log_target = log_target.gather(1, index)  # (K, B, C), of each image's own class
+    divergence = (log_target.exp() * (log_target - logits.log_softmax(dim=2))).sum(dim=2)
+    by_class, counts = class_means(divergence.unsqueeze(2), labels, present, old_known.shape[1])
+    return _mean(by_class.squeeze(2), old_known & (counts > 0))
+
+
+def global_relation(means: Tensor, counts: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over the classes with a global prototype (eq. 10), [K].
+
+    prototypes: [C, D] and known: [C], the same for all clients. T counts all images, also those
+    of classes that have no global prototype yet.
+    """
+    distance = (means - prototypes).square().mean(dim=2)  # (K, C)
+    share = counts / counts.sum(dim=1, keepdim=True)
+    return (share * distance * known).sum(dim=1)
+
+
+def nearest_prototype(representation: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """The class whose prototype is nearest (eq. 13): [K, n, D] → [K, n].
+
+    Euclidean; of equally near ones the lowest class. −1 for a client that knows no prototype.
+    """
+    distance = torch.cdist(
+        representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist"
+    )  # (K, n, C)
+    distance = distance.masked_fill(~known.unsqueeze(1), torch.inf)
+    nearest = distance.argmin(dim=2)
+    return torch.where(known.any(dim=1, keepdim=True), nearest, -1)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """[K, C] → the mean over the classes in the mask, 0 without any."""
+    kept = torch.where(mask, values, 0.0)
+    return kept.sum(dim=1) / mask.sum(dim=1).clamp(min=1)

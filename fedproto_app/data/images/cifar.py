@@ -1,0 +1,125 @@
+"""CIFAR-10 and CIFAR-100 in their binary versions (cs.toronto.edu/~kriz/cifar.html).
+
+A record is one label byte (CIFAR-10) or a coarse and a fine one (CIFAR-100), then 3 × 32 × 32
+bytes, channels first. The versions for Python and Matlab are pickles and are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
+from fedproto_app.data.source_checks import require_inside
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of one of the two sets; label_bytes: before the pixels, the last one counts."""
+
+    class_names: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    label_bytes: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.class_names, *self.train, *self.test)
+
+
+LAYOUTS = {
+    "CIFAR-10": Layout(
+        "batches.meta.txt",
+        tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+        ("test_batch.bin",),
+        label_bytes=1,
+    ),
+    "CIFAR-100": Layout("fine_label_names.txt", ("train.bin",), ("test.bin",), label_bytes=2),
+}
+
+
+def load_cifar(settings: DataSettings) -> ImagePool:
+    """The pool of a folder with one of the sets, whose files are mapped, not read."""
+    folder = Path(settings.path)
+    layout = _layout(folder)
+    inside = folder.resolve()
+    for file in layout.files:
+        if not (folder / file).is_file():
+            raise DataError(f"{folder / file}: no such file")
+        require_inside(folder / file, inside)
+    classes = _class_names(folder / layout.class_names)
+    train, test = (
+        _split([folder / file for file in files], layout.label_bytes, len(classes))
+        for files in (layout.train, layout.test)
+    )
+    return ImagePool(classes, SHAPE, train, test)
+
+
+def _layout(folder: Path) -> Layout:
+    """The set whose files, some at least, are in the folder."""
+    found = [
+        name
+        for name, layout in LAYOUTS.items()
+        if any((folder / file).exists() for file in layout.files)
+    ]
+    if len(found) == 1:
+        return LAYOUTS[found[0]]
+    wanted = " or ".join(f"{name} ({', '.join(layout.files)})" for name, layout in LAYOUTS.items())
+    problem = "files of both" if found else "no file"
+    raise DataError(f"{folder}: {problem} of the binary versions of {wanted}")
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    names = tuple(line.strip() for line in lines if line.strip())
+    if not names or len(set(names)) != len(names):
+        raise DataError(f"{path}: expected a class name a line, none of them twice")
+    return names
+
+
+def _split(paths: Sequence[Path], label_bytes: int, classes: int) -> ImageSplit:
+    batches = [_records(path, label_bytes + _PIXELS) for path in paths]
+    labels = []
+    for path, batch in zip(paths, batches, strict=True):
+        labels.append(batch[:, label_bytes - 1].astype(np.int64))
+        if (outside := labels[-1] >= classes).any():
+            record = int(outside.argmax())
+            raise DataError(
+                f"{path}: record {record + 1} has label {labels[-1][record]}, "
+                f"outside 0 … {classes - 1}"
+            )
+    names = [
+        f"{path.name}/{record + 1}"
+        for path, batch in zip(paths, batches, strict=True)
+        for record in range(len(batch))
+    ]
+    starts = np.cumsum([0, *(len(batch) for batch in batches)])
+
+    def load(positions: Positions) -> LoadedImages:
+        pixels = np.empty((len(positions), _PIXELS), dtype=np.uint8)
+        for start, batch in zip(starts, batches, strict=False):
+            rows = np.flatnonzero((positions >= start) & (positions < start + len(batch)))
+            pixels[rows] = batch[positions[rows] - start, label_bytes:]
+        return LoadedImages(pixels.reshape(-1, *SHAPE), {})
+
+    return ImageSplit(np.concatenate(labels), names, load)
+
+
+def _records(path: Path, length: int) -> NDArray[np.uint8]:
+    """[n, length] the records of a file, mapped."""
+    size = path.stat().st_size
+    if size == 0 or size % length:
+        raise DataError(f"{path}: {size} bytes, expected a multiple of {length}, one record each")
+    return np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, length)

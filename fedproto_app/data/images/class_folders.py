@@ -1,0 +1,193 @@
+"""Image files in a folder per class, in a folder or a zip archive.
+
+The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and ``test`` likewise; N counts from
+1. In an archive all of it may lie in one more folder. (An archive of a single client's folder
+is therefore taken as one of nobody's, unless it has that folder.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.images.decoding import SUFFIXES, decode
+from fedproto_app.data.images.file_tree import FileTree, opened
+from fedproto_app.data.images.pool import (
+    ImagePool,
+    ImageSplit,
+    LoadedImages,
+    Positions,
+    all_classes,
+)
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+_OTHER_IMAGES = (".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif", ".heic")
+_STAGE = "stage-[0-9]+"
+_LAYOUT = re.compile(
+    rf"(?:(?P<client>(?!(?:train|test|{_STAGE})/)[^/]+)/)?"
+    r"(?:stage-(?P<stage>[0-9]+)/)?"
+    r"(?P<split>train|test)/(?P<label>[^/]+)/[^/]+"
+)
+_RESERVED = re.compile(rf"train|test|{_STAGE}")
+_MOST_STAGES = 9999
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One file and what its place says. client and stage (from 0): where the layout has them."""
+
+    name: str
+    split: str
+    label: str
+    client: str | None
+    stage: int | None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The first readable image, which all others must match."""
+
+    name: str
+    shape: tuple[int, int, int]
+
+
+def load_class_folders(settings: DataSettings) -> ImagePool:
+    """The pool of a folder or zip archive; images are decoded when their pixels are asked for.
+
+    They become red, green and blue, or grey if the first one is. One of another size than the
+    first is refused when it is met; a damaged one becomes a row of `LoadedImages.corrupt`.
+    """
+    path = Path(settings.path)
+    with opened(path) as tree:
+        files = _files(tree, path)
+        train, test = ([one for one in files if one.split == split] for split in ("train", "test"))
+        for split, found in (("train", train), ("test", test)):
+            if not found:
+                raise DataError(f"{path}: no image in a folder {split}/<class>")
+        _require_alike(files, path)
+        pattern = _pattern(tree, train, path)
+    classes = all_classes(_labels(train), _labels(test), settings, str(path))
+    return ImagePool(
+        classes,
+        pattern.shape,
+        _split(train, classes, pattern, path),
+        _split(test, classes, pattern, path),
+    )
+
+
+def _files(tree: FileTree, path: Path) -> list[ImageFile]:
+    """Every image, in the order of the names."""
+    names = tree.names()
+    for name in names:
+        if name.lower().endswith(_OTHER_IMAGES):
+            raise DataError(f"{path}: {name}: of the images only {', '.join(SUFFIXES)} are read")
+    names = [name for name in names if name.lower().endswith(SUFFIXES)]
+    wrapped = 0 if path.is_dir() else _wrapping(names)
+    return [_placed(name, name[wrapped:], path) for name in names]
+
+
+def _wrapping(names: Sequence[str]) -> int:
+    """How many characters of every name are one folder around the whole layout."""
+    tops = {name.partition("/")[0] for name in names}
+    if len(tops) != 1 or _RESERVED.fullmatch(top := tops.pop()):
+        return 0
+    return len(top) + 1
+
+
+def _placed(name: str, inside: str, path: Path) -> ImageFile:
+    match = _LAYOUT.fullmatch(inside)
+    if match is None:
+        raise DataError(f"{path}: {name}: expected [<client>/][stage-N/]train|test/<class>/<image>")
+    client, number, split, label = match.group("client", "stage", "split", "label")
+    if number is not None and not 1 <= int(number) <= _MOST_STAGES:
+        raise DataError(f"{path}: {name}: stages count from 1 to {_MOST_STAGES}")
+    return ImageFile(name, split, label, client, None if number is None else int(number) - 1)
+
+
+def _require_alike(files: Sequence[ImageFile], path: Path) -> None:
+    """Either every image has a client or none, and the same for the stage."""
+    first = files[0]
+    for one in files:
+        for level, mine, firsts in (
+            ("client", one.client, first.client),
+            ("stage", one.stage, first.stage),
+        ):
+            if (mine is None) != (firsts is None):
+                having, lacking = (first, one) if mine is None else (one, first)
+                raise DataError(
+                    f"{path}: {lacking.name} lies in no folder of a {level}, but {having.name} does"
+                )
+
+
+def _labels(files: Sequence[ImageFile]) -> list[str]:
+    return sorted({one.label for one in files})
+
+
+def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
+    reason = ""
+    for one in files:
+        try:
+            channels, height, width = decode(tree.read(one.name)).shape
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:
+            reason = reason or f"{one.name}: {error}"
+        else:
+            return Pattern(one.name, (channels, height, width))
+    raise DataError(f"{path}: not one train image can be read; the first, {reason}")
+
+
+def _split(
+    files: Sequence[ImageFile], classes: Sequence[str], pattern: Pattern, path: Path
+) -> ImageSplit:
+    label_of = {name: label for label, name in enumerate(classes)}
+    return ImageSplit(
+        np.array([label_of[one.label] for one in files], dtype=np.int64),
+        [f"{path.name}/{one.name}" for one in files],
+        partial(_load, path, [one.name for one in files], pattern),
+        _clients(files),
+        _stages(files),
+    )
+
+
+def _clients(files: Sequence[ImageFile]) -> NDArray[np.str_] | None:
+    names = [one.client for one in files if one.client is not None]
+    return np.array(names, dtype=np.str_) if names else None
+
+
+def _stages(files: Sequence[ImageFile]) -> NDArray[np.int64] | None:
+    stages = [one.stage for one in files if one.stage is not None]
+    return np.array(stages, dtype=np.int64) if stages else None
+
+
+def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positions) -> LoadedImages:
+    pixels = np.zeros((len(positions), *pattern.shape), dtype=np.uint8)
+    corrupt: dict[int, str] = {}
+    with opened(path) as tree:
+        for row, position in enumerate(positions):
+            name = names[position]
+            try:
+                image = decode(tree.read(name), pattern.shape[0])
+            except (DataError, MemoryError):
+                raise
+            except Exception as error:  # the bytes of a stranger fail in many ways
+                corrupt[row] = str(error) or type(error).__name__
+                continue
+            if image.shape != pattern.shape:
+                raise DataError(
+                    f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} "
+                    f"{_size(pattern.shape)}; all images must have one size"
+                )
+            pixels[row] = image
+    return LoadedImages(pixels, corrupt)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]} × {shape[1]}"

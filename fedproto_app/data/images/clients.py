@@ -1,0 +1,180 @@
+"""One client's images, stage by stage: what a partition of a pool comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
+from fedproto_app.data.images.pool import ImagePool, ImageSplit
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+_NAMED = 3  # corrupt images named in a note; the others are counted
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """pixels: [n, channels, height, width] uint8; labels: [n] int64."""
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class ImageStage:
+    """What a client has of one stage."""
+
+    train: LabelledImages
+    validation: LabelledImages
+    test: LabelledImages
+
+
+@dataclass(frozen=True)
+class ClientImages:
+    """The images of one client.
+
+    class_counts: train images, a row a stage and a number a class. note: how many of its images
+    were left out as corrupt, or "".
+    """
+
+    name: str
+    stages: tuple[ImageStage, ...]
+    class_counts: tuple[tuple[int, ...], ...]
+    note: str = ""
+    group: str = ""
+    missing_share: float = 0.0
+
+    @property
+    def train_samples(self) -> int:
+        """Train images of all stages, the client's weight in sample-weighted means."""
+        return sum(len(stage.train) for stage in self.stages)
+
+    def training(self, stage: int) -> LabelledImages:
+        """What the client trains on at a stage.
+
+        A stage without images brings nothing new: the client goes on with the last one that had
+        any, or begins with the first that will.
+        """
+        before = [one.train for one in self.stages[: stage + 1] if len(one.train)]
+        after = [one.train for one in self.stages[stage + 1 :] if len(one.train)]
+        return before[-1] if before else after[0]
+
+
+def make_image_clients(
+    pool: ImagePool, settings: DataSettings, seed: int, share: slice
+) -> tuple[dict[str, ClientImages], dict[str, str]]:
+    """A share of the partition's clients with their pixels, and why some cannot take part.
+
+    Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
+    """
+    holdings = partition_pool(pool, settings, seed)[share]
+    train = _Loaded(
+        pool.train, [s for h in holdings for one in h.stages for s in (one.train, one.validation)]
+    )
+    test = _Loaded(pool.test, [one.test for h in holdings for one in h.stages])
+    if settings.corrupt_images == "refuse":
+        for loaded in (train, test):
+            loaded.refuse_corrupt()
+    clients: dict[str, ClientImages] = {}
+    refused: dict[str, str] = {}
+    for holding in holdings:
+        client = _client(holding, train, test, len(pool.classes))
+        reason = why_refused(client.stages)
+        if reason is None:
+            clients[client.name] = client
+        else:
+            refused[client.name] = reason
+    return clients, refused
+
+
+def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
+    """Who holds which images, by `data.partition`; no pixel is looked at.
+
+    Raises `DataError` if the pool's images or classes are too few.
+    """
+    if settings.partition.scheme != "given":
+        holdings = draw_partition(
+            pool.train.labels, pool.test.labels, len(pool.classes), settings.partition, seed
+        )
+    else:
+        holdings = given_partition(
+            pool.train.labels,
+            pool.test.labels,
+            pool.train.clients,
+            pool.train.stages,
+            pool.test.clients,
+            pool.test.stages,
+            settings.partition,
+            seed,
+            settings.title,
+        )
+    return holdings[: settings.max_clients or None]
+
+
+def why_refused(stages: Sequence[ImageStage | Stage]) -> str | None:
+    """Why a client with these stages, loaded or not, cannot take part; None if it can."""
+    if not any(len(stage.train) for stage in stages):
+        return "no train image"
+    if not any(len(stage.test) for stage in stages):
+        return "no test image"
+    return None
+
+
+class _Loaded:
+    """The pixels of those images of a split that some client holds, each decoded once."""
+
+    def __init__(self, split: ImageSplit, wanted: Sequence[NDArray[np.int64]]) -> None:
+        self._split = split
+        self._positions = np.unique(np.concatenate(wanted)) if wanted else np.empty(0, np.int64)
+        loaded = split.load(self._positions)
+        self._pixels = loaded.pixels
+        self.corrupt = {int(self._positions[row]): why for row, why in loaded.corrupt.items()}
+
+    def refuse_corrupt(self) -> None:
+        """Raise `DataError` naming the first corrupt image, if there is one."""
+        for position, reason in self.corrupt.items():
+            raise DataError(
+                f"{self._split.names[position]}: {reason} ({len(self.corrupt)} corrupt in all; "
+                "data.corrupt-images = 'skip' leaves them out)"
+            )
+
+    def take(self, positions: NDArray[np.int64]) -> LabelledImages:
+        """The images at these positions of the split, without the corrupt ones."""
+        good = np.array([p for p in positions if int(p) not in self.corrupt], dtype=np.int64)
+        rows = np.searchsorted(self._positions, good)
+        return LabelledImages(self._pixels[rows], self._split.labels[good])
+
+    def corrupt_of(self, positions: NDArray[np.int64]) -> list[str]:
+        """The names of the corrupt images among these."""
+        return [self._split.names[p] for p in positions.tolist() if p in self.corrupt]
+
+
+def _client(holding: Holding, train: _Loaded, test: _Loaded, classes: int) -> ClientImages:
+    stages = tuple(
+        ImageStage(train.take(one.train), train.take(one.validation), test.take(one.test))
+        for one in holding.stages
+    )
+    left_out = sorted(
+        {
+            name
+            for one in holding.stages
+            for loaded, positions in ((train, one.train), (train, one.validation), (test, one.test))
+            for name in loaded.corrupt_of(positions)
+        }
+    )
+    note = ""
+    if left_out:
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        named = ", ".join(left_out[:_NAMED])
+        note = f"{len(left_out)} corrupt images left out: {named}{more}"
+    counts = tuple(
+        tuple(np.bincount(stage.train.labels, minlength=classes).tolist()) for stage in stages
+    )
+    return ClientImages(holding.name, stages, counts, note)

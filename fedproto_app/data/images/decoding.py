@@ -1,0 +1,39 @@
+"""Image files to pixels."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+_FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are not for files of strangers
+_GREY = ("1", "L", "LA")  # Pillow's modes
+_WIDE = ("I", "F")  # and those with more than 8 bits a pixel, which it would cut off at 255
+
+
+def decode(data: bytes, channels: int | None = None) -> NDArray[np.uint8]:
+    """[channels, height, width] the pixels of a JPEG, PNG or BMP file, without transparency.
+
+    channels: 3 (red, green, blue) or 1 (grey); None: as the file has it. Raises `ValueError` or
+    whatever Pillow raises if the file is damaged.
+    """
+    from PIL import Image, UnidentifiedImageError  # not for those who classify other things
+
+    if not data:
+        raise ValueError("empty file")
+    try:
+        image = Image.open(BytesIO(data), formats=_FORMATS)
+    except UnidentifiedImageError:  # its text has an address of the memory in it
+        raise ValueError("not a JPEG, PNG or BMP image") from None
+    with image:
+        mode = image.mode
+        if mode.startswith(_WIDE):
+            raise ValueError("more than 8 bits a pixel")
+        grey = mode in _GREY if channels is None else channels == 1
+        if mode in ("P", "PA"):
+            pixels = np.asarray(image.convert("RGBA").convert("L" if grey else "RGB"))
+        else:
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+    return pixels[np.newaxis] if grey else pixels.transpose(2, 0, 1)

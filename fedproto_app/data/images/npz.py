@@ -1,0 +1,205 @@
+"""Labelled images as arrays of one npz archive, without pickled objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from fedproto_app.data.images.pool import (
+    ImagePool,
+    ImageSplit,
+    LoadedImages,
+    Positions,
+    all_classes,
+)
+from fedproto_app.data.npz_archive import array, opened
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+_SPLITS = ("train", "test")
+_NEEDED = tuple(f"{kind}_{split}" for split in _SPLITS for kind in ("x", "y"))
+_OPTIONAL = ("classes", *(f"{kind}_{split}" for kind in ("client", "stage") for split in _SPLITS))
+
+
+def load_image_npz(settings: DataSettings) -> ImagePool:
+    """The pool of an archive.
+
+    x_train, x_test: uint8 [n, H, W], [n, H, W, C] or [n, C, H, W], C of 1 or 3. They are read
+        when pixels are asked for the first time, and stay in memory as long as the pool.
+    y_train, y_test: [n] integers or texts.
+    classes: [k] texts, optional. Integers of y are then indices into it; else each value of
+        y_train is a class, in ascending order.
+    client_train, client_test: [n] texts or integers, optional: whose image it is.
+    stage_train, stage_test: [n] integers from 0, optional: the stage it comes in.
+    """
+    path = Path(settings.path)
+    with path.open("rb") as file, opened(file, path) as archive:
+        _require_arrays(archive, path)
+        layouts = {split: _layout(archive, f"x_{split}", path) for split in _SPLITS}
+        if layouts["train"].image != layouts["test"].image:
+            raise DataError(
+                f"{path}: images of x_train are {layouts['train'].image}, of x_test "
+                f"{layouts['test'].image} (channels, height, width)"
+            )
+        classes, labels = _labels(archive, settings, path)
+        train, test = (
+            ImageSplit(
+                labels[split],
+                [f"{path.name}/x_{split}[{number}]" for number in range(layouts[split].images)],
+                _Pixels(path, f"x_{split}", layouts[split]).load,
+                _clients(archive, f"client_{split}", layouts[split].images, path),
+                _stages(archive, f"stage_{split}", layouts[split].images, path),
+            )
+            for split in _SPLITS
+        )
+        for split in _SPLITS:
+            if len(labels[split]) != layouts[split].images:
+                raise DataError(
+                    f"{path}: {len(labels[split])} labels in y_{split} for "
+                    f"{layouts[split].images} images in x_{split}"
+                )
+    return ImagePool(classes, layouts["train"].image, train, test)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many images an array has, what one is (channels, height, width), its channels' axis."""
+
+    images: int
+    image: tuple[int, int, int]
+    channel_axis: int | None
+
+
+class _Pixels:
+    """One array of images, read when it is first needed."""
+
+    def __init__(self, path: Path, name: str, layout: Layout) -> None:
+        self._path, self._name, self._layout = path, name, layout
+        self._pixels: NDArray[np.uint8] | None = None
+
+    def load(self, positions: Positions) -> LoadedImages:
+        if self._pixels is None:  # two threads may both read it, to the same result
+            self._pixels = self._read()
+        return LoadedImages(self._pixels[positions], {})
+
+    def _read(self) -> NDArray[np.uint8]:
+        try:
+            with self._path.open("rb") as file, opened(file, self._path) as archive:
+                pixels = array(archive, self._name, self._path)
+        except (OSError, KeyError) as error:
+            raise DataError(f"{self._path}: cannot be read any more: {error}") from None
+        if self._layout.channel_axis == 3:
+            pixels = np.moveaxis(pixels, 3, 1)
+        return pixels.reshape(self._layout.images, *self._layout.image)
+
+
+def _require_arrays(archive: NpzFile, path: Path) -> None:
+    if missing := set(_NEEDED) - set(archive.files):
+        raise DataError(f"{path}: no array {', '.join(sorted(missing))}")
+    if others := set(archive.files) - {*_NEEDED, *_OPTIONAL}:
+        raise DataError(
+            f"{path}: beside {', '.join(_NEEDED)} only {', '.join(_OPTIONAL)} are expected, "
+            f"found {', '.join(sorted(others))}"
+        )
+    for kind in ("client", "stage"):
+        given = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.files]
+        if len(given) == 1:
+            raise DataError(f"{path}: {given[0]} alone; both splits need it or none")
+
+
+def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
+    shape, dtype = _header(archive, name, path)
+    if dtype != np.uint8:
+        raise DataError(f"{path}: array {name!r} holds {dtype}, expected uint8")
+    wanted = f"{path}: array {name!r} has shape {shape}, expected [n, H, W], [n, H, W, C] or "
+    wanted += "[n, C, H, W] with C of 1 or 3"
+    if min(shape, default=0) < 1 or len(shape) not in (3, 4):
+        raise DataError(wanted)
+    if len(shape) == 3:
+        return Layout(shape[0], (1, shape[1], shape[2]), None)
+    axes = [axis for axis in (1, 3) if shape[axis] in (1, 3)]
+    if len(axes) == 2:
+        raise DataError(f"{wanted}: both the second and the last axis could be the channels")
+    if not axes:
+        raise DataError(wanted)
+    axis = axes[0]
+    height, width = (shape[1], shape[2]) if axis == 3 else (shape[2], shape[3])
+    return Layout(shape[0], (shape[axis], height, width), axis)
+
+
+def _header(archive: NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, without reading it."""
+    assert archive.zip is not None  # the archive is open
+    try:
+        with archive.zip.open(f"{name}.npy") as member:
+            version = npy.read_magic(member)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read(member)
+    except Exception as error:  # damaged bytes fail in many ways
+        raise DataError(f"{path}: array {name!r} is damaged: {error}") from None
+    return shape, dtype
+
+
+def _labels(
+    archive: NpzFile, settings: DataSettings, path: Path
+) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
+    """The classes, and the labels of both splits."""
+    values = {split: _column(archive, f"y_{split}", "iuU", path) for split in _SPLITS}
+    train, test = values["train"], values["test"]
+    if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
+        raise DataError(f"{path}: y_train holds {train.dtype}, y_test {test.dtype}")
+    if "classes" not in archive.files:
+        classes = all_classes(_distinct(train), _distinct(test), settings, str(path))
+    else:
+        classes = tuple(_column(archive, "classes", "U", path).tolist())
+        if train.dtype.kind != "U":
+            return classes, {split: values[split].astype(np.int64) for split in _SPLITS}
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = {}
+    for split in _SPLITS:
+        names, inverse = np.unique(values[split], return_inverse=True)
+        for name in names:
+            if str(name) not in label_of:
+                raise DataError(f"{path}: y_{split} has class {str(name)!r}, 'classes' has not")
+        labels[split] = np.array([label_of[str(name)] for name in names], np.int64)[inverse]
+    return classes, labels
+
+
+def _distinct(values: NDArray[Any]) -> list[str]:
+    """Ascending, integers by their value: "10" comes after "9"."""
+    return [str(value) for value in np.unique(values)]
+
+
+def _clients(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.str_] | None:
+    if name not in archive.files:
+        return None
+    return _one_an_image(_column(archive, name, "iuU", path), name, images, path).astype(np.str_)
+
+
+def _stages(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.int64] | None:
+    if name not in archive.files:
+        return None
+    return _one_an_image(_column(archive, name, "iu", path), name, images, path).astype(np.int64)
+
+
+def _one_an_image(values: NDArray[Any], name: str, images: int, path: Path) -> NDArray[Any]:
+    if len(values) != images:
+        raise DataError(f"{path}: array {name!r} has {len(values)} values for {images} images")
+    return values
+
+
+def _column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
+    """A 1-D array of integers ("iu") or texts ("U"), whichever of them is allowed."""
+    values = array(archive, name, path)
+    if values.ndim != 1:
+        raise DataError(f"{path}: array {name!r} has shape {values.shape}, expected 1-D")
+    if values.dtype.kind not in kinds:
+        allowed = {"iu": "integers", "U": "texts", "iuU": "integers or texts"}[kinds]
+        raise DataError(f"{path}: array {name!r} holds {values.dtype}, expected {allowed}")
+    return values

@@ -1,0 +1,182 @@
+"""GLDP, client half: Algorithm 1, Local Clients Update.
+
+A client loads the shared representation Θ into its µ and trains µ for t epochs with its head ν
+frozen, then ν for s epochs with µ frozen, with
+    L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (eq. 12)
+It sends µ and the prototypes of the classes that it has now. Its head and its local prototypes
+never leave the node; of earlier stages nothing but the prototypes is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedproto_app.class_prototypes import (
+    class_means,
+    global_relation,
+    local_relation,
+    local_relation_of_predictions,
+    moving_average,
+    nearest_prototype,
+)
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.classification import ClassificationTask, ImageBatch
+from fedproto_app.wire import Order
+
+# What a client remembers: Ĉ of the stages before this one, and C of this one so far. "known" is
+# 1 for the classes that have a prototype; "visit" numbers the stage that C is of.
+OLD, OLD_KNOWN = "memory.old", "memory.old-known"
+NEW, NEW_KNOWN = "memory.new", "memory.new-known"
+VISIT = "memory.visit"
+
+
+class RelationContext(Context):
+    """Ĉ [K, C, D] with [K, C] and C̃ [C, D] with [C]: the prototypes that the losses pull to."""
+
+    def __init__(self, old: Tensor, old_known: Tensor, shared: Tensor, known: Tensor) -> None:
+        self.old, self.old_known, self.shared, self.known = old, old_known, shared, known
+
+
+class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
+    """A shared encoder, a personal head, and prototypes against forgetting."""
+
+    weighs_samples = False  # eq. 5 is a plain mean
+
+    def __init__(self, settings: Settings, task: ClassificationTask) -> None:
+        super().__init__(settings, task)
+        self.shared = (task.encoder,)
+        self._gldp = settings.gldp
+        self._classes = len(task.shape.classes)
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        classes, width = self._classes, self.task.representation_dim
+        return {
+            **self.task.initial_parameters(),
+            OLD: torch.zeros(classes, width),
+            OLD_KNOWN: torch.zeros(classes),
+            NEW: torch.zeros(classes, width),
+            NEW_KNOWN: torch.zeros(classes),
+            VISIT: torch.tensor(-1.0),
+        }
+
+    def phases(self) -> list[Phase]:
+        return [
+            Phase("encoder", (self.task.encoder,), self._gldp.encoder_epochs),
+            Phase("head", (self.task.head,), self._gldp.head_epochs),
+        ]
+
+    def context(self, order: Order, cohort: Cohort) -> RelationContext:
+        self._begin_stage(cohort)
+        memory = cohort.parameters
+        shared, known = self._received(order)
+        return RelationContext(memory[OLD].clone(), memory[OLD_KNOWN].bool(), shared, known)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: RelationContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        logits = self.task.predict(parameters, representation)
+        terms = {"prediction": self.task.loss(logits, batch)}
+        if not self._gldp.relations:
+            return terms
+        k = len(representation)
+        old, old_known = context.old[:k], context.old_known[:k]
+        balance = self._gldp.balance
+        if self._gldp.local_relation == "prediction":
+            local = local_relation_of_predictions(
+                logits, batch.labels, batch.present, self.task.predict(parameters, old), old_known
+            )
+            terms["local-prototypes"] = balance * local
+        if batch.representation is not None:
+            return terms  # µ is frozen: relations of its embeddings are constants here
+        means, counts = class_means(representation, batch.labels, batch.present, self._classes)
+        if self._gldp.local_relation == "embedding":
+            terms["local-prototypes"] = balance * local_relation(means, counts, old, old_known)
+        shared = global_relation(means, counts, context.shared, context.known)
+        terms["global-prototypes"] = (1 - balance) * shared
+        return terms
+
+    def conclude(self, cohort: Cohort, context: RelationContext) -> None:
+        """Remember C_n over the whole local set of this stage (eq. 6)."""
+        means, has = self._current_prototypes(cohort)
+        cohort.parameters[NEW].copy_(means)
+        cohort.parameters[NEW_KNOWN].copy_(has)
+
+    def contribution(
+        self, cohort: Cohort, context: RelationContext, server_round: int
+    ) -> Contribution:
+        memory = cohort.parameters
+        return Contribution({"prototypes": memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
+        """Inference by local prototypes (``lp-``), by global ones (``gp-``) and by the head
+        (``head-``), and once more, in detail, by the one that the settings choose."""
+        clients = len(cohort.names)
+        shared, known = self._received(order)
+        shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
+        # What a client has images of, it sees with the encoder that is evaluated.
+        current, has = self._current_prototypes(cohort)
+        remembered, own_known = self._remembered_prototypes(cohort)
+        own = torch.where(has.unsqueeze(2), current, remembered)
+        own_known = own_known | has
+        rules = {
+            "local-prototypes": lambda r: nearest_prototype(r, own, own_known),
+            "global-prototypes": lambda r: nearest_prototype(r, shared, known),
+            "head": self.task.by_head(cohort.parameters),
+        }
+        named = {"lp-": "local-prototypes", "gp-": "global-prototypes", "head-": "head"}
+        return self.task.judge(
+            cohort.parameters,
+            cohort.samples,
+            {"": rules[self._gldp.inference], **{k: rules[rule] for k, rule in named.items()}},
+        )
+
+    def _begin_stage(self, cohort: Cohort) -> None:
+        """Where a new stage begins, take the last one's C into Ĉ (eq. 9)."""
+        memory = cohort.parameters
+        cyclic = self.settings.classification.stage_schedule == "cyclic"
+        visits = [cohort.server_round] * len(cohort.names) if cyclic else cohort.samples.stages
+        now = torch.tensor(visits, dtype=torch.float32, device=memory[VISIT].device)
+        begins = now != memory[VISIT]
+        updated, known = self._remembered_prototypes(cohort)
+        memory[OLD] = torch.where(begins[:, None, None], updated, memory[OLD])
+        memory[OLD_KNOWN] = torch.where(begins[:, None], known.float(), memory[OLD_KNOWN])
+        memory[NEW_KNOWN] = torch.where(begins[:, None], 0.0, memory[NEW_KNOWN])
+        memory[VISIT] = now
+
+    def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """C_n over the images of the stage (eq. 6), [K, C, D], and who has them, [K, C] bool."""
+        samples = cohort.samples
+        representation = self.task.encode_all(cohort.parameters, samples.pixels)
+        counts = torch.tensor(samples.counts, device=representation.device)
+        places = torch.arange(representation.shape[1], device=representation.device)
+        present = (places < counts.unsqueeze(1)).float()
+        means, images = class_means(representation, samples.labels, present, self._classes)
+        return means, images > 0
+
+    def _remembered_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Ĉ as it will be when this stage ends (eq. 9), [K, C, D] and [K, C] bool."""
+        memory = cohort.parameters
+        return moving_average(
+            memory[OLD],
+            memory[OLD_KNOWN].bool(),
+            memory[NEW],
+            memory[NEW_KNOWN].bool(),
+            self._gldp.memory,
+        )
+
+    def _received(self, order: Order) -> tuple[Tensor, Tensor]:
+        """C̃ [C, D] and which classes it has [C], all unknown before the first aggregation."""
+        device = self.task.device
+        shared = torch.zeros(self._classes, self.task.representation_dim, device=device)
+        known = torch.zeros(self._classes, dtype=torch.bool, device=device)
+        if order.classes:
+            rows = torch.tensor(order.classes, device=device)
+            shared[rows] = torch.from_numpy(order.arrays["prototypes"]).to(device)
+            known[rows] = True
+        return shared, known

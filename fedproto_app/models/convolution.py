@@ -1,0 +1,98 @@
+"""Convolution, group normalisation and max pooling, batched over clients.
+
+Images and features are [K, B, C, H, W] and parameters [K, …]. In the layout [B, K·C, H, W] one
+grouped convolution and one group normalisation serve all clients. A CPU is faster client by
+client, each client's features still warm in its cache: `each_client`. One step of the small CNN,
+forward and backward, K = 10, B = 32, 3×32×32, width 16, one core of an EPYC with AVX-512: 109 ms
+client by client, 124 ms with a loop inside each operation, 165 ms grouped, 179 ms with vmap,
+254 ms with unfold and bmm. For K = 1 every function here is the plain one of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Module = Callable[[Mapping[str, Tensor], str, Tensor], Tensor]  # parameters, prefix, inputs
+
+
+def conv_parameters(
+    inputs: int, outputs: int, kernel: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """One client's weight [outputs, inputs, kernel, kernel]; no bias, because a norm follows.
+
+    N(0, 2 / (outputs · kernel²)): He et al. 2015 over the fan-out, as in torchvision's ResNet.
+    """
+    deviation = (2 / (outputs * kernel**2)) ** 0.5
+    weight = torch.empty(outputs, inputs, kernel, kernel)
+    return {"weight": weight.normal_(0, deviation, generator=generator)}
+
+
+def norm_parameters(channels: int) -> dict[str, Tensor]:
+    """One client's scale and shift [channels] of a group normalisation: 1 and 0."""
+    return {"weight": torch.ones(channels), "bias": torch.zeros(channels)}
+
+
+def conv2d(weight: Tensor, inputs: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
+    """Each client's own convolution.
+
+    weight: [K, out, in, k, k]. inputs: [K, B, in, H, W]. Returns [K, B, out, H', W'].
+    """
+    clients = weight.shape[0]
+    images = _merged(inputs).contiguous()  # as the norm after it wants them; see max_pool2d
+    outputs = F.conv2d(images, weight.flatten(0, 1), stride=stride, padding=padding, groups=clients)
+    return _parted(outputs, clients)
+
+
+def group_norm(inputs: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Tensor:
+    """Wu and He 2018: each sample's mean 0 and variance 1 over each group of channels.
+
+    inputs: [K, B, C, H, W] with C a multiple of groups. weight, bias: [K, C].
+    """
+    clients = inputs.shape[0]
+    outputs = F.group_norm(_merged(inputs), clients * groups, weight.flatten(), bias.flatten())
+    return _parted(outputs, clients)
+
+
+def max_pool2d(inputs: Tensor) -> Tensor:
+    """The maximum of every 2×2 pixels, of fewer at an odd edge: [K, B, C, ⌈H/2⌉, ⌈W/2⌉]."""
+    merged = _merged(inputs)
+    if merged.is_cpu:
+        # With channels innermost torch's pooling takes 0.15 ms instead of 1.5 ms, but its norm
+        # more than twice as long: so only the pooling sees that layout.
+        merged = merged.contiguous(memory_format=torch.channels_last)
+    return _parted(F.max_pool2d(merged, 2, ceil_mode=True), inputs.shape[0])
+
+
+def each_client(
+    module: Module, parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor
+) -> Tensor:
+    """module(parameters, prefix, inputs), called with one client (K = 1) at a time.
+
+    Only the parameters under prefix are handed on, which module is to use alone.
+    """
+    if inputs.shape[0] == 1:
+        return module(parameters, prefix, inputs)
+    names = [name for name in parameters if name.startswith(prefix)]
+    # One split a parameter: indexing client by client would give each a gradient of all K.
+    each = zip(*(torch.split(parameters[name], 1) for name in names), strict=True)
+    return torch.cat(
+        [
+            module(dict(zip(names, values, strict=True)), prefix, images)
+            for values, images in zip(each, torch.split(inputs, 1), strict=True)
+        ]
+    )
+
+
+def _merged(features: Tensor) -> Tensor:
+    """[K, B, C, H, W] → [B, K·C, H, W]; a view of what `_parted` returned."""
+    return features.transpose(0, 1).flatten(1, 2)
+
+
+def _parted(features: Tensor, clients: int) -> Tensor:
+    """[B, K·C, H, W] → [K, B, C, H, W], a view."""
+    batch, channels, height, width = features.shape
+    return features.reshape(batch, clients, channels // clients, height, width).transpose(0, 1)

@@ -1,0 +1,80 @@
+"""FUELS's matrix of prototype divergences, with clients that are alike side by side."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_CLIENTS = 1000  # rows of the picture; more would be finer than its pixels
+_NAMED_CLIENTS = 40  # more names than that cannot be read
+
+
+def draw_divergence(run_dir: Path) -> Figure:
+    """The matrix of ``divergence.npz``, alike clients side by side."""
+    from matplotlib.figure import Figure
+
+    with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
+        names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
+    total = len(names)
+    shown = evenly(groups, _MOST_CLIENTS)  # clustering costs the square of what is shown
+    shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
+    groups, names, divergence = groups[shown], names[shown], divergence[np.ix_(shown, shown)]
+
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(False)
+    image = axes.imshow(divergence, cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, label="Jensen-Shannon divergence of prototypes (nats)", shrink=0.85)
+    starts = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1), len(shown)]
+    if groups.any():
+        for edge in starts[1:-1]:
+            axes.axhline(edge - 0.5, color="white", linewidth=1)
+            axes.axvline(edge - 0.5, color="white", linewidth=1)
+        middles = [(first + end - 1) / 2 for first, end in pairwise(starts)]
+        axes.set_yticks(middles, groups[starts[:-1]])
+    elif len(names) <= _NAMED_CLIENTS:
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+    else:
+        axes.set_yticks([])
+    axes.set_xticks([])
+    clients = f"{total}" if len(shown) == total else f"{len(shown)} of {total}"
+    axes.set(xlabel=f"{clients} clients in the same order", title=run_dir.name)
+    return figure
+
+
+def evenly(groups: NDArray[np.str_], most: int) -> NDArray[np.intp]:
+    """[min(N, most)] clients, ascending, every true group by its share of all N.
+
+    groups: [N] text, "" where unknown.
+    """
+    by_group = np.argsort(groups, kind="stable")
+    count = min(len(groups), most)
+    return np.sort(by_group[np.arange(count) * len(groups) // max(count, 1)])
+
+
+def alike_together(
+    divergence: NDArray[np.floating[Any]], groups: NDArray[np.str_]
+) -> NDArray[np.intp]:
+    """[N] an order of clients with the alike side by side: by true group, then by clustering.
+
+    divergence: [N, N] symmetric, NaN where unknown. groups: [N] text, "" where unknown.
+    Average-linkage clustering; its leaves are the order.
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    clients = len(groups)
+    if clients < 2:
+        return np.arange(clients)
+    known = np.nan_to_num(divergence.astype(np.float64), nan=np.log(2))  # unknown: most different
+    distances = squareform((known + known.T) / 2, checks=False)
+    leaves = leaves_list(linkage(distances, method="average"))
+    by_group = np.argsort(groups[leaves], kind="stable")
+    return np.asarray(leaves[by_group], dtype=np.intp)

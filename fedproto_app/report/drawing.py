@@ -1,0 +1,96 @@
+"""What all pictures of runs share: their look, curves over rounds, distributions over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.report.runs import read_clients
+from fedproto_app.report.task_report import Measure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito (2008): told apart with every common colour blindness; dashes tell them apart in
+# grey print.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+STYLE: dict[Any, Any] = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "lines.linewidth": 1.8,
+    "savefig.dpi": 150,
+}
+PARAMETERS = "parameters sent up and down, all clients"
+_WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour and dashes of the line with this number."""
+    dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+
+
+def is_wide(values: NDArray[Any]) -> bool:
+    """Whether the values above 0 span so much that a logarithmic axis shows them better."""
+    positive = values[values > 0]
+    return bool(positive.size and positive.max() / positive.min() > _WIDE_SPAN)
+
+
+def client_figures(run_dir: Path, column: str, scale: float = 1.0) -> NDArray[np.float64]:
+    """[N] one figure of ``clients.csv`` in units of `scale`, of the clients that have it."""
+    values = [float(row[column] or "nan") for row in read_clients(run_dir)]
+    return np.array([value for value in values if isfinite(value)]) / scale
+
+
+def sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Parameters sent up and down by the end of each round."""
+    return list(
+        accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
+    )
+
+
+def plot_distribution(
+    axes: Axes,
+    figures: Mapping[str, NDArray[np.float64]],
+    looks: Mapping[str, dict[str, Any]],
+    measure: Measure,
+) -> None:
+    """Cumulative distributions of clients' figures [N]; a label and a look each."""
+    for label, values in figures.items():
+        if values.size:
+            axes.ecdf(values, label=label, **looks[label])
+    if measure.limits:
+        axes.set_xlim(*measure.limits)
+    elif is_wide(np.concatenate(list(figures.values()))):
+        axes.set_xscale("log")
+    axes.set(xlabel=f"{measure.axis} of a client", ylabel="share of clients", ylim=(0, 1.02))
+    if axes.lines:
+        axes.legend()
+
+
+def plot_known(
+    axes: Axes,
+    places: Iterable[float],
+    values: Iterable[float | None],
+    scale: float = 1.0,
+    **looks: Any,
+) -> list[float]:
+    """A line through the known values, in units of `scale`; returns where they are."""
+    known = [(x, y / scale) for x, y in zip(places, values, strict=True) if y is not None]
+    if known:
+        marker = "o" if len(known) == 1 else None  # a line of one point is invisible
+        axes.plot(*zip(*known, strict=True), **{"marker": marker, **looks})
+    return [x for x, _ in known]

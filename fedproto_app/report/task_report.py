@@ -1,0 +1,117 @@
+"""What the report layer asks of a task: its figures, how a person sees them, its pictures.
+
+Folder, progress, tables and comparison are the same for every task. What differs is one
+`TaskReport` a task, in the file of the task's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedproto_app.federation import ClientResult, Federation, RoundLog
+    from fedproto_app.roster import ClientKey
+
+    Results = Mapping[ClientKey, ClientResult]
+
+Row = Sequence[object]
+UNKNOWN = "-"  # the text of a figure that there is not
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure as a person sees it.
+
+    figure: its field in the artefact. title: above or before it. text: of the value, None where
+    unknown. spread: whether the comparison tells its deviation over seeds as well.
+    """
+
+    figure: str
+    title: str
+    text: Callable[[float | None], str]
+    spread: bool = False
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What runs and clients of the task are ranked by.
+
+    summary, client, round: its field in summary.json, clients.csv and rounds.jsonl. name: what a
+    title calls it. axis: what an axis calls it, scale: the axis's unit in the figure's, limits: of
+    the axis where the figure is bounded.
+    """
+
+    summary: str
+    client: str
+    round: str
+    larger_is_better: bool
+    name: str
+    axis: str
+    scale: float = 1.0
+    limits: tuple[float, float] | None = None
+
+    def badness(self, value: float | None) -> float:
+        """For sorting: smaller is better, and what is unknown or no number comes last."""
+        if value is None or not np.isfinite(value):
+            return float("inf")
+        return -value if self.larger_is_better else value
+
+
+class TaskReport(Protocol):
+    """The figures of one kind of task.
+
+    progress: fields of rounds.jsonl, clients: columns of clients.csv, comparison: fields of
+    summary.json that a person sees, in their order. caption: below the comparison.
+    """
+
+    measure: Measure
+    progress: tuple[Shown, ...]
+    clients: tuple[Shown, ...]
+    comparison: tuple[Shown, ...]
+    caption: str
+
+    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
+        """The task's fields of a line of rounds.jsonl; None each if the round was not evaluated."""
+
+    def tables(self, federation: Federation) -> dict[str, list[Row]]:
+        """The rows of each CSV file by its name, the columns' names first."""
+
+    def summary_figures(
+        self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The task's fields of summary.json. rounds: the lines of rounds.jsonl."""
+
+    def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Name and text of the task's figures in the table of one run."""
+
+    def pictures(self, run_dir: Path) -> dict[str, Figure]:
+        """The pictures that the run's artefacts allow, by file name."""
+
+
+def mean_metric(
+    results: Results, name: str, keys: Iterable[ClientKey] | None = None
+) -> float | None:
+    """The plain mean of a metric over the clients that have it (of `keys`), None without any."""
+    chosen = sorted(results if keys is None else set(keys) & set(results))
+    values = [results[key].metrics[name] for key in chosen if name in results[key].metrics]
+    return float(np.mean(values)) if values else None
+
+
+def error_text(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4f}"
+
+
+def short_text(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def percent_text(value: float | None) -> str:
+    """A fraction in percent, without the sign."""
+    return UNKNOWN if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,73 @@
+"""GLDP, server half: Algorithm 1, Central Server.
+
+The representation Θ is the plain mean of the selected clients' µ (eq. 5), through Flower's own
+FedAvg; the global prototype of a class follows the mean of the clients that have it now (eq. 11).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedproto_app.class_prototypes import moving_average
+from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.wire import Order
+
+
+class GlobalLocalPrototypeStrategy(FedAvgStrategy):
+    """FedAvg of the encoders, and C̃ [C, D] with the classes that it knows [C]."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        task = self._learner.task
+        classes, width = len(federation.shape.classes), task.representation_dim
+        self.spec = replace(self.spec, per_class={"prototypes": (width,)}, classes=classes)
+        self._prototypes = torch.zeros(classes, width)
+        self._known = torch.zeros(classes, dtype=torch.bool)
+
+    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+        """Θ and C̃ of the classes that any client has had so far."""
+        classes = self._classes()
+        if not classes:
+            return order
+        arrays = {**order.arrays, "prototypes": self._prototypes[classes].numpy()}
+        return replace(order, arrays=arrays, classes=classes)
+
+    def absorb(self, answers: list[NodeReply]) -> None:
+        arrived: dict[int, dict[ClientKey, NDArray[np.float32]]] = defaultdict(dict)
+        for answer in answers:
+            rows = iter(answer.reply.arrays["prototypes"])
+            for key, classes in zip(answer.keys(), answer.reply.classes, strict=True):
+                for one in classes:
+                    arrived[one][key] = next(rows)
+        new, new_known = torch.zeros_like(self._prototypes), torch.zeros_like(self._known)
+        for one, by_client in arrived.items():
+            # In the order of names: the sum must not depend on who came first.
+            together = np.stack([by_client[key] for key in sorted(by_client)])
+            new[one] = torch.from_numpy(together.mean(axis=0, dtype=np.float64).astype(np.float32))
+            new_known[one] = True
+        self._prototypes, self._known = moving_average(
+            self._prototypes, self._known, new, new_known, self.settings.gldp.memory
+        )
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """classes: those with a global prototype; prototypes: [len(classes), D]."""
+        classes = self._classes()
+        return {"classes": np.array(classes), "prototypes": self._prototypes[classes].numpy()}
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``prototypes``: the global prototypes, with the names of their classes."""
+        names = np.array([self.federation.shape.classes[one] for one in self._classes()])
+        return {"prototypes": {**self.state(), "names": names}}
+
+    def _classes(self) -> list[int]:
+        known: list[int] = self._known.nonzero().flatten().tolist()
+        return known

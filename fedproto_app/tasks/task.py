@@ -1,0 +1,143 @@
+"""What a method needs to know of a task, and nothing of its data.
+
+A method (a learner) asks its task for initial parameters, batches, representations, predictions
+and the supervised loss; whether they are about series or images it never sees.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.settings import Settings
+
+
+class ClientData(Protocol):
+    """One client's data at its node.
+
+    train_samples: the client's weight in sample-weighted means. group: its true group where the
+    source knows it, else "". missing_share: of its values. class_counts: train samples, a row a
+    stage and a number a class, empty where nothing is classified. note: what a person should know
+    of the data, or "".
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def train_samples(self) -> int: ...
+    @property
+    def missing_share(self) -> float: ...
+    @property
+    def class_counts(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def note(self) -> str: ...
+
+
+class Samples(Protocol):
+    """The samples of K clients of a cohort, those with most batches first.
+
+    train_samples: the clients' weights. batch_counts: batches an epoch.
+    """
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def train_samples(self) -> list[int]: ...
+    @property
+    def batch_counts(self) -> list[int]: ...
+
+
+class Batch(Protocol):
+    """One training step's samples of the first k clients of a cohort; inputs: [k, B, …]."""
+
+    @property
+    def inputs(self) -> Tensor: ...
+
+
+ClientT = TypeVar("ClientT", bound=ClientData)
+SamplesT = TypeVar("SamplesT", bound=Samples)
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
+    """A kind of learning problem.
+
+    encoder, head: prefixes of the parameters of the representation and of what predicts from it.
+    criterion: the metric by which a model is chosen, smaller being better; made of validation
+        data alone. evaluates_local: whether clients' models are also evaluated before averaging.
+    """
+
+    encoder: ClassVar[str] = "encoder."
+    head: ClassVar[str]
+    criterion: ClassVar[str]
+    evaluates_local: ClassVar[bool]
+
+    def __init__(
+        self,
+        settings: Settings,
+        shape: DataShape | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.settings = settings
+        self.shape = shape or DataShape()
+        self.device = device or torch.device("cpu")
+
+    @staticmethod
+    @abstractmethod
+    def required_metrics(settings: Settings) -> tuple[str, ...]:
+        """What `evaluate` tells of every client; it may tell more."""
+
+    @abstractmethod
+    def initial_parameters(self) -> dict[str, Tensor]:
+        """One client's parameters at round 0, equal for all clients of a run.
+
+        A common start keeps the clients' representation spaces comparable, which prototypes need
+        as much as averaged weights do.
+        """
+
+    @abstractmethod
+    def steps(self, client: ClientT, server_round: int) -> int:
+        """Batches of the client in an epoch of this round."""
+
+    @abstractmethod
+    def gather(self, clients: Sequence[ClientT], server_round: int) -> SamplesT:
+        """The clients' samples of this round on the device; they come in falling `steps`."""
+
+    @abstractmethod
+    def batches(self, samples: SamplesT, generators: Sequence[torch.Generator]) -> Iterator[BatchT]:
+        """One epoch, in an order of each client's own."""
+
+    def fix_encoder(self, parameters: Mapping[str, Tensor], samples: SamplesT) -> SamplesT:
+        """The samples for epochs in which the encoder does not learn.
+
+        A task whose encoder is dear computes the representations here, once for all epochs.
+        """
+        return samples
+
+    @abstractmethod
+    def represent(self, parameters: Mapping[str, Tensor], batch: BatchT) -> Tensor:
+        """The representation of the batch's samples, [k, B, D]."""
+
+    @abstractmethod
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        """What the head makes of representations [k, B, D]."""
+
+    @abstractmethod
+    def loss(self, prediction: Tensor, batch: BatchT) -> Tensor:
+        """The supervised loss, [k]."""
+
+    @abstractmethod
+    def evaluate(
+        self, parameters: Mapping[str, Tensor], samples: SamplesT
+    ) -> dict[str, list[float]]:
+        """Metrics of each client, a list over the clients each."""
+
+
+AnyTask = Task[Any, Any, Any]

@@ -1,0 +1,126 @@
+"""``fedproto data check`` on images, as a person calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Fedproto
+from tests.data.images.made_images import encoded, noise, write_folder
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def rows(output: str) -> list[list[str]]:
+    return [line.split() for line in output.split("\n")]
+
+
+def class_folders(root: Path, clients: tuple[str, ...] = ("",), **files: bytes) -> Path:
+    """Per client 6 train and 2 test images of each of two classes, and files by class."""
+    image = encoded(noise(0, 4, 4, 3))
+    written = {
+        f"{client}/{split}/{name}/{number}.png".lstrip("/"): image
+        for client in clients
+        for split, number_of in (("train", 6), ("test", 2))
+        for name in ("cat", "[red]dog")
+        for number in range(number_of)
+    }
+    more = {f"{clients[0]}/train/cat/{name}.png".lstrip("/"): file for name, file in files.items()}
+    return write_folder(root, written | more)
+
+
+def test_digits_and_what_dealing_them_comes_to(fedproto: Fedproto) -> None:
+    outcome = fedproto(
+        *("data", "check", "--source", "digits", "--clients", 5, "--stages", 2),
+        *("--imbalance-factor", 10, "--classes-per-stage", 3),
+    )
+    assert outcome.code == 0, outcome.err
+    table = rows(outcome.out)
+    assert table[0] == ["class", "train", "test", "dealt", "clients"]
+    assert table[1][:3] == ["0", "161", "17"]
+    assert "1621 train, 176 test; 8 × 8, grey" in outcome.out
+    assert ["decoded", "1797;", "0", "corrupt"] in table
+    assert "long-tail: 5 clients, 2 stages, 3 classes a stage, imbalance factor 10" in outcome.out
+    assert "clients with the rarest classes: 9: " in outcome.out
+    (dealt,) = [row for row in table if row[:1] == ["train"]]
+    assert dealt[1:] == [dealt[1], "images", "a", "client", "and", "stage"]  # all rows alike
+
+
+def test_images_that_cannot_be_dealt_are_shown_all_the_same(fedproto: Fedproto) -> None:
+    outcome = fedproto("data", "check", "--source", "digits")  # 100 client stages
+    assert outcome.code == 1
+    assert rows(outcome.out)[0] == ["class", "train", "test"]
+    assert "1621 train, 176 test" in outcome.out
+    assert "refused data.partition: too few images: 412 (2 … 149 a class)" in outcome.out
+
+
+def test_corrupt_images_are_named_and_counted(fedproto: Fedproto, tmp_path: Path) -> None:
+    torn = {f"torn-{number}": b"no image" for number in range(7)}
+    folder = class_folders(tmp_path, **torn)
+    outcome = fedproto("data", "check", folder, "--scheme", "given")
+    assert outcome.code == 1
+    named = [line for line in outcome.out.split("\n") if line.startswith("refused image")]
+    assert len(named) == 5
+    assert named[0].endswith("train/cat/torn-0.png: not a JPEG, PNG or BMP image")
+    assert "7 corrupt of 23 decoded; data.corrupt-images = 'skip' leaves them out" in outcome.out
+    assert "[red]dog" in outcome.out
+
+
+def test_given_clients_a_picture_and_a_hint(fedproto: Fedproto, tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "sites", clients=("ann", "bob"))
+    picture = tmp_path / "partition.png"
+    outcome = fedproto("data", "check", folder, "--scheme", "given", "--picture", picture)
+    assert outcome.code == 0, outcome.err
+    assert "2: ann, bob" in outcome.out
+    assert "given: clients and stages as the source has them" in outcome.out
+    assert f"picture: {picture}" in outcome.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    dealt = fedproto(
+        *("data", "check", folder, "--clients", 2, "--stages", 1, "--classes-per-stage", 1),
+        *("--imbalance-factor", 1),
+    )
+    assert dealt.code == 0, dealt.out
+    assert "--scheme given takes the source's own clients" in dealt.out
+
+
+def test_the_rows_of_many_classes(fedproto: Fedproto, tmp_path: Path) -> None:
+    labels = np.repeat(np.arange(30), 8)
+    images = {f"x_{split}": noise(0, len(labels), 4, 4) for split in ("train", "test")}
+    np.savez(tmp_path / "x.npz", **images, y_train=labels, y_test=labels)
+    options = ("data", "check", tmp_path / "x.npz", "--scheme", "given")
+    brief, full = fedproto(*options), fedproto(*options, "--all")
+    assert "... and 10 more (--all lists them)" in brief.out
+    assert not any(row[:3] == ["29", "8", "8"] for row in rows(brief.out))
+    assert any(row[:3] == ["29", "8", "8"] for row in rows(full.out))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source", "digits", "--period", "24"], "--period is for series, but source digits"),
+        (["--stages", "2"], "--stages is for images, but source synthetic-traffic holds series"),
+        (["--source", "digits", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
+        (["--source", "digits", "--picture", "no/x.png"], "--picture no/x.png: no folder no"),
+        (["--source", "digits", "--clients", "0"], "data.partition.clients = 0: "),
+        (["--source", "digits", "--scheme", "fair"], "data.partition.scheme = 'fair': "),
+        (["--source", "cifar"], "data.path is empty: source cifar reads a path"),
+        (["missing.zip"], "missing.zip: no such file"),
+    ],
+)
+def test_mistakes_are_one_line(
+    fedproto: Fedproto,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = fedproto("data", "check", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {message}")
+    assert outcome.err.count("\n") == 1

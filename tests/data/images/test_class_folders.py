@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedproto_app.errors import DataError
+from tests.data.images.made_images import (
+    encoded,
+    noise,
+    pixels_of,
+    pool_of,
+    write_folder,
+    write_zip,
+)
+from tests.real_data import real_data
+
+SOURCE = "class-folders"
+COLOUR = [noise(seed, 4, 5, 3) for seed in range(5)]
+GREY = noise(9, 4, 5)
+PNG = encoded(COLOUR[0])
+PLAIN = {
+    "train/cat/b.png": encoded(COLOUR[1]),
+    "train/cat/a.bmp": encoded(COLOUR[0], "BMP"),
+    "train/ant/z.PNG": encoded(COLOUR[2]),
+    "test/cat/a.png": encoded(COLOUR[3]),
+}
+
+Writer = Callable[[Path, dict[str, bytes]], Path]
+
+
+def zipped(root: Path, files: dict[str, bytes]) -> Path:
+    return write_zip(root / "images.zip", files)
+
+
+def foldered(root: Path, files: dict[str, bytes]) -> Path:
+    return write_folder(root / "images", files)
+
+
+def wrapped(root: Path, files: dict[str, bytes]) -> Path:
+    return write_zip(root / "images.zip", {f"wrap/{name}": files[name] for name in files})
+
+
+written = pytest.mark.parametrize("write", [foldered, zipped, wrapped])
+
+
+@written
+def test_labels_names_and_pixels(tmp_path: Path, write: Writer) -> None:
+    root = write(tmp_path, PLAIN)
+    pool = pool_of(SOURCE, root)
+    assert pool.classes == ("ant", "cat")
+    assert pool.shape == (3, 4, 5)
+    assert pool.train.labels.tolist() == [0, 1, 1]
+    assert pool.test.labels.tolist() == [1]
+    inside = f"{root.name}/wrap" if write is wrapped else root.name
+    assert list(pool.train.names) == [
+        f"{inside}/train/{name}" for name in ("ant/z.PNG", "cat/a.bmp", "cat/b.png")
+    ]
+    assert pool.train.clients is None
+    assert pool.train.stages is None
+    expected = np.stack([COLOUR[2], COLOUR[0], COLOUR[1]]).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(pixels_of(pool.train), expected)
+    some = pool.train.load(np.array([2, 0, 2]))
+    np.testing.assert_array_equal(some.pixels, expected[[2, 0, 2]])
+    assert pool.train.load(np.array([], dtype=np.int64)).pixels.shape == (0, 3, 4, 5)
+
+
+@written
+def test_clients_and_stages(tmp_path: Path, write: Writer) -> None:
+    places = [
+        "ann/stage-10/train/cat",
+        "ann/stage-2/test/ant",
+        "bob/stage-1/train/ant",
+        "bob/stage-1/test/cat",
+    ]
+    pool = pool_of(SOURCE, write(tmp_path, {f"{place}/x.png": PNG for place in places}))
+    assert pool.classes == ("ant", "cat")
+    for split, labels, stages in ((pool.train, [1, 0], [9, 0]), (pool.test, [0, 1], [1, 0])):
+        assert split.labels.tolist() == labels
+        assert split.clients is not None
+        assert split.clients.tolist() == ["ann", "bob"]
+        assert split.stages is not None
+        assert split.stages.tolist() == stages
+
+
+@written
+def test_clients_without_stages_and_stages_without_clients(tmp_path: Path, write: Writer) -> None:
+    for level in ("ann", "stage-3"):
+        files = {f"{level}/{split}/cat/x.png": PNG for split in ("train", "test")}
+        if level == "ann":
+            files |= {f"bob/train/cat/{n}.png": PNG for n in range(2)}
+        (tmp_path / level).mkdir()
+        train = pool_of(SOURCE, write(tmp_path / level, files)).train
+        if level == "ann":
+            assert train.clients is not None
+            assert train.clients.tolist() == ["ann", "bob", "bob"]
+            assert train.stages is None
+        else:
+            assert train.clients is None
+            assert train.stages is not None
+            assert train.stages.tolist() == [2]
+
+
+def test_a_class_may_be_called_as_a_split(tmp_path: Path) -> None:
+    files = {"train/test/x.png": PNG, "test/test/x.png": PNG, "train/train/x.png": PNG}
+    pool = pool_of(SOURCE, foldered(tmp_path, files))
+    assert pool.classes == ("test", "train")
+    assert pool.train.clients is None
+
+
+def test_grey_images_stay_grey_if_the_first_is(tmp_path: Path) -> None:
+    files = {
+        "train/a/1.png": encoded(GREY),
+        "train/a/2.png": encoded(np.repeat(GREY[:, :, None], 3, axis=2)),
+        "test/a/1.png": encoded(GREY),
+    }
+    pool = pool_of(SOURCE, foldered(tmp_path, files))
+    assert pool.shape == (1, 4, 5)
+    np.testing.assert_array_equal(pixels_of(pool.train), np.stack([GREY, GREY])[:, None])
+
+
+def test_a_grey_image_among_coloured_ones_gets_three_channels(tmp_path: Path) -> None:
+    pool = pool_of(SOURCE, foldered(tmp_path, PLAIN | {"train/cat/c.png": encoded(GREY)}))
+    np.testing.assert_array_equal(pixels_of(pool.train)[3], np.stack([GREY] * 3))
+
+
+@written
+def test_corrupt_images_are_rows_of_zeros_with_a_reason(tmp_path: Path, write: Writer) -> None:
+    jpeg = encoded(noise(0, 4, 5, 3), "JPEG")
+    bad = {
+        "train/aa/1.png": b"",
+        "train/aa/2.png": b"no image",
+        "train/aa/3.jpg": jpeg[: len(jpeg) // 2],
+        "train/aa/4.png": encoded(GREY.astype(np.uint16)),
+        "train/aa/5.png": PNG[:-40],
+        "train/aa/6.jpg": encoded(GREY, "GIF"),
+    }
+    pool = pool_of(SOURCE, write(tmp_path, bad | PLAIN))
+    loaded = pool.train.load(np.array([8, 3, 2, 1, 0, 4, 5]))
+    assert set(loaded.corrupt) == {1, 2, 3, 4, 5, 6}
+    assert not loaded.pixels[1:].any()
+    np.testing.assert_array_equal(loaded.pixels[0], COLOUR[1].transpose(2, 0, 1))
+    assert loaded.corrupt[1] == "more than 8 bits a pixel"
+    assert loaded.corrupt[3] == "not a JPEG, PNG or BMP image"
+    assert loaded.corrupt[4] == "empty file"
+    assert "truncated" in loaded.corrupt[2].lower()
+    assert loaded.corrupt[6] == "not a JPEG, PNG or BMP image"
+
+
+def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
+    path = zipped(tmp_path, PLAIN)
+    content = bytearray(path.read_bytes())
+    content[content.index(PLAIN["train/cat/b.png"]) + 40] ^= 1
+    path.write_bytes(content)
+    assert "CRC" in pool_of(SOURCE, path).train.load(np.arange(3)).corrupt[2]
+
+
+@written
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train/cat/c.png": encoded(noise(0, 5, 4, 3))}, None),
+        ({"test/dog/a.png": PNG}, "class 'dog' has test images but no train image"),
+        ({"train/cat/sub/a.png": PNG}, "train/cat/sub/a.png: expected .<client>/"),
+        ({"val/cat/a.png": PNG}, "val/cat/a.png: expected .<client>/"),
+        ({"a.png": PNG}, "a.png: expected .<client>/"),
+        ({"train/a.png": PNG}, "train/a.png: expected .<client>/"),
+        ({"ann/train/cat/a.png": PNG}, "test/cat/a.png lies in no folder of a client, but .*ann/"),
+        ({"stage-1/train/cat/a.png": PNG}, "lies in no folder of a stage, but .*stage-1/"),
+        ({"stage-0/train/cat/a.png": PNG}, "stage-0/train/cat/a.png: stages count from 1"),
+        ({"stage-99999999999999999999/train/cat/a.png": PNG}, "stages count from 1 to 9999"),
+        ({"train/cat/c.webp": PNG}, "train/cat/c.webp: of the images only .jpg, .jpeg"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, write: Writer, changes: dict[str, bytes], message: str | None
+) -> None:
+    path = write(tmp_path, PLAIN | changes)
+    if message is None:
+        train = pool_of(SOURCE, path).train  # the other size is seen when it is decoded
+        with pytest.raises(
+            DataError, match=r"cat/c.png has 4 × 5 pixels, but .*ant/z.PNG 5 × 4; all images must"
+        ):
+            train.load(np.arange(4))
+    else:
+        with pytest.raises(DataError, match=f"^{path}: .*{message}"):
+            pool_of(SOURCE, path)
+
+
+@written
+def test_files_that_are_no_images_and_hidden_ones_are_passed_over(
+    tmp_path: Path, write: Writer
+) -> None:
+    extra = dict.fromkeys(("README.md", "train/cat/.a.png", ".git/x/train/y/a.png"), b"")
+    assert len(pool_of(SOURCE, write(tmp_path, PLAIN | extra)).train.labels) == 3
+
+
+@written
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_without_images_is_refused(tmp_path: Path, write: Writer, split: str) -> None:
+    files = {name: PLAIN[name] for name in PLAIN if not name.startswith(split)}
+    with pytest.raises(DataError, match=f"no image in a folder {split}/<class>"):
+        pool_of(SOURCE, write(tmp_path, files))
+
+
+def test_nothing_readable_is_refused(tmp_path: Path) -> None:
+    files = {"train/a/x.png": b"", "train/a/y.png": b"?", "test/a/x.png": PNG}
+    with pytest.raises(DataError, match=r"not one train image .* first, train/a/x.png: empty file"):
+        pool_of(SOURCE, foldered(tmp_path, files))
+
+
+def test_a_class_of_the_test_split_alone_may_be_listed(tmp_path: Path) -> None:
+    path = foldered(tmp_path, PLAIN | {"test/dog/a.png": PNG})
+    pool = pool_of(SOURCE, path, classes="dog, cat ,ant,yak")
+    assert pool.classes == ("dog", "cat", "ant", "yak")
+    assert pool.train.labels.tolist() == [2, 1, 1]
+    assert pool.test.labels.tolist() == [1, 0]
+    with pytest.raises(DataError, match=r"class 'dog' is not in data\.classes = cat,ant"):
+        pool_of(SOURCE, path, classes="cat,ant")
+
+
+@pytest.mark.parametrize("directory", [True, False])
+def test_links_out_of_the_folder_are_refused(tmp_path: Path, directory: bool) -> None:
+    root = foldered(tmp_path, PLAIN)
+    outside = write_folder(tmp_path / "outside", {"a.png": PNG})
+    link = root / "train" / ("dog" if directory else "cat/linked.png")
+    link.symlink_to(outside if directory else outside / "a.png")
+    with pytest.raises(DataError, match=f"^{link}: a link to {outside}"):
+        pool_of(SOURCE, root)
+
+
+def test_links_within_the_folder_and_to_the_folder_are_followed(tmp_path: Path) -> None:
+    root = foldered(tmp_path, PLAIN)
+    (root / "train/dog").symlink_to(root / "train/cat")
+    (tmp_path / "entry").symlink_to(root)
+    pool = pool_of(SOURCE, tmp_path / "entry")
+    assert pool.train.labels.tolist() == [0, 1, 1, 2, 2]
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    root = foldered(tmp_path, PLAIN)
+    (root / "train/cat/up").symlink_to(root)
+    with pytest.raises(DataError, match="more than 8 folders deep"):
+        pool_of(SOURCE, root)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    root = foldered(tmp_path, PLAIN)
+    os.mkfifo(root / "train/cat/pipe.png")
+    with pytest.raises(DataError, match=r"pipe\.png: neither a file nor a folder"):
+        pool_of(SOURCE, root)
+
+
+@pytest.mark.parametrize("name", ["../train/cat/a.png", "/train/cat/a.png", "x/../train/cat/a.png"])
+def test_members_that_lead_out_of_the_archive_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="leads out of the archive"):
+        pool_of(SOURCE, zipped(tmp_path, PLAIN | {name: PNG}))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = zipped(tmp_path, PLAIN)
+    content = path.read_bytes().replace(b"train/cat/b.png", b"train/cat/a.bmp")
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"two files are named 'train/cat/a\.bmp'"):
+        pool_of(SOURCE, path)
+
+
+def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+    path = zipped(tmp_path, PLAIN)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flags in the first directory entry
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"'train/cat/b\.png' is encrypted"):
+        pool_of(SOURCE, path)
+
+
+def test_a_file_that_vanishes_is_an_error_not_a_corrupt_image(tmp_path: Path) -> None:
+    root = foldered(tmp_path, PLAIN)
+    train = pool_of(SOURCE, root).train
+    (root / "train/cat/b.png").unlink()
+    with pytest.raises(DataError, match=r"b\.png: cannot be read: .*No such file"):
+        train.load(np.arange(3))
+
+
+@written
+def test_threads_may_load_at_once(tmp_path: Path, write: Writer) -> None:
+    files = {f"train/a/{n:03}.png": encoded(noise(n, 8, 8, 3)) for n in range(60)}
+    train = pool_of(SOURCE, write(tmp_path, files | {"test/a/x.png": files["train/a/000.png"]}))
+    orders = [np.random.default_rng(n).permutation(60) for n in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        for order, loaded in zip(orders, threads.map(train.train.load, orders), strict=True):
+            expected = np.stack([noise(n, 8, 8, 3) for n in order]).transpose(0, 3, 1, 2)
+            np.testing.assert_array_equal(loaded.pixels, expected)
+
+
+@given(data=st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_archive_never_escapes_as_another_error(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    path = zipped(tmp_path, PLAIN)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.sampled_from([len(content), len(content) // 2]))])
+    try:
+        pool = pool_of(SOURCE, path)
+        pool.train.load(np.arange(len(pool.train.labels)))
+    except DataError:
+        pass
+
+
+def test_cifar_10_as_files() -> None:
+    pool = pool_of(SOURCE, real_data("cifar10_jpeg.zip"))
+    assert pool.classes[:3] == ("airplane", "automobile", "bird")
+    assert pool.shape == (3, 32, 32)
+    assert np.bincount(pool.train.labels).tolist() == [5000] * 10
+    assert np.bincount(pool.test.labels).tolist() == [1000] * 10
+    loaded = pool.test.load(np.arange(0, 10_000, 500))
+    assert loaded.corrupt == {}
+    assert loaded.pixels.std(axis=(1, 2, 3)).min() > 10

@@ -1,0 +1,102 @@
+"""Mixes of maximum entropy, against a general optimiser, and their rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, minimize
+
+from fedproto_app.data.images.long_tail import draw_classes, equal_share
+from fedproto_app.data.images.mixes import maximum_entropy, spread
+
+
+def by_optimiser(weights: np.ndarray, least: np.ndarray, images: int, counts: np.ndarray):
+    """Minimise Σ x·(log(x / w) − 1) on the cells with weight."""
+    rows, columns = np.nonzero(weights)
+    w, low = weights[rows, columns], least[rows, columns]
+    row_sums = (np.arange(len(weights))[:, None] == rows).astype(float)
+    column_sums = (np.arange(len(counts))[:, None] == columns).astype(float)
+    found = minimize(
+        lambda x: float((x * (np.log(x / w) - 1)).sum()),
+        np.maximum(w / w.sum() * images, low + 0.5),
+        jac=lambda x: np.log(x / w),
+        bounds=[(max(one, 1e-9), None) for one in low],
+        constraints=[
+            LinearConstraint(row_sums, images, images),
+            LinearConstraint(column_sums, -np.inf, counts),
+        ],
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert found.success, found.message
+    table = np.zeros(weights.shape)
+    table[rows, columns] = found.x
+    return table
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_mixes_are_those_of_a_general_optimiser(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = np.array([60, 30, 12, 6])
+    held = draw_classes(counts, 5, 2, rng)
+    weights, least = held * counts.astype(float), held.astype(np.int64)
+    images = equal_share(held, counts) * 4 // 5  # at the limit the scales would be infinite
+    mixes = maximum_entropy(weights, least, images, counts)
+    np.testing.assert_allclose(
+        mixes, by_optimiser(weights, least, images, counts), atol=0.02, err_msg=f"{held}"
+    )
+
+
+def test_without_scarcity_a_row_has_the_mix_of_its_weights() -> None:
+    weights = np.array([[60.0, 30.0, 0.0], [60.0, 0.0, 10.0]])
+    counts = np.array([60, 30, 10])
+    shares = spread(weights, (weights > 0).astype(np.int64), 21, counts)
+    assert shares.tolist() == [[14, 7, 0], [18, 0, 3]]
+
+
+def test_the_largest_fractions_are_rounded_up() -> None:
+    weights = np.array([[47.0, 32.0, 21.0]])
+    shares = spread(weights, np.zeros((1, 3), dtype=np.int64), 10, np.array([47, 32, 21]))
+    assert shares.tolist() == [[5, 3, 2]]  # 4.7, 3.2, 2.1
+
+
+def test_a_scarce_class_is_shared_and_the_rest_made_up() -> None:
+    weights = np.array([[1.0, 1.0], [1.0, 1.0]])
+    shares = spread(weights, np.zeros((2, 2), dtype=np.int64), 10, np.array([4, 100]))
+    assert shares.tolist() == [[2, 8], [2, 8]]
+
+
+def test_a_small_weight_keeps_one_image() -> None:
+    weights = np.array([[900.0, 90.0, 1.0]])
+    shares = spread(weights, np.ones((1, 3), dtype=np.int64), 12, np.array([900, 90, 1]))
+    assert shares.tolist() == [[10, 1, 1]]
+
+
+@given(
+    tail=st.lists(st.integers(0, 40), min_size=3, max_size=6),
+    rows=st.integers(2, 9),
+    classes=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_sums_are_exact_even_at_the_largest_share(
+    tail: list[int], rows: int, classes: int, seed: int
+) -> None:
+    counts = np.array(tail) + rows
+    held = draw_classes(counts, rows, classes, np.random.default_rng(seed))
+    images = equal_share(held, counts)
+    shares = spread(held * counts.astype(float), held.astype(np.int64), images, counts)
+    assert (shares.sum(axis=1) == images).all()
+    assert (shares.sum(axis=0) <= counts).all()
+    assert ((shares >= 1) == held).all()
+
+
+def test_whole_numbers_are_next_to_the_mix() -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.dirichlet(np.full(10, 0.5), 40)
+    counts = rng.integers(50, 400, 10)
+    images, none = int(counts.sum()) // 40 * 9 // 10, np.zeros(weights.shape, dtype=np.int64)
+    shares = spread(weights, none, images, counts)
+    mixes = maximum_entropy(weights, none, images, counts)
+    assert np.abs(shares - mixes).max() < 1.5

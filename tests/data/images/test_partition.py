@@ -1,0 +1,272 @@
+"""Partitions deal every image at most once, in equal parts, and the same for everyone who asks."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedproto_app.data.images.long_tail import long_tail_counts
+from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
+from fedproto_app.errors import DataError
+from fedproto_app.settings import PartitionSettings
+
+
+def labels(classes: int, each: int) -> np.ndarray:
+    """Every class mixed in with the others, as in a real file."""
+    return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), each))
+
+
+def partition(
+    each: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
+) -> tuple[list[Holding], np.ndarray]:
+    """The clients, and [R, C] the train images of each row."""
+    train_labels = labels(num_classes, each)
+    holdings = draw_partition(
+        train_labels, labels(num_classes, test), num_classes, PartitionSettings(**chosen), seed
+    )
+    rows = [np.bincount(train_labels[s.train], minlength=num_classes) for s in stages_of(holdings)]
+    return holdings, np.array(rows)
+
+
+def stages_of(holdings: list[Holding]) -> list[Stage]:
+    return [stage for holding in holdings for stage in holding.stages]
+
+
+def places(holdings: list[Holding]) -> list[list[int]]:
+    return [part.tolist() for s in stages_of(holdings) for part in (s.train, s.validation, s.test)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    scheme=st.sampled_from(["long-tail", "dirichlet"]),
+    clients=st.integers(1, 8),
+    classes=st.integers(1, 6),
+    stages=st.integers(1, 3),
+    factor=st.sampled_from([1.0, 7.0, 50.0]),
+    share=st.sampled_from([0.0, 0.1]),
+    seed=st.integers(0, 99),
+)
+def test_no_image_twice_and_equal_parts(
+    scheme: str, clients: int, classes: int, stages: int, factor: float, share: float, seed: int
+) -> None:
+    holdings, rows = partition(
+        each=1500,  # 30 of the last class: one for every row that could want it
+        num_classes=6,
+        seed=seed,
+        scheme=scheme,
+        clients=clients,
+        classes=classes,
+        stages=stages,
+        imbalance_factor=factor,
+        validation_share=share,
+    )
+    counts = long_tail_counts(np.full(6, 1500 - round(1500 * share)), factor)
+    trained = np.concatenate([stage.train for stage in stages_of(holdings)])
+    validated = np.concatenate([stage.validation for stage in stages_of(holdings)])
+    assert len(np.unique(trained)) == len(trained)
+    assert not np.intersect1d(trained, validated).size
+    assert bool(validated.size) == (share > 0)
+    assert len(set(rows.sum(axis=1).tolist())) == 1
+    assert rows.shape[0] == clients * stages
+    assert (rows.sum(axis=0) <= counts).all()
+    if scheme == "long-tail":
+        assert ((rows > 0).sum(axis=1) == classes).all()
+    else:
+        assert rows[0].sum() == counts.sum() // len(rows)
+
+
+@pytest.mark.parametrize("scheme", ["long-tail", "dirichlet"])
+def test_a_seed_is_a_partition(scheme: str) -> None:
+    first, again, other = (partition(each=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2))
+    assert places(first) == places(again)
+    assert places(first) != places(other)
+
+
+def test_names_sort_as_numbers() -> None:
+    assert [h.name for h in partition(clients=2)[0]] == ["client-000", "client-001"]
+    many = [
+        h.name
+        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, each=200)[0]
+    ]
+    assert (many[7], many[-1]) == ("client-0007", "client-1000")
+
+
+def test_clients_can_have_different_numbers_of_stages() -> None:
+    holdings, rows = partition(clients=40, classes=2, stages=4, minimum_stages=2, each=500)
+    assert {len(holding.stages) for holding in holdings} == {2, 3, 4}
+    assert len(set(rows.sum(axis=1).tolist())) == 1
+
+
+def test_evaluation_follows_the_train_classes() -> None:
+    train_labels, test_labels = labels(10, 500), labels(10, 200)
+    chosen = PartitionSettings(clients=5, stages=2, imbalance_factor=10.0)
+    for stage in stages_of(draw_partition(train_labels, test_labels, 10, chosen, 0)):
+        train = np.bincount(train_labels[stage.train], minlength=10)
+        for part in (test_labels[stage.test], train_labels[stage.validation]):
+            mix = np.bincount(part, minlength=10)
+            assert ((mix > 0) == (train > 0)).all()
+            expected = train / train.sum() * mix.sum()
+            assert np.abs(mix - expected).max() <= 3  # of rounding, and one at least
+        assert len(np.unique(stage.test)) == len(stage.test)
+        # Unless a class has too few: 0.2 test images a train image.
+        assert len(stage.test) <= 0.2 * len(stage.train) + 4
+
+
+def test_a_small_alpha_makes_clients_more_different() -> None:
+    purity = []
+    for alpha in (0.05, 50.0):
+        _, rows = partition(
+            scheme="dirichlet", alpha=alpha, clients=10, stages=1, imbalance_factor=1.0
+        )
+        purity.append((rows.max(axis=1) / rows.sum(axis=1)).mean())
+    assert purity[0] > 0.5
+    assert purity[1] < 0.2
+
+
+def test_dirichlet_shares_of_almost_nothing_still_deal_everything() -> None:
+    _, rows = partition(
+        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, each=90,
+        validation_share=0.0,
+    )  # fmt: skip
+    assert rows.sum(axis=1).tolist() == [100] * 9
+
+
+def test_shared_images_follow_the_long_tail() -> None:
+    holdings, rows = partition(
+        num_classes=3,
+        clients=30,
+        classes=2,
+        stages=2,
+        class_draw="uniform",
+        samples=55,
+        imbalance_factor=100.0,
+        each=100,
+        validation_share=0.0,
+    )
+    # Of the classes' 100, 10 and 1 images; no row of the last two has 55.
+    mixes = {(50, 5, 0), (54, 0, 1), (0, 10, 1)}
+    assert {tuple(row) for row in rows.tolist()} == mixes
+    trained = [stage.train for stage in stages_of(holdings)]
+    assert all(len(np.unique(part)) == len(part) for part in trained)
+    used = np.unique(np.concatenate(trained))
+    assert np.bincount(labels(3, 100)[used]).tolist() == [100, 10, 1]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"classes": 11}, r"data\.partition\.classes = 11: the images have only 10 classes"),
+        (
+            {"clients": 100, "imbalance_factor": 100.0},
+            r"too few images: 242 \(1 … 100 a class\).*500 client stages.*clients = 100, "
+            r"classes = 4, stages = 5, imbalance-factor = 100",
+        ),
+        ({"scheme": "dirichlet", "clients": 300}, r"too few images: .*clients = 300, stages = 5"),
+        ({"samples": 3}, r"data\.partition\.samples = 3: fewer than .*classes = 4"),
+        ({"test": 0}, r"class 0 has no test image \(10 of 10 classes"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(chosen: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        partition(**{"validation_share": 0.0, **chosen})
+
+
+def test_a_class_without_train_images_and_a_strange_label_are_refused() -> None:
+    with pytest.raises(DataError, match=r"class 1 has no train image \(1 of 3"):
+        draw_partition(np.array([0, 2]), np.arange(3), 3, PartitionSettings(), 0)
+    with pytest.raises(DataError, match=r"test labels 0 … 3: expected 0 … 2"):
+        draw_partition(np.arange(3), np.array([0, 3]), 3, PartitionSettings(), 0)
+
+
+@pytest.mark.parametrize(("clients", "stages"), [(20, 5), (100, 1)])
+@pytest.mark.parametrize("factor", [10.0, 50.0, 100.0])
+def test_the_papers_settings_on_cifar10(clients: int, stages: int, factor: float) -> None:
+    begin = perf_counter()
+    _, rows = partition(
+        each=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
+    )
+    assert perf_counter() - begin < 10  # 0.1 s on an idle machine
+    share = long_tail_counts(np.full(10, 4750), factor).sum() // 100
+    assert 0.9 * share <= rows[0].sum() <= share
+
+
+TRAIN = np.array([0, 0, 1, 1, 2, 2, 0, 1])
+TEST = np.array([0, 1, 2, 3])
+CLIENTS = np.array(["b", "b", "a", "a", "b", "b", "c", "c"])
+STAGES = np.array([1, 1, 1, 1, 3, 3, 2, 2])
+
+
+def given_clients(**known: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """(train, test) of each stage, by client, without validation."""
+    names = ("train_clients", "train_stages", "test_clients", "test_stages")
+    holdings = given_partition(
+        TRAIN, TEST, *(known.get(name) for name in names),
+        PartitionSettings(scheme="given", validation_share=0.0), 0, "all",
+    )  # fmt: skip
+    return {h.name: [(s.train.tolist(), s.test.tolist()) for s in h.stages] for h in holdings}
+
+
+def test_without_clients_and_stages_there_is_one_of_each() -> None:
+    assert given_clients() == {"all": [(list(range(8)), [0, 1, 2])]}  # nobody trains on class 3
+
+
+def test_given_clients_and_stages() -> None:
+    assert given_clients(train_clients=CLIENTS, train_stages=STAGES) == {
+        "a": [([2, 3], [1])],
+        "b": [([0, 1], [0]), ([], []), ([4, 5], [2])],  # nothing at the second stage
+        "c": [([], []), ([6, 7], [0, 1])],
+    }
+
+
+def test_test_images_can_have_clients_and_stages_too() -> None:
+    owners = np.array(["a", "c", "c", "d"])
+    assert given_clients(train_clients=CLIENTS, test_clients=owners) == {
+        "a": [([2, 3], [0])],  # its own, whatever the class
+        "b": [([0, 1, 4, 5], [])],
+        "c": [([6, 7], [1, 2])],
+        "d": [([], [3])],
+    }
+    times = np.array([1, 1, 2, 3])
+    assert given_clients(train_stages=STAGES, test_stages=times) == {
+        "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], []), ([4, 5], [])]
+    }
+    both = given_clients(
+        train_clients=CLIENTS, train_stages=STAGES, test_clients=owners, test_stages=times
+    )
+    assert both["c"] == [([], [1]), ([6, 7], [2])]
+    unknown_stage = given_clients(train_clients=CLIENTS, train_stages=STAGES, test_clients=owners)
+    assert unknown_stage["c"] == [([], []), ([6, 7], [1])]  # no class 2 there
+
+
+def test_stages_of_one_client_alone() -> None:
+    assert given_clients(train_stages=STAGES) == {
+        "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], [0, 1]), ([4, 5], [2])]
+    }
+
+
+@pytest.mark.parametrize("what", ["clients", "stages"])
+def test_what_only_test_images_have_is_refused(what: str) -> None:
+    with pytest.raises(DataError, match=f"test images have {what}, but the train images"):
+        given_clients(**{f"test_{what}": np.arange(4)})
+
+
+def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> None:
+    train_labels, owners = np.tile([0, 0, 0, 1], 100), np.repeat([3, 12], 200)
+    chosen = PartitionSettings(scheme="given", validation_share=0.1)
+
+    def drawn(seed: int) -> list[Holding]:
+        return given_partition(train_labels, TEST, owners, None, None, None, chosen, seed, "all")
+
+    holdings = drawn(0)
+    assert [holding.name for holding in holdings] == ["3", "12"]
+    for holding, own in zip(holdings, (range(200), range(200, 400)), strict=True):
+        (stage,) = holding.stages
+        assert sorted([*stage.train, *stage.validation]) == list(own)
+        assert np.bincount(train_labels[stage.validation]).tolist() == [15, 5]
+    assert places(holdings) == places(drawn(0))
+    assert places(holdings) != places(drawn(1))

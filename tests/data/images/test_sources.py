@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+HERE = __name__  # this module serves as a user's own: "package.module:factory"
+
+SPLIT = ImageSplit(
+    labels=np.array([1, 0, 1]),
+    names=["a", "b", "c"],
+    load=lambda positions: LoadedImages(np.zeros((len(positions), 3, 2, 2), np.uint8), {}),
+    clients=np.array(["ann", "bob", "ann"]),
+    stages=np.array([0, 1, 0]),
+)
+POOL = ImagePool(("cat", "ant"), (3, 2, 2), SPLIT, SPLIT)
+
+
+def given(settings: DataSettings) -> Any:
+    """Whatever the test at hand wants handed over."""
+    return handed_over
+
+
+handed_over: Any = None
+
+
+def load(source: str, **settings: Any) -> ImagePool:
+    return load_pool(DataSettings(source=source, **settings))
+
+
+def load_given(pool: Any, **settings: Any) -> ImagePool:
+    global handed_over
+    handed_over = pool
+    return load(f"{HERE}:given", **settings)
+
+
+def test_a_users_factory() -> None:
+    pool = load_given(POOL)
+    assert pool.classes == ("cat", "ant")
+    assert pool.train.labels.tolist() == [1, 0, 1]
+    assert pool.train.load(np.array([2, 0])).pixels.shape == (2, 3, 2, 2)
+
+
+def test_the_listed_order_of_the_classes() -> None:
+    pool = load_given(POOL, classes="ant, bee,cat")
+    assert pool.classes == ("ant", "bee", "cat")
+    assert pool.train.labels.tolist() == [0, 2, 0]
+    assert pool.test.labels.tolist() == [0, 2, 0]
+    assert SPLIT.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ("ant", f"{HERE}:given: class 'cat' is not in data.classes = ant"),
+        ("cat,ant,cat", "data.classes = 'cat,ant,cat': expected names between commas"),
+        ("cat,,ant", "data.classes = 'cat,,ant': expected names between commas"),
+    ],
+)
+def test_bad_lists_of_classes(classes: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{message}"):
+        load_given(POOL, classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (None, "returned NoneType, expected an ImagePool"),
+        (replace(POOL, classes=()), "classes .*: expected a tuple of names"),
+        (replace(POOL, classes=["cat", "ant"]), "classes .*: expected a tuple of names"),  # type: ignore[arg-type]
+        (replace(POOL, classes=("cat", "cat")), "classes .* none of them twice"),
+        (replace(POOL, classes=("cat", " ")), "classes .* not empty"),
+        (replace(POOL, shape=(2, 2, 2)), r"image shape \(2, 2, 2\): expected .* 1 or 3 channels"),
+        (replace(POOL, shape=(3, 2)), r"image shape \(3, 2\): expected"),  # type: ignore[arg-type]
+        (replace(POOL, test=None), "test split: is a NoneType, expected an ImageSplit"),  # type: ignore[arg-type]
+        (replace(POOL, test=replace(SPLIT, clients=None)), "clients are known for one of train"),
+    ],
+)
+def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{HERE}:given: {message}"):
+        load_given(pool)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": [1, 0, 1]}, "labels are a list, expected an array"),
+        ({"labels": np.array([1.0, 0, 1])}, r"labels are float64 \(3,\), expected int64 \[n\]"),
+        ({"labels": np.array([[1, 0, 1]])}, r"labels are int64 \(1, 3\), expected int64 \[n\]"),
+        ({"labels": np.array([], np.int64), "names": []}, "no image in it"),
+        ({"labels": np.array([1, 0, 2])}, "label 2 is outside 0 … 1"),
+        ({"labels": np.array([1, 0, -1])}, "label -1 is outside 0 … 1"),
+        ({"names": ["a"]}, "1 names for 3 labels"),
+        ({"clients": np.array(["a"])}, "1 clients for 3 labels"),
+        ({"clients": np.array(["a", "", "b"])}, "an image has a client without a name"),
+        ({"clients": np.array([1, 2, 3])}, r"clients are int64 \(3,\), expected str \[n\]"),
+        ({"stages": np.array([0, 1])}, "2 stages for 3 labels"),
+        ({"stages": np.array([0, -1, 1])}, "stage -1: stages count from 0"),
+        ({"stages": np.array([0, 0.5, 1])}, r"stages are float64 \(3,\), expected int64 \[n\]"),
+    ],
+)
+def test_what_a_split_may_not_hold(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^{HERE}:given: train split: {message}"):
+        load_given(replace(POOL, train=replace(SPLIT, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("loaded", "message"),
+    [
+        (np.zeros((1, 3, 2, 2), np.uint8), "loaded ndarray, expected LoadedImages"),
+        (LoadedImages(np.zeros((1, 3, 2, 2)), {}), "loaded float64"),  # type: ignore[arg-type]
+        (LoadedImages(np.zeros((1, 2, 2, 3), np.uint8), {}), r"expected uint8 \(1, 3, 2, 2\)"),
+        (LoadedImages(np.zeros((2, 3, 2, 2), np.uint8), {}), r"expected uint8 \(1, 3, 2, 2\)"),
+    ],
+)
+def test_pixels_that_were_not_promised(loaded: Any, message: str) -> None:
+    pool = load_given(replace(POOL, test=replace(SPLIT, load=lambda positions: loaded)))
+    with pytest.raises(DataError, match=f"^{HERE}:given: .*{message}"):
+        pool.test.load(np.array([1]))
+
+
+def test_unknown_sources() -> None:
+    known = "class-folders, cifar, image-npz, digits and package.module:factory"
+    with pytest.raises(DataError, match=f"^data.source = 'mnist': .* known are {known}"):
+        load("mnist")
+    with pytest.raises(DataError, match="No module named 'no_such_module'"):
+        load("no_such_module:load")
+
+
+@pytest.mark.parametrize(
+    ("source", "wants_folder"), [("class-folders", None), ("cifar", True), ("image-npz", False)]
+)
+def test_paths_that_cannot_be_read(tmp_path: Path, source: str, wants_folder: bool | None) -> None:
+    (tmp_path / "file").write_bytes(b"neither")
+    with pytest.raises(DataError, match=f"data.path is empty: source {source} reads a path"):
+        load(source)
+    with pytest.raises(DataError, match="no such file or folder"):
+        load(source, path=str(tmp_path / "nothing"))
+    wrong = tmp_path / "file" if wants_folder is not False else tmp_path
+    message = f"is a .*, but source {source} reads a"
+    if wants_folder is None:
+        message = "neither a folder nor a zip archive"
+    with pytest.raises(DataError, match=f"^{wrong}: {message}"):
+        load(source, path=str(wrong))
+
+
+def test_a_path_that_nobody_would_read_is_refused() -> None:
+    with pytest.raises(DataError, match=r"^data\.path = 'mine\.zip': .* digits reads no path"):
+        load("digits", path="mine.zip")
+
+
+def test_the_import_is_light() -> None:
+    """Every client process imports the sources; only the one that is used may cost time."""
+    code = "import fedproto_app.data.images.sources, sys; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    ).stdout.split()
+    assert not {"PIL", "sklearn", "pandas", "scipy", "matplotlib", "torch"} & set(modules)

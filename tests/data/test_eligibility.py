@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.eligibility import holds_images, reasons_against
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
+from fedproto_app.data.images.sources import IMAGE_SOURCES
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import SOURCES
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings, Settings, settings_from
+
+HERE = __name__  # this module serves as a user's own: "package.module:factory"
+IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
+
+
+def two_series(settings: DataSettings) -> Iterator[ClientSeries]:
+    yield ClientSeries("long", np.arange(600.0) % 7)
+    yield ClientSeries("short", np.arange(60.0))
+
+
+def undecodable(settings: DataSettings) -> ImagePool:
+    """Images of three clients, one without test images, whose pixels nobody may ask for."""
+
+    def load(positions: Positions) -> LoadedImages:
+        raise AssertionError("an image was decoded")
+
+    train = ImageSplit(np.array([0, 1, 0]), ["a", "b", "c"], load, np.array(["ann", "bob", "cid"]))
+    test = replace(train, clients=np.array(["ann", "cid", "cid"]))
+    return ImagePool(("cat", "dog"), (1, 2, 2), train, test)
+
+
+def settings(source: str, **more: Any) -> Settings:
+    return settings_from({"data.source": source, **more})
+
+
+def test_series_too_short_for_a_sample() -> None:
+    reasons = reasons_against(settings(f"{HERE}:two_series"))
+    assert reasons["long"] is None
+    assert "at least 107" in (reasons["short"] or "")
+
+
+def test_images_are_not_decoded() -> None:
+    given = {"data.partition.scheme": "given", "data.partition.validation-share": 0.0}
+    reasons = reasons_against(settings(f"{HERE}:undecodable", **IMAGES, **given))
+    assert reasons == {"ann": None, "bob": "no test image", "cid": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 500}, r"data\.partition: too few images: .*clients = 500"),
+        ({"classes": 11}, r"data\.partition\.classes = 11: the images have only 10 classes"),
+    ],
+)
+def test_a_partition_that_cannot_be_dealt(changes: dict[str, int], message: str) -> None:
+    partition = {f"data.partition.{key}": value for key, value in changes.items()}
+    with pytest.raises(DataError, match=message):
+        reasons_against(settings("digits", **IMAGES, **partition))
+
+
+def test_a_source_of_the_other_task_is_told_before_its_path_is_looked_at() -> None:
+    for source in IMAGE_SOURCES:
+        with pytest.raises(DataError) as caught:
+            reasons_against(settings(source))
+        assert str(caught.value) == (
+            f"data.source = {source!r} holds images; set task = 'classification'"
+        )
+    for source in SOURCES:
+        with pytest.raises(DataError) as caught:
+            reasons_against(settings(source, **IMAGES))
+        assert str(caught.value) == (
+            f"data.source = {source!r} holds series; set task = 'forecasting', or data.source to "
+            "images: class-folders, cifar, image-npz, digits or package.module:factory"
+        )
+
+
+def test_a_users_function_of_the_other_task() -> None:
+    with pytest.raises(DataError, match="returned ImagePool, expected an iterable of ClientSer"):
+        reasons_against(settings(f"{HERE}:undecodable"))
+    with pytest.raises(DataError, match="returned generator, expected an ImagePool"):
+        reasons_against(settings(f"{HERE}:two_series", **IMAGES))
+
+
+def test_what_a_source_holds() -> None:
+    assert all(holds_images(DataSettings(source=source)) for source in IMAGE_SOURCES)
+    assert not any(holds_images(DataSettings(source=source)) for source in SOURCES)
+    assert holds_images(DataSettings(source=f"{HERE}:undecodable"))
+    assert not holds_images(DataSettings(source=f"{HERE}:two_series"))
+    with pytest.raises(DataError, match=r"unknown source; known are wide-csv, .*, digits and"):
+        holds_images(DataSettings(source="parquet"))

@@ -1,0 +1,189 @@
+"""GLDP's client: what learns when, what it remembers over stages, what it sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.learners.global_local_prototype import NEW, NEW_KNOWN, OLD, OLD_KNOWN
+from fedproto_app.learners.learner import AnyLearner, Contribution
+from fedproto_app.wire import Order
+from tests.learners.tiny_images import at_round, image_cohort, image_learner, shared_model
+
+WIDTH = 6
+
+
+def order(learner: AnyLearner, server_round: int = 1, shared: list[int] | None = None) -> Order:
+    """The round's order; `shared`: the classes with a global prototype, which is their number."""
+    arrays = shared_model(learner)
+    if shared:
+        arrays["prototypes"] = np.repeat(np.float32(shared)[:, None], WIDTH, axis=1)
+    return Order("run", "t", server_round, ["a", "b"], arrays=arrays, classes=shared or [])
+
+
+def train(
+    learner: AnyLearner, cohort: Cohort, what: Order
+) -> tuple[dict[str, Tensor], Contribution]:
+    context = learner.context(what, cohort)
+    losses = train_cohort(learner, cohort, context)
+    return losses, learner.contribution(cohort, context, what.server_round)
+
+
+def test_mu_learns_with_nu_frozen_and_then_the_reverse() -> None:
+    gldp = image_learner()
+    encoder, head = gldp.phases()
+    assert (encoder.epochs, head.epochs) == (1, 1)
+    before = {n: v.clone() for n, v in image_cohort(gldp).parameters.items()}
+    for phase, learns in ((encoder, "encoder."), (head, "head.")):
+        gldp.phases = lambda phase=phase: [phase]  # type: ignore[method-assign,misc]
+        cohort = image_cohort(gldp)
+        train(gldp, cohort, order(gldp))
+        moved = {n for n, v in cohort.parameters.items() if not torch.equal(v, before[n])}
+        assert {name for name in moved if not name.startswith("memory.")} == {
+            name for name in before if name.startswith(learns)
+        }
+
+
+def test_the_head_learns_from_the_representations_that_mu_ended_with() -> None:
+    """With the encoder frozen, one pass over the images serves all epochs of the head."""
+    gldp = image_learner(**{"gldp.head-epochs": 3})
+    cohort = image_cohort(gldp)
+    fixed = gldp.task.fix_encoder(cohort.parameters, cohort.samples)
+    direct = gldp.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    torch.testing.assert_close(fixed.representation, direct)
+    generators = [torch.Generator().manual_seed(0) for _ in cohort.names]
+    for batch in gldp.task.batches(fixed, generators):
+        again = gldp.task.encode(cohort.parameters, batch.inputs)
+        torch.testing.assert_close(gldp.task.represent(cohort.parameters, batch), again)
+
+
+def test_only_the_prototypes_of_present_classes_are_sent() -> None:
+    gldp = image_learner()
+    cohort = image_cohort(gldp)
+    _, sent = train(gldp, cohort, order(gldp))
+    assert sent.present is not None
+    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    labels = cohort.samples.labels[0]
+    embedded = gldp.task.encode_all(cohort.parameters, cohort.samples.pixels)[0]
+    expected = embedded[labels == 0].mean(dim=0)
+    torch.testing.assert_close(torch.from_numpy(sent.arrays["prototypes"][0, 0]), expected)
+
+
+def test_local_prototypes_over_two_stages() -> None:
+    """Class 0 recurs, class 1 does not, class 2 is new (eq. 9); nothing moves within a stage."""
+    gldp = image_learner(**{"gldp.memory": 0.25})
+    cohort = image_cohort(gldp)
+    train(gldp, cohort, order(gldp))
+    assert cohort.parameters[OLD_KNOWN].sum() == 0  # the first stage has nothing behind it
+    train(gldp, at_round(gldp, cohort, 2), order(gldp, 2))
+    assert cohort.parameters[OLD_KNOWN].sum() == 0
+    first = cohort.parameters[NEW].clone()
+
+    losses, _ = train(gldp, at_round(gldp, cohort, 3), order(gldp, 3))
+    assert cohort.parameters[OLD_KNOWN].tolist() == [[1, 1, 0], [0, 1, 0]]
+    assert torch.equal(cohort.parameters[OLD], first)
+    assert (losses["local-prototypes"] > 0).all()
+    second = cohort.parameters[NEW].clone()
+
+    prototypes, known = gldp._remembered_prototypes(cohort)  # type: ignore[attr-defined]
+    assert known.tolist() == [[True, True, True], [False, True, False]]
+    torch.testing.assert_close(prototypes[0, 0], 0.25 * first[0, 0] + 0.75 * second[0, 0])
+    assert torch.equal(prototypes[0, 1], first[0, 1])
+    assert torch.equal(prototypes[0, 2], second[0, 2])
+
+
+def test_a_cyclic_schedule_remembers_after_every_turn() -> None:
+    gldp = image_learner(**{"classification.stage-schedule": "cyclic"})
+    cohort = image_cohort(gldp)
+    train(gldp, cohort, order(gldp))
+    train(gldp, at_round(gldp, cohort, 2), order(gldp, 2))
+    assert cohort.parameters[OLD_KNOWN].tolist() == [[1, 1, 0], [0, 1, 0]]
+    train(gldp, at_round(gldp, cohort, 3), order(gldp, 3))
+    assert cohort.parameters[OLD_KNOWN].tolist() == [[1, 1, 1], [0, 1, 0]]
+
+
+def terms(**changes: Any) -> dict[str, Tensor]:
+    """The losses of a first round in the second stage, all classes having global prototypes."""
+    gldp = image_learner(**changes)
+    cohort = image_cohort(gldp)
+    train(gldp, cohort, order(gldp))
+    losses, _ = train(gldp, at_round(gldp, cohort, 3), order(gldp, 3, [0, 1, 2]))
+    return losses
+
+
+def test_lambda_weighs_the_two_relations() -> None:
+    both, only_global, only_local = (terms(**{"gldp.balance": b}) for b in (0.5, 0.0, 1.0))
+    assert (both["local-prototypes"] > 0).all()
+    assert (both["global-prototypes"] > 0).all()
+    assert only_global["local-prototypes"].tolist() == [0, 0]
+    assert only_local["global-prototypes"].tolist() == [0, 0]
+    assert set(terms(**{"gldp.relations": False})) == {"total", "prediction"}
+
+
+def test_both_readings_of_the_local_relation_are_different_losses() -> None:
+    embedding = terms(**{"gldp.balance": 1.0})
+    prediction = terms(**{"gldp.balance": 1.0, "gldp.local-relation": "prediction"})
+    assert (prediction["local-prototypes"] > 0).all()
+    assert not torch.allclose(embedding["local-prototypes"], prediction["local-prototypes"])
+
+
+def test_training_pulls_prototypes_to_the_global_ones() -> None:
+    """Client b has one class; its global prototype is 1 everywhere."""
+    pulled = {
+        "gldp.encoder-epochs": 40,
+        "gldp.balance": 0.0,
+        "optimizer.learning-rate": 0.03,
+    }
+
+    def distance(**changes: Any) -> float:
+        gldp = image_learner(**{**pulled, **changes})
+        cohort = image_cohort(gldp)
+        train(gldp, cohort, order(gldp, 1, [1]))
+        return float((cohort.parameters[NEW][1, 1] - 1).square().mean())
+
+    assert distance() < distance(**{"gldp.relations": False}) / 2
+
+
+@pytest.mark.parametrize("inference", ["local-prototypes", "global-prototypes", "head"])
+def test_accuracy_is_that_of_the_chosen_inference(inference: str) -> None:
+    gldp = image_learner(**{"gldp.inference": inference})
+    cohort = image_cohort(gldp)
+    what = order(gldp, 1, [0, 1, 2])
+    train(gldp, cohort, what)
+    metrics = gldp.evaluate(cohort, what)
+    prefix = {"local-prototypes": "lp-", "global-prototypes": "gp-", "head": "head-"}[inference]
+    assert metrics["accuracy"] == metrics[f"{prefix}accuracy"]
+    assert metrics["count/stage-1"] == [2, 1]
+    assert metrics["correct/stage-1"][1] == metrics["accuracy"][1]
+
+
+def test_a_client_of_one_class_knows_no_other() -> None:
+    gldp = image_learner()
+    cohort = image_cohort(gldp)
+    train(gldp, cohort, order(gldp))
+    assert gldp.evaluate(cohort, order(gldp))["lp-accuracy"][1] == 1
+
+
+def test_of_classes_at_hand_the_encoder_in_use_makes_the_prototypes_anew() -> None:
+    """What it remembers of them, here nonsense, counts for classes of earlier stages only."""
+    gldp = image_learner()
+    cohort = image_cohort(gldp)
+    fresh = gldp.evaluate(cohort, order(gldp))["lp-accuracy"]
+    cohort.parameters[NEW].fill_(1e6)
+    cohort.parameters[NEW_KNOWN].fill_(1)
+    assert gldp.evaluate(cohort, order(gldp))["lp-accuracy"] == fresh
+    later = at_round(gldp, cohort, 3)  # client a has no image of class 1 any more
+    metrics = gldp.evaluate(later, order(gldp))
+    assert metrics["correct/class-1"][0] == 0
+    assert metrics["correct/class-1"][1] == 2
+
+
+def test_before_the_first_aggregation_there_are_no_global_prototypes() -> None:
+    gldp = image_learner()
+    assert gldp.evaluate(image_cohort(gldp), order(gldp))["gp-accuracy"] == [0, 0]
+    assert gldp.evaluate(image_cohort(gldp), order(gldp, 1, [1]))["gp-accuracy"] == [0.5, 1]

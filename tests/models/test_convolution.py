@@ -1,0 +1,106 @@
+"""The operations of the image encoders against torch's, one client at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedproto_app.models.convolution import (
+    conv2d,
+    conv_parameters,
+    each_client,
+    group_norm,
+    max_pool2d,
+    norm_parameters,
+)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (3, 2, 1), (1, 2, 0)])
+def test_conv2d_is_each_clients_own(clients: int, kernel: int, stride: int, padding: int) -> None:
+    weight = normal(clients, 4, 2, kernel, kernel).requires_grad_()
+    inputs = normal(clients, 5, 2, 7, 6, seed=1).requires_grad_()
+    ours = conv2d(weight, inputs, stride=stride, padding=padding)
+    upstream = normal(*ours.shape, seed=2)
+    gradients = torch.autograd.grad(ours, (weight, inputs), upstream)
+    for k in range(clients):
+        layer = nn.Conv2d(2, 4, kernel, stride, padding, bias=False).double()
+        with torch.no_grad():
+            layer.weight.copy_(weight[k])
+        images = inputs[k].detach().requires_grad_()
+        expected = layer(images)
+        expected.backward(upstream[k])
+        torch.testing.assert_close(ours[k], expected)
+        torch.testing.assert_close(gradients[0][k], layer.weight.grad)
+        torch.testing.assert_close(gradients[1][k], images.grad)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norm_is_each_clients_own(clients: int, groups: int) -> None:
+    inputs = normal(clients, 5, 6, 3, 2).requires_grad_()
+    weight, bias = normal(clients, 6, seed=1), normal(clients, 6, seed=2)
+    weight.requires_grad_()
+    bias.requires_grad_()
+    ours = group_norm(inputs, weight, bias, groups)
+    upstream = normal(*ours.shape, seed=3)
+    gradients = torch.autograd.grad(ours, (inputs, weight, bias), upstream)
+    for k in range(clients):
+        layer = nn.GroupNorm(groups, 6).double()
+        with torch.no_grad():
+            layer.weight.copy_(weight[k])
+            layer.bias.copy_(bias[k])
+        images = inputs[k].detach().requires_grad_()
+        expected = layer(images)
+        expected.backward(upstream[k])
+        torch.testing.assert_close(ours[k], expected)
+        torch.testing.assert_close(gradients[0][k], images.grad)
+        torch.testing.assert_close(gradients[1][k], layer.weight.grad)
+        torch.testing.assert_close(gradients[2][k], layer.bias.grad)
+
+
+def test_group_norm_by_hand() -> None:
+    inputs = torch.tensor([1.0, 3.0, 10.0, 30.0]).reshape(1, 1, 4, 1, 1)
+    weight, bias = torch.tensor([[1.0, 1.0, 1.0, 2.0]]), torch.tensor([[0.0, 0.0, 5.0, 0.0]])
+    outputs = group_norm(inputs, weight, bias, 2).flatten()
+    torch.testing.assert_close(outputs, torch.tensor([-1.0, 1.0, 4.0, 2.0]), rtol=0, atol=1e-5)
+
+
+def test_max_pool2d_keeps_an_odd_edge() -> None:
+    first = torch.arange(9.0).reshape(1, 1, 3, 3)
+    pooled = max_pool2d(torch.stack([first, -first]))
+    assert pooled.tolist() == [[[[[4.0, 5.0], [7.0, 8.0]]]], [[[[0.0, -2.0], [-6.0, -8.0]]]]]
+
+
+def test_each_client_is_the_module_itself() -> None:
+    def module(parameters: dict[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+        sizes.append(inputs.shape[0])
+        assert list(parameters) == ["a.weight"]
+        return conv2d(parameters[prefix + "weight"], inputs)
+
+    sizes: list[int] = []
+    weight = normal(3, 4, 2, 1, 1).requires_grad_()
+    inputs = normal(3, 5, 2, 4, 4, seed=1)
+    looped = each_client(module, {"a.weight": weight, "b.weight": weight}, "a.", inputs)
+    together = module({"a.weight": weight}, "a.", inputs)
+    assert sizes == [1, 1, 1, 3]
+    torch.testing.assert_close(looped, together)
+    torch.testing.assert_close(
+        torch.autograd.grad(looped.square().sum(), weight),
+        torch.autograd.grad(together.square().sum(), weight),
+    )
+
+
+def test_initial_values() -> None:
+    weight = conv_parameters(64, 32, 3, torch.Generator().manual_seed(0))["weight"]
+    assert weight.shape == (32, 64, 3, 3)
+    assert weight.std().item() == pytest.approx((2 / (32 * 9)) ** 0.5, rel=0.02)
+    assert weight.mean().item() == pytest.approx(0, abs=2e-3)
+    norm = norm_parameters(3)
+    assert (norm["weight"].tolist(), norm["bias"].tolist()) == ([1.0] * 3, [0.0] * 3)

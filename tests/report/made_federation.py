@@ -1,0 +1,60 @@
+"""What a report looks at of a federation, with metrics chosen by the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.federation import ClientResult
+from fedproto_app.roster import ClientFacts, ClientKey, Roster
+
+Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
+
+
+@dataclass
+class MadeFederation:
+    """The clients a, b, … of one node, with their metrics and train samples [stages][classes]."""
+
+    metrics: dict[str, dict[str, float]]
+    counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.results = {key(name): ClientResult(each, 7) for name, each in self.metrics.items()}
+        facts = {
+            key(n): ClientFacts(10, "g", 0.0, self.counts.get(n, ()))
+            for n in {**self.metrics, **self.counts}
+        }
+        self.roster, self.shape = Roster(facts=facts), DataShape((), self.classes)
+
+
+def key(client: str) -> ClientKey:
+    return ClientKey(client, "n")
+
+
+def scores(stages: Scores | None = None, classes: Scores | None = None) -> dict[str, float]:
+    """Metrics of these scores."""
+    parts = {"stage": stages or {}, "class": classes or {}}
+    return {
+        f"{kind}/{part}-{number}": float(score[place])
+        for part, by_number in parts.items()
+        for number, score in by_number.items()
+        for place, kind in enumerate(("correct", "count"))
+    }
+
+
+def local(metrics: dict[str, float]) -> dict[str, float]:
+    return {f"local-{name}": value for name, value in metrics.items()}
+
+
+FOUR = ("ant", "bee", "cat", "dog")
+LONG_TAIL = MadeFederation(
+    {
+        "a": {"accuracy": 0.5}
+        | scores(classes={0: (1, 2), 1: (3, 4), 2: (0, 0), 3: (1, 1)})
+        | local({"accuracy": 0.5} | scores(classes={0: (2, 2), 1: (4, 4), 2: (0, 0), 3: (0, 1)})),
+        "b": {"accuracy": 0.5} | scores(classes={0: (0, 6), 1: (1, 4), 2: (0, 0), 3: (0, 0)}),
+    },
+    counts={"a": ((5, 70, 0, 1), (0, 0, 0, 2)), "b": ((20, 0, 1, 0),)},  # 25, 70, 1, 3
+    classes=FOUR,
+)

@@ -1,0 +1,135 @@
+"""The files of a run as the server writes them, for both tasks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.federation import ClientResult, RoundLog
+from fedproto_app.report.artefacts import RunFolder, round_line
+from fedproto_app.settings import Settings, settings_from
+from tests.report.made_federation import LONG_TAIL, MadeFederation, key
+from tests.report.made_runs import (
+    CLASS_ROWS,
+    CLASSIFICATION_COLUMNS,
+    CLIENT_COLUMNS,
+    PARTITION_ROWS,
+    classification_record,
+    make_classification_run,
+    make_run,
+    round_record,
+)
+
+ERRORS = {"validation-mse": 0.5, "mse": 0.25, "mae": 0.5, "rmse-units": 2.0, "mae-units": 1.0}
+KEPT = {f"kept-{name}": value for name, value in ERRORS.items()}
+FORECASTS: Any = MadeFederation({"a": ERRORS | KEPT})
+IMAGES: Any = LONG_TAIL
+COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down": 3}
+TASKS = [
+    ("forecasting", FORECASTS, round_record, make_run),
+    ("classification", IMAGES, classification_record, make_classification_run),
+]
+
+
+def settings(tmp_path: Path, task: str) -> Settings:
+    config = {
+        "task": task,
+        "method": "fedavg",
+        "keep": "last",
+        "output.dir": str(tmp_path / "runs"),
+    }
+    return settings_from(config | {"output.name": "test"})
+
+
+def rows(folder: RunFolder, name: str) -> list[list[str]]:
+    with (folder.path / name).open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def a_line(federation: Any, task: str) -> dict[str, Any]:
+    log = RoundLog(losses={key("a"): {"total": 1.0}})
+    return round_line(log, federation.results, {"total": 1.0}, evaluated=True, task=task)
+
+
+@pytest.mark.parametrize(("task", "federation", "record", "make"), TASKS)
+def test_made_runs_have_the_fields_that_runs_have(
+    tmp_path: Path, task: str, federation: Any, record: Any, make: Any
+) -> None:
+    """So that tests of tables and pictures read what the server really writes."""
+    chosen = settings(tmp_path, task)
+    folder = RunFolder(chosen)
+    folder.append_round(1, a_line(federation, task))
+    folder.write_clients(federation)
+    folder.write_summary(chosen, federation, COSTS | {"trainings": 3}, 1, "rounds")
+    written = json.loads((folder.path / "rounds.jsonl").read_text())
+    assert set(written) == {*record(1), "node_seconds"}
+    summary = json.loads((folder.path / "summary.json").read_text())
+    made = json.loads((make(tmp_path / "made") / "summary.json").read_text())
+    added = {"task", "parameters_up", "parameters_down"}  # later than the first made runs
+    assert set(summary) | added == set(made) | added
+    assert summary["parameters_up_per_client_round"] == 333
+    assert summary["task"] == task
+
+
+@pytest.mark.parametrize(
+    ("federation", "task", "name", "columns"),
+    [
+        (FORECASTS, "forecasting", "clients.csv", CLIENT_COLUMNS),
+        (IMAGES, "classification", "clients.csv", CLASSIFICATION_COLUMNS),
+        (IMAGES, "classification", "classes.csv", CLASS_ROWS[0]),
+    ],
+)
+def test_tables_have_the_columns_that_are_promised(
+    tmp_path: Path, federation: Any, task: str, name: str, columns: str
+) -> None:
+    folder = RunFolder(settings(tmp_path, task))
+    folder.write_clients(federation)
+    head, *rest = rows(folder, name)
+    assert ",".join(head) == columns
+    assert {len(row) for row in rest} == {len(head)}
+
+
+def test_nobody_trained_means_no_parameters_per_training(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, "forecasting")
+    folder = RunFolder(chosen)
+    folder.append_round(1, a_line(FORECASTS, "forecasting"))
+    costs = COSTS | {"trainings": 0}
+    folder.write_summary(chosen, FORECASTS, costs, 1, "rounds")
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["parameters_up_per_client_round"] == 0
+    assert summary["parameters_up"] == 1000
+    assert "trainings" not in summary
+
+
+def test_the_partition_lists_who_trains_on_what(tmp_path: Path) -> None:
+    folder = RunFolder(settings(tmp_path, "classification"))
+    folder.write_partition(IMAGES)
+    head, *rest = rows(folder, "partition.csv")
+    assert ",".join(head) == PARTITION_ROWS[0]
+    assert [",".join(row) for row in rest] == [
+        "a,1,ant,5",
+        "a,1,bee,70",
+        "a,1,dog,1",
+        "a,2,dog,2",
+        "b,1,ant,20",
+        "b,1,cat,1",
+    ]
+
+
+def test_an_unknown_partition_leaves_no_file(tmp_path: Path) -> None:
+    folder = RunFolder(settings(tmp_path, "forecasting"))
+    folder.write_partition(FORECASTS)
+    assert not (folder.path / "partition.csv").exists()
+
+
+def test_a_round_counts_every_client_that_trained_alike() -> None:
+    log = RoundLog(losses={key("a"): {"total": 1.0, "prediction": 2.0}, key("b"): {"total": 3.0}})
+    results = {key("a"): ClientResult({"accuracy": 0.5})}
+    line = round_line(log, results, {"train": 0.123456}, evaluated=False, task="classification")
+    assert line["loss"] == {"prediction": 1.0, "total": 2.0}
+    assert line["clients"] == 2
+    assert line["seconds"] == {"train": 0.1235}

@@ -1,0 +1,167 @@
+"""The classification task: stages, batches, augmentation, metrics by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.classification import ClassificationTask, ImageBatch, _moved, stage_at
+from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
+
+
+@pytest.mark.parametrize(
+    ("rounds", "stages", "expected"),
+    [
+        (6, 3, [0, 0, 1, 1, 2, 2]),
+        (5, 2, [0, 0, 0, 1, 1]),
+        (3, 1, [0, 0, 0]),
+        (2, 3, [0, 1]),
+    ],
+)
+def test_sequential_stages_cut_the_rounds_into_equal_parts(
+    rounds: int, stages: int, expected: list[int]
+) -> None:
+    found = [stage_at(r, rounds, stages, "sequential") for r in range(1, rounds + 1)]
+    assert found == expected
+
+
+def test_cyclic_stages_take_turns() -> None:
+    assert [stage_at(r, 6, 3, "cyclic") for r in range(1, 7)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_stage_without_images_goes_on_with_the_last_one() -> None:
+    client = client_of("x", [[], [0, 1], [], [2]])
+    kept = [client.training(stage).labels.tolist() for stage in range(4)]
+    assert kept == [[0, 1], [0, 1], [0, 1], [2]]
+
+
+def test_clients_may_have_different_numbers_of_stages() -> None:
+    task = image_learner().task
+    clients = [client_of("one", [[0, 1, 2]]), client_of("three", [[0, 0], [1, 1], [2, 2]])]
+    assert [task.stage(one, 4) for one in clients] == [0, 2]
+    samples = task.gather(clients, 4)
+    assert samples.counts == [3, 2]
+    assert samples.is_test.sum(dim=1).tolist() == [3, 3]
+
+
+def test_only_stages_so_far_are_tested() -> None:
+    gldp = image_learner()
+    for server_round, tested in ((2, [2, 1]), (3, [4, 2])):
+        samples = image_cohort(gldp, server_round).samples
+        assert samples.is_test.sum(dim=1).tolist() == tested
+        assert samples.is_validation.sum(dim=1).tolist() == tested
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_each_clients_own() -> None:
+    task = image_learner().task
+    clients = [client_of("long", [[0, 1, 2, 0, 1]]), client_of("short", [[2, 2, 2]])]
+    samples = task.gather(clients, 1)
+    assert samples.batch_counts == [3, 2]
+
+    def epoch(seeds: tuple[int, int]) -> list[ImageBatch]:
+        return list(task.batches(samples, [torch.Generator().manual_seed(s) for s in seeds]))
+
+    batches = epoch((1, 2))
+    assert [len(batch.inputs) for batch in batches] == [2, 2, 1]
+    assert [batch.present.tolist() for batch in batches] == [
+        [[1, 1], [1, 1]],
+        [[1, 1], [1, 0]],
+        [[1, 0]],
+    ]
+    for row, count in ((0, 5), (1, 3)):
+        seen = [
+            batch.inputs[row, b]
+            for batch in batches
+            if row < len(batch.inputs)
+            for b in range(2)
+            if batch.present[row, b]
+        ]
+        wanted = (samples.pixels[row, :count].float() / 255 - 0.5) / 0.25
+        assert {tuple(one.flatten().tolist()) for one in seen} == {
+            tuple(one.flatten().tolist()) for one in wanted
+        }
+    assert not torch.equal(epoch((3, 2))[0].inputs[0], batches[0].inputs[0])
+    assert torch.equal(epoch((3, 2))[0].inputs[1], batches[0].inputs[1])
+
+
+def test_the_loss_ignores_the_padding_of_a_batch() -> None:
+    task = image_learner().task
+    logits = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    labels = torch.tensor([[0, 1]])
+    inputs = torch.zeros(1, 2, 1, 8, 8)
+    full = task.loss(logits, ImageBatch(inputs, labels, torch.ones(1, 2)))
+    part = task.loss(logits, ImageBatch(inputs, labels, torch.tensor([[1.0, 0.0]])))
+    first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
+    torch.testing.assert_close(part, torch.tensor([first], dtype=torch.float32))
+    torch.testing.assert_close(full, torch.tensor([(first + second) / 2], dtype=torch.float32))
+
+
+def test_a_move_shifts_over_a_black_border_and_mirrors() -> None:
+    """8×8 images have a border of 1: moves of (1, 1) leave an image where it was."""
+    image = torch.arange(1, 65, dtype=torch.uint8).view(1, 1, 1, 8, 8).expand(1, 3, 1, 8, 8)
+    moves = torch.tensor([[[1, 1, 0], [0, 2, 0], [1, 1, 1]]])
+    still, shifted, mirrored = _moved(image, moves)[0, :, 0]
+    original = image[0, 0, 0]
+    assert torch.equal(still, original)
+    assert torch.equal(shifted[1:, :7], original[:7, 1:])
+    assert shifted[0].sum() == shifted[:, 7].sum() == 0
+    assert torch.equal(mirrored, original.flip(1))
+
+
+def test_augmentation_is_each_clients_own_and_seeded() -> None:
+    augmented = image_learner(**{"classification.augment": True})
+    cohort = image_cohort(augmented)
+
+    def first(seed: int) -> torch.Tensor:
+        generators = [torch.Generator().manual_seed(s) for s in (seed, 7)]
+        return next(iter(augmented.task.batches(cohort.samples, generators))).inputs
+
+    assert torch.equal(first(1), first(1))
+    assert not torch.equal(first(1)[0], first(2)[0])
+    assert torch.equal(first(1)[1], first(2)[1])
+
+
+def test_metrics_by_hand() -> None:
+    """A rule that always says class 0, on stages [0, 0, 1] and [0, 2, 2]."""
+    gldp = image_learner()
+    cohort = image_cohort(gldp, server_round=3)
+
+    def always(representation: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(representation.shape[:2], dtype=torch.int64)
+
+    metrics = gldp.task.judge(cohort.parameters, cohort.samples, {"": always})
+    assert metrics["accuracy"] == [0.5, 0.0]  # tested on classes 0, 1 | 0, 2 and on 1 | 1
+    assert metrics["validation-error"] == [0.5, 1.0]
+    assert [metrics[f"correct/stage-{s}"] for s in (1, 2)] == [[1, 0], [1, 0]]
+    assert [metrics[f"count/stage-{s}"] for s in (1, 2)] == [[2, 1], [2, 1]]
+    assert [metrics[f"correct/class-{c}"] for c in range(3)] == [[2, 0], [0, 0], [0, 0]]
+    assert [metrics[f"count/class-{c}"] for c in range(3)] == [[2, 0], [1, 2], [1, 0]]
+
+
+def test_mixed_precision_changes_little() -> None:
+    plain, mixed = image_learner(), image_learner(precision="bfloat16")
+    cohort = image_cohort(plain)
+    first, second = (
+        one.task.encode_all(cohort.parameters, cohort.samples.pixels) for one in (plain, mixed)
+    )
+    assert second.dtype == torch.float32
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(first, second, rtol=0.05, atol=0.05)
+
+
+def test_resnet18_trains_as_well() -> None:
+    settings = settings_from(
+        {
+            "task": "classification",
+            "method": "solo",
+            "keep": "last",
+            "model.image-encoder": "resnet18",
+        }
+    )
+    task = ClassificationTask(settings, SHAPE)
+    assert task.representation_dim == 512
+    parameters = {name: value.unsqueeze(0) for name, value in task.initial_parameters().items()}
+    images = torch.from_numpy(images_of([0, 1]).pixels).unsqueeze(0)
+    assert task.encode_all(parameters, images).shape == (1, 2, 512)
