@@ -52,6 +52,7 @@ ABLATION: dict[str, Changes] = {
     "lambda-0": {"gldp.balance": 0.0},
     "lambda-1": {"gldp.balance": 1.0},
     "neither-loss": {"gldp.relations": False},
+    "predictions": {"gldp.balance": 1.0, "gldp.local-relation": "prediction"},
 }
 # What `tuning` tries, each over the configuration file alone; one of them is chosen by hand into
 # METHOD_SETTINGS or the file.
@@ -107,6 +108,7 @@ ABLATION_TITLES = {
     "lambda-0": "λ = 0: without L_LP",
     "lambda-1": "λ = 1: without L_GP",
     "neither-loss": "neither L_LP nor L_GP",
+    "predictions": "λ = 1, L_LP between predictions (eq. 8)",
 }
 
 # Settings that no figure depends on: a run may have been made with others.

@@ -106,9 +106,9 @@ def _scheme(settings: DataSettings) -> str:
     chosen = settings.partition
     if chosen.scheme == "given":
         return "given: clients and stages as the source has them"
-    classes = f"{chosen.classes} classes a stage, " if chosen.scheme == "long-tail" else ""
+    classes = f"classes a stage {chosen.classes}, " if chosen.scheme == "long-tail" else ""
     return (
-        f"{chosen.scheme}: {chosen.clients} clients, {chosen.stages} stages, {classes}"
+        f"{chosen.scheme}: clients {chosen.clients}, stages {chosen.stages}, {classes}"
         f"imbalance factor {chosen.imbalance_factor:g}"
     )
 

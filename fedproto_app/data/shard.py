@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedproto_app.data.eligibility import require_fitting_source
 from fedproto_app.data.images.clients import make_image_clients
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.series import ClientSeries
@@ -37,6 +38,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
 
     Raises `DataError` if the source cannot be read; clients that cannot take part are listed.
     """
+    require_fitting_source(settings)
     if settings.task == "forecasting":
         return series_shard(load_series(settings.data)[partition::partitions], settings.data)
     pool = load_pool(settings.data)
