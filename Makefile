@@ -32,6 +32,7 @@ bench: $(DEV)  ## speed, memory and disk as ratios against peers, about ten minu
 
 results: $(DEV)  ## the tables of docs/results, under half an hour a dataset on two cores
 	$(BIN)/python -m benchmarks.forecasting_results
+	$(BIN)/python -m benchmarks.classification_results
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.settings import flat_settings
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from fedproto_app.settings import Settings, flat_settings
+from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,18 +23,31 @@ def clients(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.integration
-def test_fuels_in_flowers_simulation_equals_fuels_in_one_process(tmp_path: Path) -> None:
-    settings = small_settings(tmp_path, **{"output.name": "flower", "output.pictures": True})
+def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
+    """`fedproto run` of these settings: its folder and what it printed."""
     changes = [f"--set={key}={value}" for key, value in flat_settings(settings).items()]
     changes = [change.replace("=True", "=true").replace("=False", "=false") for change in changes]
     program = Path(sys.executable).with_name("fedproto")
     command = [str(program), "run", "--app", str(ROOT), "--nodes", "2", *changes]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "test MSE" in done.stdout
+    return Path(settings.output.dir) / settings.output.name, done.stdout
 
-    flower = tmp_path / "runs" / "flower"
+
+def assert_same_clients(flower: Path, local: Path) -> None:
+    """One machine, one thread count: the same bits, printed."""
+    numbers = [k for k in clients(flower)[0] if k not in ("client", "node", "group")]
+    for ours, theirs in zip(clients(flower), clients(local), strict=True):
+        assert ours["client"] == theirs["client"]
+        for name in numbers:
+            assert ours[name] == theirs[name], (ours["client"], name)
+
+
+@pytest.mark.integration
+def test_fuels_in_flowers_simulation_equals_fuels_in_one_process(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"output.name": "flower", "output.pictures": True})
+    flower, printed = run_in_flower(tmp_path, settings)
+    assert "test MSE" in printed
     for name in ("settings.toml", "rounds.jsonl", "clients.csv", "summary.json", "divergence.npz"):
         assert (flower / name).stat().st_size > 0, name
     assert list((flower / "pictures").glob("*.png"))
@@ -43,12 +56,26 @@ def test_fuels_in_flowers_simulation_equals_fuels_in_one_process(tmp_path: Path)
 
     local = small_settings(tmp_path, **{"output.name": "local"})
     folder, _ = run_locally(local, synthetic_nodes(2, tmp_path / "state"))
-    numbers = [k for k in clients(flower)[0] if k not in ("client", "node", "group")]
-    for ours, theirs in zip(clients(flower), clients(folder.path), strict=True):
-        assert ours["client"] == theirs["client"]
-        for name in numbers:  # one machine, one thread count: the same bits, printed
-            assert ours[name] == theirs[name], (ours["client"], name)
+    assert_same_clients(flower, folder.path)
 
     with np.load(flower / "divergence.npz", allow_pickle=False) as matrix:
         assert matrix["divergence"].shape == (8, 8)
         assert set(matrix["groups"]) == {row["group"] for row in clients(flower)}
+
+
+@pytest.mark.integration
+def test_gldp_in_flowers_simulation_equals_gldp_in_one_process(tmp_path: Path) -> None:
+    settings = digits_settings(tmp_path, **{"output.name": "flower", "output.pictures": True})
+    flower, printed = run_in_flower(tmp_path, settings)
+    assert "test accuracy, own model (A_loc)" in printed
+    drawn = {picture.name for picture in (flower / "pictures").glob("*.png")}
+    assert drawn >= {"partition.png", "stages.png", "classes.png", "rounds.png"}
+    with (flower / "partition.csv").open() as file:
+        dealt = sum(int(row["train_samples"]) for row in csv.DictReader(file))
+    assert dealt == 8 * 2 * 12
+
+    local = digits_settings(tmp_path, **{"output.name": "local"})
+    folder, _ = run_locally(local, synthetic_nodes(2, tmp_path / "state", "digits"))
+    assert_same_clients(flower, folder.path)
+    with np.load(flower / "prototypes.npz", allow_pickle=False) as found:
+        assert found["prototypes"].shape == (len(found["classes"]), 16)
