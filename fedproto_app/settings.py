@@ -176,6 +176,7 @@ class GldpSettings(Section):
     memory: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta
     relations: bool = True  # false: the ablation with neither L_LP nor L_GP
     local_relation: Literal["embedding", "prediction"] = "embedding"  # eq. 7 / eq. 8
+    prototype_encoder: Literal["own", "shared"] = "own"  # mu as trained (eq. 6) / Theta as received
     inference: Literal["local-prototypes", "global-prototypes", "head"] = "local-prototypes"
 
 

@@ -72,6 +72,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def context(self, order: Order, cohort: Cohort) -> RelationContext:
         self._begin_stage(cohort)
+        if self._gldp.prototype_encoder == "shared":
+            self._remember_current(cohort)  # µ is still Θ
         memory = cohort.parameters
         shared, known = self._received(order)
         return RelationContext(memory[OLD].clone(), memory[OLD_KNOWN].bool(), shared, known)
@@ -102,10 +104,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return terms
 
     def conclude(self, cohort: Cohort, context: RelationContext) -> None:
-        """Remember C_n over the whole local set of this stage (eq. 6)."""
-        means, has = self._current_prototypes(cohort)
-        cohort.parameters[NEW].copy_(means)
-        cohort.parameters[NEW_KNOWN].copy_(has)
+        if self._gldp.prototype_encoder == "own":
+            self._remember_current(cohort)
 
     def contribution(
         self, cohort: Cohort, context: RelationContext, server_round: int
@@ -158,6 +158,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         present = (places < counts.unsqueeze(1)).float()
         means, images = class_means(representation, samples.labels, present, self._classes)
         return means, images > 0
+
+    def _remember_current(self, cohort: Cohort) -> None:
+        """Remember C_n over the whole local set of this stage (eq. 6)."""
+        means, has = self._current_prototypes(cohort)
+        cohort.parameters[NEW].copy_(means)
+        cohort.parameters[NEW_KNOWN].copy_(has)
 
     def _remembered_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """Ĉ as it will be when this stage ends (eq. 9), [K, C, D] and [K, C] bool."""

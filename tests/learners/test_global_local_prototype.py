@@ -97,6 +97,18 @@ def test_local_prototypes_over_two_stages() -> None:
     assert torch.equal(prototypes[0, 2], second[0, 2])
 
 
+def test_prototypes_of_the_shared_encoder_are_those_before_training() -> None:
+    """Ours: what is kept and sent is made with Θ as received, in every round."""
+    gldp = image_learner(**{"gldp.prototype-encoder": "shared", "optimizer.learning-rate": 0.1})
+    cohort = image_cohort(gldp)
+    before, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
+    _, sent = train(gldp, cohort, order(gldp))
+    after, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(torch.from_numpy(sent.arrays["prototypes"]), before)
+    assert torch.equal(cohort.parameters[NEW], before)
+
+
 def test_a_cyclic_schedule_remembers_after_every_turn() -> None:
     gldp = image_learner(**{"classification.stage-schedule": "cyclic"})
     cohort = image_cohort(gldp)
