@@ -36,7 +36,6 @@ def roster(message: Message, context: Context) -> Message:
     except FedProtoError as fault:
         shard, error = Shard({}, {}), str(fault)
     clients = shard.clients.values()
-    # How many samples of what a site has is its own business; a simulation has no secrets.
     counts = {one.name: one.class_counts for one in clients if one.class_counts}
     answer = NodeRoster(
         label=_label(context),
@@ -48,7 +47,7 @@ def roster(message: Message, context: Context) -> Message:
         error=error,
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
-        class_counts=counts if simulated else {},
+        class_counts=counts if _is_dealt(context) else {},
         notes={one.name: one.note for one in clients if one.note},
     )
     return write_roster(answer, to=message)
@@ -94,7 +93,17 @@ def _node(context: Context, order: Order) -> Node:
     shard = _shard(context)
     task = make_task(settings, shard.shape, torch_device(settings.device))
     store = ClientStore(_state_dir(context, settings, order))
-    return Node(settings, shard, store, make_learner(settings, task))
+    learner = make_learner(settings, task)
+    return Node(settings, shard, store, learner, tells_classes=_is_dealt(context))
+
+
+def _is_dealt(context: Context) -> bool:
+    """Whether the node has a share of one data set that all nodes hold.
+
+    If not, its data are its own: nothing is dealt out, and how many samples of which class a
+    client has is nobody's business.
+    """
+    return "partition-id" in context.node_config
 
 
 def _device(context: Context) -> str:
@@ -140,7 +149,7 @@ def _shard(context: Context) -> Shard:
     return _cached_shard(settings, partition, partitions)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Shards stay in an actor's memory between the messages of a run."""
     return load_shard(settings, partition, partitions)
@@ -160,7 +169,7 @@ def _data_settings(context: Context, settings: Settings) -> DataSettings:
         if value is not None and not isinstance(value, str):
             raise FedProtoError(f"node config: data-{key} = {value!r}: must be a text")
     reads: dict[str, object] = {"source": own["source"], "path": own["path"] or ""}
-    if "partition-id" not in context.node_config:  # a site's images are its own, not to be dealt
+    if not _is_dealt(context):
         given = settings.data.partition.model_copy(update={"scheme": "given"})
         reads["partition"] = given
     return settings.data.model_copy(update=reads)

@@ -21,7 +21,7 @@ from fedproto_app.errors import FederationError
 from fedproto_app.replies import Unusable, read_reply, read_roster, received_bytes
 from fedproto_app.roster import ClientKey, Roster, select
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.registry import expected_metrics
+from fedproto_app.tasks.registry import TASKS, expected_metrics
 from fedproto_app.wire import (
     ArraySpec,
     NodeRoster,
@@ -97,6 +97,7 @@ class Federation:
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
         self.unevaluated: set[ClientKey] = set()  # trained since their last evaluation
+        self._task = TASKS[settings.task]
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
         self._turned_away: set[int] = set()
@@ -186,6 +187,8 @@ class Federation:
     def _common_shape(self, answer: NodeRoster) -> DataShape:
         """The shape of the node's data; raises `Unusable` if it is not the federation's."""
         shape = DataShape(answer.inputs, answer.classes)
+        if fault := self._task.shape_fault(shape):
+            raise Unusable(fault)
         if self.roster.members and shape != self.shape:
             raise Unusable(
                 f"its data are {shape.inputs} with classes {', '.join(shape.classes)}; the "
@@ -279,7 +282,9 @@ class Federation:
             return None
         self.log.bytes_up += received_bytes(message)
         asked = {key.client: self.roster.facts[key].samples for key in sent.clients}
-        reply, refusals = read_reply(message, sent.node, asked, spec, self._expected)
+        reply, refusals = read_reply(
+            message, sent.node, asked, spec, self._expected, self._task.metrics_fault
+        )
         for refusal in refusals:
             self._refuse(refusal)
         return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None

@@ -19,6 +19,7 @@ from fedproto_app.tasks.task import ClientData
 from fedproto_app.wire import Arrays, Order, PerClient, Reply
 
 _PARAMETERS = "parameters"
+_GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 _LOCAL = "local-"  # prefix of the metrics of models before they are averaged
 
 
@@ -26,8 +27,16 @@ class Node:
     """The clients of one shard, and the learner that trains them."""
 
     def __init__(
-        self, settings: Settings, shard: Shard, store: ClientStore, learner: AnyLearner
+        self,
+        settings: Settings,
+        shard: Shard,
+        store: ClientStore,
+        learner: AnyLearner,
+        *,
+        tells_classes: bool = True,
     ) -> None:
+        """tells_classes: whether the server may learn how many samples of a class a client has."""
+        self._tells_classes = tells_classes
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
@@ -39,6 +48,7 @@ class Node:
         mean = _Mean(self._learner)
         for clients in self._cohorts(order):
             cohort = self._load(clients, order, upto=order.server_round - 1)
+            self._learner.begin(cohort)
             context = self._learner.context(order, cohort)
             losses = train_cohort(self._learner, cohort, context)
             healthy = _finite_rows(cohort.parameters)
@@ -56,15 +66,16 @@ class Node:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
         start = time.perf_counter()
         result = _Gathered()
-        received = {
-            name: torch.from_numpy(array)
-            for name, array in order.arrays.items()
-            if self._learner.is_shared(name)
-        }
-        if received:
-            self._store.write_shared(order.server_round, flatten({_PARAMETERS: received}))
+        received: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, _GUIDANCE: {}}
+        for name, array in order.arrays.items():
+            group = _PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
+            received[group][name] = torch.from_numpy(array)
+        if order.classes:
+            received[_GUIDANCE]["classes"] = torch.tensor(order.classes)
+        if received[_PARAMETERS]:
+            self._store.write_shared(order.server_round, flatten(received))
         for clients in self._cohorts(order):
-            cohort = self._load(clients, order, upto=order.server_round)
+            cohort = self._load(clients, order, upto=order.server_round, trains=False)
             rows = list(range(len(clients)))
             result.add_clients(cohort, rows)
             self._evaluate(cohort, rows, order, result, final=True)
@@ -78,17 +89,19 @@ class Node:
         for first in range(0, len(clients), self._settings.cohort_size):
             yield clients[first : first + self._settings.cohort_size]
 
-    def _load(self, clients: Sequence[ClientData], order: Order, upto: int) -> Cohort:
+    def _load(
+        self, clients: Sequence[ClientData], order: Order, upto: int, *, trains: bool = True
+    ) -> Cohort:
         """The clients with their state as of a round and the order's shared parameters."""
         initial = self._learner.initial_parameters()
         own = [name for name in initial if not self._learner.is_shared(name)]
         parameters = {}
         for name, value in initial.items():
             start = value if name in own else torch.from_numpy(order.arrays[name])
-            stacked = start.expand(len(clients), *start.shape)
-            parameters[name] = stacked.clone().to(self._task.device)
+            there = start.to(self._task.device)
+            parameters[name] = there.expand(len(clients), *there.shape).clone()
         samples = self._task.gather(clients, order.server_round)
-        cohort = new_cohort(self._learner, parameters, samples, order.server_round)
+        cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
         for row, client in enumerate(clients if own else []):
             stored = self._store.read_state(client.name, upto) or {}
             for name, tensor in self._state(cohort, row).items() if stored else ():
@@ -125,6 +138,8 @@ class Node:
         final: the models are what the clients go on with, not what the server will average.
         """
         metrics = self._learner.evaluate(cohort, order)
+        if not self._tells_classes:
+            metrics = {n: values for n, values in metrics.items() if "/class-" not in n}
         if not final:
             result.add_metrics({_LOCAL + name: values for name, values in metrics.items()}, rows)
             return

@@ -8,7 +8,7 @@ a `Refusal` for each bad one. Whatever a message holds, they raise nothing but w
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
 
@@ -32,7 +32,7 @@ from fedproto_app.wire import (
     Reply,
 )
 
-LONGEST_NAME = 256
+LONGEST_NAME, LONGEST_REASON = 256, 4096  # characters
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
 
 
@@ -48,19 +48,19 @@ def read_roster(message: Message, multiple: int = 1) -> NodeRoster:
     config = _record(message.content.config_records, CLIENTS, ConfigRecord)
     names, samples = _texts(config, "names"), _list(config, "samples", int)
     groups, shares = _texts(config, "groups"), _list(config, "missing-shares", float)
-    refused, reasons = _texts(config, "refused"), _list(config, "reasons", str)
+    refused, reasons = _texts(config, "refused"), _texts(config, "reasons", LONGEST_REASON)
     label, error = config.get("label"), config.get("error")
     partitions = config.get("partitions")
     inputs, classes = _list(config, "inputs", int), _texts(config, "classes")
-    noted, notes = _texts(config, "noted"), _list(config, "notes", str)
+    noted, notes = _texts(config, "noted"), _texts(config, "notes", LONGEST_REASON)
     if not isinstance(label, str) or len(label) > LONGEST_NAME or not isinstance(error, str):
         raise Unusable("malformed roster: label and error must be texts")
     if not isinstance(partitions, int) or partitions < 0:
         raise Unusable(f"malformed roster: partitions = {partitions!r}")
     if not len(names) == len(samples) == len(groups) == len(shares) == len(set(names)):
         raise Unusable("malformed roster: clients are named twice or without samples")
-    if len(refused) != len(reasons):
-        raise Unusable("malformed roster: refused clients without reasons")
+    if len(refused) != len(reasons) or len(noted) != len(notes):
+        raise Unusable("malformed roster: refused or noted clients without reasons")
     if len(set(classes)) != len(classes) or len(inputs) > 8 or not all(n > 0 for n in inputs):
         raise Unusable(f"malformed roster: inputs of shape {inputs}, {len(classes)} classes")
     for name, count, share in zip(names, samples, shares, strict=True):
@@ -82,7 +82,7 @@ def read_roster(message: Message, multiple: int = 1) -> NodeRoster:
         inputs=tuple(inputs),
         classes=tuple(classes),
         class_counts=_class_counts(config, names, len(classes)),
-        notes=dict(zip(noted, notes, strict=False)),
+        notes=dict(zip(noted, notes, strict=True)),
     )
 
 
@@ -92,19 +92,20 @@ def read_reply(
     asked: Mapping[str, int],
     spec: ArraySpec,
     metrics: Collection[str],
+    fault: Callable[[Mapping[str, float]], str | None],
 ) -> tuple[Reply | None, list[Refusal]]:
     """The usable part of a node's reply, and what was refused of it.
 
     asked: the clients that were asked, with the sample counts they declared in the roster.
     spec: the arrays that must come. metrics: those that a client whose kept model is
-    told must have.
+    told must have. fault: why a client's metrics cannot be true, or None.
     A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
     refuses that client; a fault of what all its clients share (an averaged model, missing
     records) refuses the node's whole reply.
     """
     try:
         reply = _decode(message, spec, metrics)
-        bad = _bad_clients(reply, asked)
+        bad = _bad_clients(reply, asked, fault)
         bad |= _not_finite(reply, spec)
         if bad and spec.mean:
             client, reason = next(iter(bad.items()))
@@ -130,7 +131,7 @@ def _decode(message: Message, spec: ArraySpec, expected: Collection[str]) -> Rep
     clients = _record(content.config_records, CLIENTS, ConfigRecord)
     names, samples = _texts(clients, "names"), _list(numbers, SAMPLES, int)
     kept_rounds = _list(clients, "kept-rounds", int)
-    failed, reasons = _texts(clients, "failed"), _list(clients, "reasons", str)
+    failed, reasons = _texts(clients, "failed"), _texts(clients, "reasons", LONGEST_REASON)
     seconds = numbers.get(SECONDS)
     if len(set(names)) != len(names) or len(samples) != len(names):
         raise Unusable(f"malformed reply: {len(samples)} sample counts for {len(names)} clients")
@@ -244,18 +245,22 @@ def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
     return [row for row, its_classes in enumerate(classes) for _ in its_classes]
 
 
-def _bad_clients(reply: Reply, asked: Mapping[str, int]) -> dict[str, str]:
+def _bad_clients(
+    reply: Reply,
+    asked: Mapping[str, int],
+    fault: Callable[[Mapping[str, float]], str | None],
+) -> dict[str, str]:
     bad = {}
     for row, (name, count) in enumerate(zip(reply.names, reply.samples, strict=True)):
-        errors = [values[row] for values in reply.metrics.values()]
+        metrics = {metric: values[row] for metric, values in reply.metrics.items()}
         if name not in asked:
             bad[name] = "not a client of this node that was asked"
-        elif count != asked[name]:
+        elif not 0 < count <= asked[name]:
             bad[name] = f"reports {count} train samples, declared {asked[name]}"
         elif not all(math.isfinite(values[row]) for values in reply.losses.values()):
             bad[name] = "its loss is not finite"
-        elif not all(math.isfinite(error) and error >= 0 for error in errors):
-            bad[name] = "its metrics are not finite and positive"
+        elif reason := fault(metrics):
+            bad[name] = reason
         elif reply.kept_rounds and reply.kept_rounds[row] < 0:
             bad[name] = f"its kept round is {reply.kept_rounds[row]}"
     return bad
@@ -280,10 +285,10 @@ def _list(record: ConfigRecord | MetricRecord, key: str, kind: type) -> list:  #
     return list(values)
 
 
-def _texts(record: ConfigRecord | MetricRecord, key: str) -> list[str]:
+def _texts(record: ConfigRecord | MetricRecord, key: str, longest: int = LONGEST_NAME) -> list[str]:
     texts: list[str] = _list(record, key, str)
-    if any(len(text) > LONGEST_NAME for text in texts):
-        raise Unusable(f"malformed answer: {key!r} holds a text of over {LONGEST_NAME} characters")
+    if any(len(text) > longest for text in texts):
+        raise Unusable(f"malformed answer: {key!r} holds a text of over {longest} characters")
     return texts
 
 

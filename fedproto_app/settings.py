@@ -265,15 +265,25 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _kept_model_can_be_chosen(self) -> Settings:
-        partition = self.data.partition
-        if self.task != "classification" or (self.keep == "last" and not self.patience):
-            return self
-        if partition.validation_share == 0:
+        chosen = self.keep != "last" or self.patience > 0
+        if self.task == "classification" and chosen and self.data.partition.validation_share == 0:
             raise ValueError(
                 "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
                 "keep = 'last' and patience = 0"
             )
-        if partition.stages > 1:
+        return self
+
+    @model_validator(mode="after")
+    def _stages_fit_the_rounds(self) -> Settings:
+        partition = self.data.partition
+        if self.task != "classification" or partition.scheme == "given":
+            return self  # a source's own stages are checked where it is read
+        if self.rounds < partition.stages:
+            raise ValueError(
+                f"rounds = {self.rounds}: fewer than data.partition.stages = {partition.stages}, "
+                "so some stages would never be trained on"
+            )
+        if partition.stages > 1 and (self.keep != "last" or self.patience > 0):
             raise ValueError(
                 f"keep = {self.keep!r}, patience = {self.patience}: errors of different stages "
                 f"cannot be compared; data.partition.stages = {partition.stages} needs "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedproto_app.data.images.clients import partition_pool
 from fedproto_app.data.images.clients import why_refused as why_images_refused
 from fedproto_app.data.images.pool import ImagePool
@@ -25,7 +27,9 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
         return {series.name: why_series_refused(series, settings.data) for series in clients}
     pool = load_pool(settings.data)
     holdings = partition_pool(pool, settings.data, settings.seed)
-    return {holding.name: why_images_refused(holding.stages) for holding in holdings}
+    require_fitting_stages(settings, [len(holding.stages) for holding in holdings])
+    partition = settings.data.partition
+    return {holding.name: why_images_refused(holding.stages, partition) for holding in holdings}
 
 
 def require_fitting_source(settings: Settings) -> None:
@@ -37,6 +41,25 @@ def require_fitting_source(settings: Settings) -> None:
         raise DataError(
             f"data.source = {source!r} holds series; set task = 'forecasting', or data.source to "
             f"images: {', '.join(IMAGE_SOURCES)} or package.module:factory"
+        )
+
+
+def require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
+    """Refuse clients with these numbers of stages if the run cannot walk through them all.
+
+    Settings are checked for it where they deal the stages; here they are the source's own.
+    """
+    most = max(stages, default=1)
+    if most > settings.rounds:
+        raise DataError(
+            f"rounds = {settings.rounds}: fewer than the {most} stages of the data, so some would "
+            "never be trained on"
+        )
+    if most > 1 and (settings.keep != "last" or settings.patience):
+        raise DataError(
+            f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different "
+            f"stages cannot be compared; the data have {most} stages, which need keep = 'last' "
+            "and patience = 0"
         )
 
 

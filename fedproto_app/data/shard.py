@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedproto_app.data.eligibility import require_fitting_source
+from fedproto_app.data.eligibility import require_fitting_source, require_fitting_stages
 from fedproto_app.data.images.clients import make_image_clients
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.series import ClientSeries
@@ -44,6 +44,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     pool = load_pool(settings.data)
     share = slice(partition, None, partitions)
     clients, refused = make_image_clients(pool, settings.data, settings.seed, share)
+    require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
     return Shard(clients, refused, DataShape(pool.shape, pool.classes))
 
 

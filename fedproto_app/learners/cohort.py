@@ -31,13 +31,18 @@ class Cohort:
 
 
 def new_cohort(
-    learner: AnyLearner, parameters: dict[str, Tensor], samples: Any, server_round: int
+    learner: AnyLearner,
+    parameters: dict[str, Tensor],
+    samples: Any,
+    server_round: int,
+    *,
+    trains: bool = True,
 ) -> Cohort:
-    """A cohort whose optimiser knows nothing yet; memory that no phase trains needs none."""
+    """A cohort whose optimiser knows nothing yet, and nothing to be known if it never trains."""
     trained = {
         name: value
         for name, value in parameters.items()
-        if any(phase.trains(name) for phase in learner.phases())
+        if trains and any(phase.trains(name) for phase in learner.phases())
     }
     optimizer = make_optimizer(learner.settings.optimizer, trained)
     return Cohort(parameters, optimizer, samples, server_round)

@@ -70,10 +70,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             Phase("head", (self.task.head,), self._gldp.head_epochs),
         ]
 
-    def context(self, order: Order, cohort: Cohort) -> RelationContext:
+    def begin(self, cohort: Cohort) -> None:
         self._begin_stage(cohort)
         if self._gldp.prototype_encoder == "shared":
             self._remember_current(cohort)  # µ is still Θ
+
+    def context(self, order: Order, cohort: Cohort) -> RelationContext:
         memory = cohort.parameters
         shared, known = self._received(order)
         return RelationContext(memory[OLD].clone(), memory[OLD_KNOWN].bool(), shared, known)
@@ -94,7 +96,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
                 logits, batch.labels, batch.present, self.task.predict(parameters, old), old_known
             )
             terms["local-prototypes"] = balance * local
-        if batch.representation is not None:
+        if batch.encoded:
             return terms  # µ is frozen: relations of its embeddings are constants here
         means, counts = class_means(representation, batch.labels, batch.present, self._classes)
         if self._gldp.local_relation == "embedding":
@@ -153,7 +155,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         """C_n over the images of the stage (eq. 6), [K, C, D], and who has them, [K, C] bool."""
         samples = cohort.samples
         representation = self.task.encode_all(cohort.parameters, samples.pixels)
-        counts = torch.tensor(samples.counts, device=representation.device)
+        counts = torch.tensor(samples.train_samples, device=representation.device)
         places = torch.arange(representation.shape[1], device=representation.device)
         present = (places < counts.unsqueeze(1)).float()
         means, images = class_means(representation, samples.labels, present, self._classes)

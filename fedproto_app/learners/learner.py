@@ -87,6 +87,9 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """One epoch's batches of the task, as the method wants them."""
         return self.task.batches(samples, generators)
 
+    def begin(self, cohort: Cohort) -> None:
+        """Called when the cohort is about to train, to change in place what is not trained."""
+
     @abstractmethod
     def context(self, order: Order, cohort: Cohort) -> ContextT:
         """What the order means for the cohort."""

@@ -59,7 +59,7 @@ def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Te
 def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
     """[K, B, C, H, W] → [K, B, 512], with `resnet_parameters` under prefix.
 
-    Client by client on every device: one client's batch fills a GPU.
+    Client by client on every device.
     """
     return each_client(_resnet, parameters, prefix, inputs)
 

@@ -50,7 +50,9 @@ class ClassificationReport:
     """Accuracies of averaged models, of clients' own models and of the clients of a round."""
 
     measure = Measure(
-        *("accuracy_local", "accuracy_local", "accuracy_local"),
+        summary="accuracy_local",
+        client="accuracy_local",
+        round="accuracy_local",
         larger_is_better=True,
         name="accuracy of own models",
         axis="test accuracy (%)",
@@ -196,8 +198,10 @@ def _prefixes(results: Results) -> dict[str, str | None]:
     known = {name for result in results.values() for name in result.metrics}
     if "local-accuracy" not in known:
         return {"global": None, "local": ""}
-    # A personal mixture (APFL) tells of the averaged model besides.
-    return {"global": "global-" if "global-accuracy" in known else "", "local": "local-"}
+    # Clients of APFL tell of the averaged model besides their mixture, all of them.
+    evaluated = [result.metrics for result in results.values() if "accuracy" in result.metrics]
+    besides = bool(evaluated) and all("global-accuracy" in metrics for metrics in evaluated)
+    return {"global": "global-" if besides else "", "local": "local-"}
 
 
 def _each_model(results: Results) -> list[tuple[str, str | None]]:
@@ -245,7 +249,7 @@ def _stages(results: Results, prefix: str | None) -> list[float | None] | None:
         if not any(total in result.metrics for result in results.values()):
             return stages or None
         scores = [results[key].metrics for key in sorted(results)]
-        shares = [score[right] / score[total] for score in scores if score.get(total, 0) > 0]
+        shares = [score.get(right, 0) / score[total] for score in scores if score.get(total, 0) > 0]
         stages.append(float(np.mean(shares)) if shares else None)
     return None  # never: no result has endless metrics
 
@@ -289,7 +293,7 @@ def _client_rows(federation: Federation) -> list[Row]:
             [
                 *(key.client, key.node, facts.group, facts.samples, result.kept_round),
                 *accuracies,
-                *(metrics.get(f"kept-{name}") for name in ("accuracy",)),
+                metrics.get("kept-accuracy"),
                 *(metrics.get(f"{kept}validation-error") for kept in ("", "kept-")),
                 *(metrics.get(f"{short}-accuracy") for short in INFERENCES.values()),
             ]

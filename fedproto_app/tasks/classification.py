@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
+from fedproto_app.data.shape import DataShape
 from fedproto_app.models.image_classifier import (
     ENCODER,
     HEAD,
@@ -22,10 +24,14 @@ from fedproto_app.models.image_classifier import (
 )
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import Task
+from fedproto_app.tasks.task import Task, without_prefix
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
+MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
+LARGEST_SIDE, MOST_CLASSES = 1024, 10_000
 CROP_SHARE = 8  # a crop is shifted by up to an eighth of the image's side: 4 pixels of 32
+
+_COUNT = re.compile(r"(correct|count)/(stage|class)-[0-9]{1,5}")
 
 Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted classes [K, n]
 
@@ -34,14 +40,15 @@ Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted cla
 class ImageBatch:
     """One training step's images of the first k clients of a cohort.
 
-    inputs: [k, B, channels, height, width] float; labels: [k, B]; present: [k, B] float, 0 where
-    a client's last batch is not full. representation: [k, B, D] if the encoder does not learn.
+    inputs: [k, B, channels, height, width] float, or where the encoder does not learn (`encoded`)
+    the representations [k, B, D]; labels: [k, B]; present: [k, B] float, 0 where a client's last
+    batch is not full.
     """
 
     inputs: Tensor
     labels: Tensor
     present: Tensor
-    representation: Tensor | None = None
+    encoded: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,8 @@ class CohortImages:
 
     names: list[str]
     stages: list[int]  # that each client is at, from 0 on
-    train_samples: list[int]
-    counts: list[int]  # images trained on in this round, a client each
+    tested_stages: int  # the most of any client
+    train_samples: list[int]  # images trained on in this round
     batch_counts: list[int]
     pixels: Tensor  # [K, n, channels, height, width] uint8
     labels: Tensor  # [K, n], 0 in padding
@@ -90,6 +97,32 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             return ("accuracy",)
         return ("accuracy", "validation-error")
 
+    @staticmethod
+    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
+        for name, value in metrics.items():
+            plain = without_prefix(name)
+            if plain.endswith("accuracy") or plain == "validation-error":
+                limit = 1.0
+            elif _COUNT.fullmatch(plain):
+                limit = MOST_IMAGES
+            else:
+                return f"{name[:80]!r} is no metric of classification"
+            if not 0 <= value <= limit:
+                return f"its metrics are not finite and positive: {name} = {value:g}"
+            if value > metrics.get(name.replace("correct/", "count/"), 0) and "correct/" in name:
+                return f"its metrics are more often right than asked: {name} = {value:g}"
+        return None
+
+    @staticmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        if len(shape.inputs) != 3 or shape.inputs[0] not in (1, 3):
+            return f"its samples are {shape.inputs}, not images of 1 or 3 channels"
+        if max(shape.inputs) > LARGEST_SIDE:
+            return f"its images are {shape.inputs}, larger than {LARGEST_SIDE}"
+        if not 1 <= len(shape.classes) <= MOST_CLASSES:
+            return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
+        return None
+
     @property
     def representation_dim(self) -> int:
         """D, the width of the representation."""
@@ -113,19 +146,29 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         schedule = self.settings.classification.stage_schedule
         return stage_at(server_round, self.settings.rounds, len(client.stages), schedule)
 
+    def _tested_stages(self, client: ClientImages, server_round: int) -> int:
+        """How many of its stages the client is tested on: those that it has reached.
+
+        Before the first of them with test and the first with validation images comes, which a
+        source may give late, already on these.
+        """
+        reached = self.stage(client, server_round) + 1
+        if self.settings.classification.stage_schedule == "cyclic":
+            reached = min(server_round, len(client.stages))  # in later turns all have come before
+        tests = [number for number, one in enumerate(client.stages, 1) if len(one.test)]
+        validations = [n for n, one in enumerate(client.stages, 1) if len(one.validation)]
+        return max(reached, tests[0], *validations[:1])
+
     def steps(self, client: ClientImages, server_round: int) -> int:
         images = len(client.training(self.stage(client, server_round)))
         return -(-images // self.settings.classification.batch_size)
 
     def gather(self, clients: Sequence[ClientImages], server_round: int) -> CohortImages:
+        steps = [self.steps(client, server_round) for client in clients]
+        assert steps == sorted(steps, reverse=True), "cohort out of order"
         stages = [self.stage(client, server_round) for client in clients]
         train = [one.training(stage) for one, stage in zip(clients, stages, strict=True)]
-        # Of a cyclic schedule's later turns all stages have come before.
-        cyclic = self.settings.classification.stage_schedule == "cyclic"
-        reached = [
-            min(server_round, len(one.stages)) if cyclic else stage + 1
-            for one, stage in zip(clients, stages, strict=True)
-        ]
+        reached = [self._tested_stages(client, server_round) for client in clients]
         parts = [
             [
                 (part, number, kind)
@@ -144,9 +187,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return CohortImages(
             names=[client.name for client in clients],
             stages=stages,
-            train_samples=[client.train_samples for client in clients],
-            counts=[len(images) for images in train],
-            batch_counts=[self.steps(client, server_round) for client in clients],
+            tested_stages=max(reached),
+            train_samples=[len(images) for images in train],
+            batch_counts=steps,
             pixels=self._stacked([images.pixels for images in train]),
             labels=self._stacked([images.labels for images in train]),
             test_pixels=self._stacked([images.pixels for images in tested]),
@@ -163,7 +206,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         clients = len(samples.names)
         order = torch.zeros(clients, most * size, dtype=torch.int64)
         present = torch.zeros(clients, most * size)
-        for row, (count, generator) in enumerate(zip(samples.counts, generators, strict=True)):
+        for row, (count, generator) in enumerate(
+            zip(samples.train_samples, generators, strict=True)
+        ):
             order[row, :count] = torch.randperm(count, generator=generator)
             present[row, :count] = 1
         fixed = samples.representation
@@ -175,24 +220,21 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             k = sum(count > step for count in samples.batch_counts)
             rows = slice(step * size, (step + 1) * size)
             picked = order[:k, rows]
+            labels = samples.labels[who[:k], picked]
+            if fixed is not None:
+                yield ImageBatch(fixed[who[:k], picked], labels, present[:k, rows], encoded=True)
+                continue
             inputs = samples.pixels[who[:k], picked]
             if moves is not None:
                 inputs = _moved(inputs, moves[:k, rows].to(self.device))
-            yield ImageBatch(
-                _normalised(inputs),
-                samples.labels[who[:k], picked],
-                present[:k, rows],
-                None if fixed is None else fixed[who[:k], picked],
-            )
+            yield ImageBatch(_normalised(inputs), labels, present[:k, rows])
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
         """Represent every image once, as it is: a frozen encoder sees no augmentation."""
         return replace(samples, representation=self.encode_all(parameters, samples.pixels))
 
     def represent(self, parameters: Mapping[str, Tensor], batch: ImageBatch) -> Tensor:
-        if batch.representation is not None:
-            return batch.representation
-        return self.encode(parameters, batch.inputs)
+        return batch.inputs if batch.encoded else self.encode(parameters, batch.inputs)
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """f_µ: [k, B, channels, height, width] → [k, B, D] float32, in mixed precision if set."""
@@ -249,9 +291,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         if self.settings.data.partition.validation_share > 0:
             hit = (rules[""](representation) == samples.test_labels).double()
             metrics["validation-error"] = [1 - share for share in _mean(hit, samples.is_validation)]
-        stages = int(samples.test_stages.max()) + 1
         for what, groups, number, first in (
-            ("stage", samples.test_stages, stages, 1),
+            ("stage", samples.test_stages, samples.tested_stages, 1),
             ("class", samples.test_labels, len(self.shape.classes), 0),
         ):
             sums = right.new_zeros(2, len(right), number)
@@ -270,7 +311,9 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         limits = (2 * (height // CROP_SHARE) + 1, 2 * (width // CROP_SHARE) + 1)
         flips = 2 if self.settings.classification.flip else 1
         moves = torch.zeros(len(generators), length, 3, dtype=torch.int64)
-        for row, (count, generator) in enumerate(zip(samples.counts, generators, strict=True)):
+        for row, (count, generator) in enumerate(
+            zip(samples.train_samples, generators, strict=True)
+        ):
             for kind, limit in enumerate((*limits, flips)):
                 drawn = torch.randint(limit, (count,), generator=generator)
                 moves[row, :count, kind] = drawn

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.losses import prediction_loss
 from fedproto_app.models.forecaster import DECODER, ENCODER, decode, encode, forecaster_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import Task
+from fedproto_app.tasks.task import Task, without_prefix
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
 
+LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 METRICS = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
 
 
@@ -73,6 +75,19 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @staticmethod
     def required_metrics(settings: Settings) -> tuple[str, ...]:
         return METRICS
+
+    @staticmethod
+    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
+        for name, value in metrics.items():
+            if without_prefix(name) not in METRICS:
+                return f"{name!r} is no metric of forecasts"
+            if not 0 <= value <= LARGEST_ERROR:
+                return f"its metrics are not finite and positive: {name} = {value:g}"
+        return None
+
+    @staticmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        return None if shape == DataShape() else "its data are no series"
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
         generator = torch_stream(self.settings.seed, "initial parameters")

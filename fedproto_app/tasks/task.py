@@ -16,12 +16,15 @@ from torch import Tensor
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings
 
+# Of metrics: of the kept model, of the client's own before averaging, of an averaged model besides.
+METRIC_PREFIXES = ("kept-", "local-", "global-")
+
 
 class ClientData(Protocol):
     """One client's data at its node.
 
-    train_samples: the client's weight in sample-weighted means. group: its true group where the
-    source knows it, else "". missing_share: of its values. class_counts: train samples, a row a
+    train_samples: as many as it ever trains on. group: its true group where the source knows it,
+    else "". missing_share: of its values. class_counts: train samples, a row a
     stage and a number a class, empty where nothing is classified. note: what a person should know
     of the data, or "".
     """
@@ -43,7 +46,7 @@ class ClientData(Protocol):
 class Samples(Protocol):
     """The samples of K clients of a cohort, those with most batches first.
 
-    train_samples: the clients' weights. batch_counts: batches an epoch.
+    train_samples: those of this round, the clients' weights. batch_counts: batches an epoch.
     """
 
     @property
@@ -94,6 +97,19 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     def required_metrics(settings: Settings) -> tuple[str, ...]:
         """What `evaluate` tells of every client; it may tell more."""
 
+    @staticmethod
+    @abstractmethod
+    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
+        """Why a client's metrics cannot be true, or None; the server asks, who trusts nobody.
+
+        Besides what `evaluate` tells there may be prefixes: `METRIC_PREFIXES`.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        """Why the task cannot work on data of this shape, or None."""
+
     @abstractmethod
     def initial_parameters(self) -> dict[str, Tensor]:
         """One client's parameters at round 0, equal for all clients of a run.
@@ -141,3 +157,11 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
 
 AnyTask = Task[Any, Any, Any]
+
+
+def without_prefix(metric: str) -> str:
+    """The metric's name without one of `METRIC_PREFIXES`, or two of them (``local-global-``)."""
+    for _ in range(2):
+        for prefix in METRIC_PREFIXES:
+            metric = metric.removeprefix(prefix)
+    return metric

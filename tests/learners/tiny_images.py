@@ -29,6 +29,7 @@ def image_learner(method: str = "gldp", **changes: Any) -> AnyLearner:
             "task": "classification",
             "method": method,
             "keep": "last",
+            "data.partition.scheme": "given",
             "rounds": ROUNDS,
             "model.width": 4,
             "model.representation-dim": 6,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from fedproto_app.data.images.clients import ClientImages
+from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.classification import ClassificationTask, ImageBatch, _moved, stage_at
 from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
@@ -42,8 +46,25 @@ def test_clients_may_have_different_numbers_of_stages() -> None:
     clients = [client_of("one", [[0, 1, 2]]), client_of("three", [[0, 0], [1, 1], [2, 2]])]
     assert [task.stage(one, 4) for one in clients] == [0, 2]
     samples = task.gather(clients, 4)
-    assert samples.counts == [3, 2]
+    assert samples.train_samples == [3, 2]
     assert samples.is_test.sum(dim=1).tolist() == [3, 3]
+
+
+def test_who_has_test_images_late_is_tested_on_them_from_the_start() -> None:
+    """A source may give a stage without test images; a client is never tested on nothing."""
+    task = image_learner().task
+    full, bare = client_of("x", [[0, 1], [2, 2]]), client_of("x", [[0, 1], []])
+    late = ClientImages(
+        "x",
+        (replace(full.stages[0], test=bare.stages[1].test), *full.stages[1:]),
+        full.class_counts,
+    )
+    samples = task.gather([late], 1)
+    assert samples.is_test.sum() == 1
+    metrics = task.evaluate(
+        {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}, samples
+    )
+    assert [metrics[f"count/stage-{s}"] for s in (1, 2)] == [[0], [1]]
 
 
 def test_only_stages_so_far_are_tested() -> None:
@@ -165,3 +186,42 @@ def test_resnet18_trains_as_well() -> None:
     parameters = {name: value.unsqueeze(0) for name, value in task.initial_parameters().items()}
     images = torch.from_numpy(images_of([0, 1]).pixels).unsqueeze(0)
     assert task.encode_all(parameters, images).shape == (1, 2, 512)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fault"),
+    [
+        ({"accuracy": 1.0, "local-lp-accuracy": 0.5, "kept-validation-error": 0.0}, None),
+        ({"count/class-3": 7.0, "correct/class-3": 7.0, "local-count/stage-1": 1e6}, None),
+        ({"accuracy": 1.5}, "not finite and positive: accuracy = 1.5"),
+        ({"local-accuracy": float("nan")}, "not finite"),
+        ({"kept-validation-error": -0.1}, "not finite and positive"),
+        ({"count/stage-1": 1e300}, "not finite and positive"),
+        ({"correct/stage-1": 3.0, "count/stage-1": 2.0}, "more often right than asked"),
+        ({"local-correct/class-1": 1.0}, "more often right than asked"),
+        ({"mse": 0.5}, "'mse' is no metric of classification"),
+        ({"count/stage-x": 1.0}, "no metric"),
+    ],
+)
+def test_what_a_server_believes_of_metrics(metrics: dict[str, float], fault: str | None) -> None:
+    found = ClassificationTask.metrics_fault(metrics)
+    assert (found is None) if fault is None else (found is not None and fault in found)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "classes", "fault"),
+    [
+        ((3, 32, 32), 10, None),
+        ((8, 8), 10, "not images"),
+        ((4, 32, 32), 10, "not images of 1 or 3 channels"),
+        ((3, 20000, 20000), 10, "larger than 1024"),
+        ((3, 32, 32), 0, "0 classes"),
+        ((3, 32, 32), 20000, "20000 classes"),
+    ],
+)
+def test_what_a_server_believes_of_a_shape(
+    inputs: tuple[int, ...], classes: int, fault: str | None
+) -> None:
+    shape = DataShape(inputs, tuple(f"c{number}" for number in range(classes)))
+    found = ClassificationTask.shape_fault(shape)
+    assert (found is None) if fault is None else (found is not None and fault in found)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
 from fedproto_app.errors import DataError
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import DataSettings, PartitionSettings
 
 _NAMED = 3  # corrupt images named in a note; the others are counted
 
@@ -86,7 +86,7 @@ def make_image_clients(
     refused: dict[str, str] = {}
     for holding in holdings:
         client = _client(holding, train, test, len(pool.classes))
-        reason = why_refused(client.stages)
+        reason = why_refused(client.stages, settings.partition)
         if reason is None:
             clients[client.name] = client
         else:
@@ -118,12 +118,17 @@ def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[H
     return holdings[: settings.max_clients or None]
 
 
-def why_refused(stages: Sequence[ImageStage | Stage]) -> str | None:
+def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
     """Why a client with these stages, loaded or not, cannot take part; None if it can."""
     if not any(len(stage.train) for stage in stages):
         return "no train image"
     if not any(len(stage.test) for stage in stages):
         return "no test image"
+    if settings.validation_share > 0 and not any(len(stage.validation) for stage in stages):
+        return (
+            "no validation image: its train images are too few for data.partition."
+            f"validation-share = {settings.validation_share:g}"
+        )
     return None
 
 

@@ -127,7 +127,9 @@ def inspect_partition(pool: ImagePool, settings: DataSettings, seed: int) -> Par
     Raises `DataError` if they are too few.
     """
     holdings = partition_pool(pool, settings, seed)
-    reasons = {holding.name: why_refused(holding.stages) for holding in holdings}
+    reasons = {
+        holding.name: why_refused(holding.stages, settings.partition) for holding in holdings
+    }
 
     def counts(labels: Positions, parts: list[Positions]) -> Counts:
         return np.stack([np.bincount(labels[part], minlength=len(pool.classes)) for part in parts])
