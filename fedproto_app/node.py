@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import Shard
+from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.settings import Settings
@@ -158,10 +159,17 @@ class Node:
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of the `device` setting; "auto" takes a GPU if there is one."""
+    """The device of the `device` setting; "auto" takes a GPU if there is one.
+
+    Raises `SettingsError` for a GPU that is not there.
+    """
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+        return torch.device("cuda" if there else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= there:
+        raise SettingsError(f"device = {name!r}: this machine has {there} CUDA GPUs")
+    return device
 
 
 def _finite_rows(parameters: dict[str, Tensor]) -> list[bool]:

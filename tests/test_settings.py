@@ -12,6 +12,7 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.settings import Settings, flat_settings, settings_from
 
 ROOT = Path(__file__).parents[1]
+IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -55,6 +56,19 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"rounds.x": 3}, ["rounds", "integer"]),
         ({"rounds": 3, "rounds.x": 3}, ["rounds.x", "not a table"]),
         ({"fuels.inter": 1}, ["fuels.inter = 1", "boolean"]),
+        ({"method": "gldp"}, ["method = 'gldp'", "task = 'classification' only", "fuels, solo"]),
+        ({**IMAGES, "method": "fuels"}, ["method = 'fuels'", "gldp, solo, fedavg"]),
+        ({**IMAGES, "rounds": 4}, ["rounds = 4", "data.partition.stages = 5"]),
+        ({**IMAGES, "keep": "best-validation"}, ["keep = 'best-validation'", "stages = 5"]),
+        ({**IMAGES, "patience": 3}, ["patience = 3", "patience = 0"]),
+        (
+            {**IMAGES, "data.partition.validation-share": 0.0, "patience": 3},
+            ["data.partition.validation-share = 0", "keep = 'last'"],
+        ),
+        ({"data.partition.imbalance-factor": 0.5}, ["imbalance-factor = 0.5", "greater than or"]),
+        ({"data.partition.minimum-stages": 6}, ["minimum-stages = 6", "stages = 5"]),
+        ({"gldp.balance": 1.5}, ["gldp.balance = 1.5", "less than or equal to 1"]),
+        ({"gldp.inference": "vote"}, ["gldp.inference = 'vote'", "global-prototypes"]),
     ],
 )
 def test_faults_name_key_value_and_what_is_allowed(
@@ -70,6 +84,16 @@ def test_faults_name_key_value_and_what_is_allowed(
 
 def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
     assert settings_from({"fuels.threshold": "absolute", "fuels.beta": 101.0}).fuels.beta == 101.0
+
+
+def test_a_sources_own_stages_are_not_judged_by_the_settings() -> None:
+    changes = {"data.partition.scheme": "given", "keep": "best-validation", "rounds": 1}
+    assert settings_from({**IMAGES, **changes}).keep == "best-validation"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.toml")), ids=lambda f: f.stem)
+def test_the_configuration_files_are_valid(file: Path) -> None:
+    settings_from(tomllib.loads(file.read_text()))
 
 
 def test_whole_numbers_are_accepted_where_fractions_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -45,6 +46,14 @@ def run(
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Simulated SuperNodes.")] = 2,
     cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs that each node takes.")] = 1,
+    gpus_per_node: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="GPUs that each node takes, or its share of one. Default: all GPUs in equal "
+            "parts if the setting device asks for them, else none.",
+        ),
+    ] = None,
     app: Annotated[
         Path | None,
         typer.Option(help="Folder of the Flower app; default: the nearest one upward."),
@@ -71,6 +80,7 @@ def run(
     folder = app.resolve() if app else _nearest_app()
     settings = _resolve(folder, config, changes or [], nodes)
     import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
+    gpus = _gpus(settings.device, nodes, cpus_per_node) if gpus_per_node is None else gpus_per_node
     _check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
 
@@ -81,7 +91,7 @@ def run(
         SuperLink(Path(home), import_path) as superlink,
     ):
         table = settings.model_dump(by_alias=True)
-        run_id = superlink.submit(folder, table, nodes, cpus_per_node)
+        run_id = superlink.submit(folder, table, nodes, cpus_per_node, gpus)
         log = Path(home) / "flower.log"
         try:
             status = _watch(superlink, run_id, log, artefacts, progress, verbose)
@@ -207,6 +217,23 @@ def _check_cpus(cpus: int) -> None:
     available = os.cpu_count() or 1
     if cpus > available:
         raise SettingsError(f"--cpus-per-node {cpus}: this machine has {available}")
+
+
+def _gpus(device: str, nodes: int, cpus: int) -> float:
+    """GPUs for each node, of which as many run at once as the CPUs allow: Flower's simulation hides
+    GPUs from a node that takes none."""
+    if device == "cpu":
+        return 0.0
+    from fedproto_app.node import torch_device
+
+    if torch_device(device).type == "cpu":  # "auto", and there is none
+        return 0.0
+    import torch
+
+    at_once = min(nodes, max(1, (os.cpu_count() or 1) // cpus))
+    share = torch.cuda.device_count() / at_once
+    # Flower takes shares below one, or whole GPUs; rounded down, so that all fit.
+    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
 
 
 def _nearest_app() -> Path:

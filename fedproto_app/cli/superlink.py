@@ -89,14 +89,20 @@ class SuperLink:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def submit(self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int) -> str:
+    def submit(
+        self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
+    ) -> str:
         """Hand the app at folder ``app`` over for a run; returns Flower's run id.
 
-        run_config: the run's settings, nested. nodes: simulated SuperNodes. cpus: of each.
+        run_config: the run's settings, nested. nodes: simulated SuperNodes. cpus, gpus: of
+        each.
         """
         config = self._home / "run-config.toml"
         config.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        federation = f"num-supernodes={nodes} client-resources-num-cpus={cpus}"
+        federation = (
+            f"num-supernodes={nodes} client-resources-num-cpus={cpus} "
+            f"client-resources-num-gpus={float(gpus)}"
+        )
         options = ["--run-config", str(config), "--federation-config", federation]
         return str(self._ask("run", str(app), _NAME, *options)["run-id"])
 

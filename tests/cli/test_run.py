@@ -40,8 +40,10 @@ class FakeSuperLink:
     def __exit__(self, *_: object) -> None:
         self.left = True
 
-    def submit(self, app: Path, run_config: dict[str, Any], nodes: int, cpus: int) -> str:
-        self.submitted.append((app, run_config, nodes, cpus))
+    def submit(
+        self, app: Path, run_config: dict[str, Any], nodes: int, cpus: int, gpus: float
+    ) -> str:
+        self.submitted.append((app, run_config, nodes, cpus, gpus))
         return "77"
 
     def follow(self, run_id: str, log: Path) -> Self:
@@ -175,8 +177,8 @@ def test_settings_come_from_app_then_file_then_command_line(
         "run", "x.toml", "--set", "seed=6", "--set", "fuels.beta = 0.5", "--nodes", 3
     )
     assert outcome.code == 0
-    app, config, nodes, cpus = fake.submitted[0]
-    assert (app, nodes, cpus) == (here.parent, 3, 1)
+    app, config, nodes, cpus, gpus = fake.submitted[0]
+    assert (app, nodes, cpus, gpus) == (here.parent, 3, 1, 0.0)
     assert (config["rounds"], config["seed"], config["local-epochs"]) == (7, 6, 1)
     assert config["fuels"] | {"beta": 0.5, "threshold": "absolute"} == config["fuels"]
     assert config["nodes"]["minimum"] == 3  # a simulation need not start without some nodes
@@ -320,3 +322,39 @@ def test_without_an_app_around_the_packages_own_is_taken(
 def test_the_toy_app_has_every_setting(here: Path) -> None:
     project = tomllib.loads((here.parent / "pyproject.toml").read_text())
     assert project["tool"]["flwr"]["app"]["config"]["fuels"]["beta"] == 50.0
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "nodes", "cpus", "expected"),
+    [
+        ("cpu", 4, 2, 1, 0.0),
+        ("auto", 0, 2, 1, 0.0),
+        ("auto", 1, 2, 1, 0.5),
+        ("cuda", 1, 3, 1, 0.333),  # rounded down: three such shares must fit
+        ("auto", 1, 100, 4, 0.5),  # of eight CPUs, two nodes at once
+        ("cuda:1", 2, 1, 1, 2.0),
+        ("auto", 1, 1, 16, 1.0),  # more CPUs than there are: one at once
+    ],
+)
+def test_nodes_share_the_gpus_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    there: int,
+    nodes: int,
+    cpus: int,
+    expected: float,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert run_module._gpus(device, nodes, cpus) == expected
+
+
+@pytest.mark.parametrize(("device", "there"), [("cuda", 0), ("cuda:1", 1)])
+def test_a_gpu_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, device: str, there: int
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: there > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    with pytest.raises(SettingsError, match=f"device = '{device}': this machine has {there}"):
+        run_module._gpus(device, 2, 1)

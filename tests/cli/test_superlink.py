@@ -129,10 +129,10 @@ def test_it_ends_when_interrupted_before_it_answers(
 def test_a_run_is_handed_over_with_its_settings(home: Path, programs: Path) -> None:
     config = {"method": "fuels", "fuels": {"beta": 50.0}}
     with SuperLink(home, programs=programs) as link:
-        assert link.submit(Path("app folder"), config, nodes=3, cpus=2) == "77"
+        assert link.submit(Path("app folder"), config, nodes=3, cpus=2, gpus=0.5) == "77"
     arguments, received, connection = json.loads((home / "asked.json").read_text())
     assert arguments[:3] == ["run", "app folder", "own"]
-    assert "num-supernodes=3 client-resources-num-cpus=2" in arguments
+    assert "num-supernodes=3 client-resources-num-cpus=2 client-resources-num-gpus=0.5" in arguments
     assert received == config
     assert connection["address"].startswith("127.0.0.1:")
 
