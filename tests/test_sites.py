@@ -1,0 +1,108 @@
+"""Sites with image files of their own: what they hold is theirs, and what they tell is little."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.errors import FederationError
+from fedproto_app.report.artefacts import RunFolder
+from tests.local_grid import digits_settings, run_locally
+
+
+def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
+    """An npz of noise: each stage's classes, a letter a class, so many train images each."""
+    rng = np.random.default_rng(len(stages))
+    labels = [(letter, n) for n, letters in enumerate(stages) for letter in letters] * images
+    stage = np.array([n for _, n in labels], dtype=np.int64)
+    y = np.array([letter for letter, _ in labels])
+    x = rng.integers(0, 255, size=(len(labels), 8, 8)).astype(np.uint8)
+    arrays = {"x": x, "y": y, "stage": stage}
+    np.savez(file, **{f"{n}_{part}": a for n, a in arrays.items() for part in ("train", "test")})
+    return file
+
+
+def site(folder: Path, name: str, stages: list[str]) -> dict[str, Any]:
+    """The node config of a site that has such a file."""
+    return {
+        "data-source": "image-npz",
+        "data-path": str(write_site(folder / f"{name}.npz", stages)),
+        "node-name": name,
+        "state-dir": str(folder / "state"),
+    }
+
+
+def run(tmp_path: Path, sites: dict[str, list[str]], **changes: Any) -> RunFolder:
+    settings = digits_settings(
+        tmp_path, **{"data.classes": "a,b,c", "data.partition.validation-share": 0.2, **changes}
+    )
+    return run_locally(settings, [site(tmp_path, name, its) for name, its in sites.items()])[0]
+
+
+def lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", ["gldp", "fedavg", "apfl"])
+def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, method: str) -> None:
+    """North has classes a and b, then c; south b and c for good. Four rounds are two stages."""
+    folder = run(tmp_path, {"north": ["ab", "c"], "south": ["bc"]}, method=method)
+    assert [line["clients"] for line in lines(folder)] == [2, 2, 2, 2]
+    assert not any(line["refused"] for line in lines(folder))
+    with (folder.path / "clients.csv").open() as file:
+        samples = {row["node"]: int(row["samples"]) for row in csv.DictReader(file)}
+    assert samples == {"north": 19, "south": 13}  # of 24 and 16, a fifth of each stage validates
+    assert not (folder.path / "partition.csv").exists()
+
+
+def test_how_many_images_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def listen(node_id: int, reply: Any) -> Any:
+        for record in reply.content.metric_records.values():
+            said.extend(record)
+        for config in reply.content.config_records.values():
+            said.extend(config)
+        return reply
+
+    settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
+    run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
+    assert "metric/count/stage-1" in said
+    assert not [name for name in said if "class-0" in name or "class-counts" in name]
+
+
+def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
+    sent: list[list[int]] = []
+
+    def listen(node_id: int, reply: Any) -> Any:
+        config = reply.content.config_records.get("clients", {})
+        if "class-numbers" in config:
+            sent.append(list(config["classes"]))
+        return reply
+
+    settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
+    run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
+    assert sent == [[0, 1], [0, 1], [2], [2]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rounds": 2}, "rounds = 2: fewer than the 3 stages of the data"),
+        (
+            {"keep": "best-validation", "data.partition.stages": 1},
+            "the data have 3 stages, which need keep = 'last'",
+        ),
+        ({"data.classes": "a,b"}, "'c'"),
+    ],
+)
+def test_a_site_that_does_not_fit_the_run_says_why(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(FederationError, match=told):
+        run(tmp_path, {"north": ["ab", "c", "a"]}, **changes)
