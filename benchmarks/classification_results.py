@@ -8,7 +8,7 @@
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
 experiment, whichever call made them. A run there with other settings than its row now has is
-refused. Test images choose nothing: variants are chosen from `tuning`, by validation error.
+refused. Test images choose nothing: between variants the errors on validation images choose.
 """
 
 from __future__ import annotations
@@ -58,11 +58,6 @@ ABLATION: dict[str, Changes] = {
     "lambda-1": {"gldp.balance": 1.0},
     "neither-loss": {"gldp.relations": False},
     "predictions": {"gldp.balance": 1.0, "gldp.local-relation": "prediction"},
-}
-# What `tuning` tries, each over the configuration file alone; one of them is chosen by hand into
-# METHOD_SETTINGS or the file.
-TUNING: dict[str, Changes] = {
-    "gldp": {"method": "gldp"},
 }
 # For --quick: small enough to see that everything works, too small for any figure to count.
 QUICK: Changes = {
@@ -179,7 +174,6 @@ def experiments(quick: bool) -> dict[str, Experiment]:
     )
     without = {name: {**full, **changes} for name, changes in ABLATION.items()}
     ablation = {"gldp": if50["gldp"], **rows("ablation", without, cifar10(50.0))}
-    tuning = rows("tuning", TUNING, cifar10(50.0))
     digits = rows("digits", methods("digits"), {})
 
     def beside(name: str) -> Table:
@@ -198,7 +192,6 @@ def experiments(quick: bool) -> dict[str, Experiment]:
         "cifar10-if50": of_cifar10(if50, beside("cifar10-if50"), own),
         "cifar10-if100": of_cifar10(if100, beside("cifar10-if100"), own),
         "ablation": of_cifar10(ablation, ablation_table, of_gldp),
-        "tuning": of_cifar10(tuning, tuning_table, {}),
     }
 
 
@@ -242,7 +235,8 @@ def methods_table(
     lines = [
         [
             *("method", "A_glo", "A_loc", *beside, "A_sel", "forgetting, own", "averaged"),
-            *("many", "medium", "few", "values up", "MB up", "seconds", "seeds"),
+            *("many", "medium", "few", "validation error, own", "averaged"),
+            *("values up", "MB up", "seconds", "seeds"),
         ]
     ]
     for name, group in groups.items():
@@ -259,6 +253,8 @@ def methods_table(
                 *("many_local", "medium_local", "few_local"),
             )
         ]
+        rest += _validation_errors(group)
+
         if not name.startswith("gldp"):
             scores = [_percent(group, f"accuracy_{model}") for model in ("global", "local")]
             lines.append([name, *scores, *_papers(paper, name), *rest, *costs])
@@ -275,36 +271,30 @@ def methods_table(
     return _markdown(lines)
 
 
+def _validation_errors(group: Group) -> list[str]:
+    """Of own and of averaged models; a method that averages nothing has own models alone."""
+    own, averaged = "validation_error_local", "validation_error"
+    if group.spread(own).mean is None:
+        own, averaged = averaged, own
+    return [_percent(group, own), _percent(group, averaged)]
+
+
 def ablation_table(groups: Mapping[str, Group]) -> list[str]:
     """One row a variant of gldp, beside the paper's.
 
     A_glo stands there by global prototypes as well: by its table 2 that is what table 4 tells.
     """
-    head = ["variant", "A_glo", "A_glo, global prototypes", "A_sel"]
-    lines = [[*head, "paper's A_glo", "paper's A_sel", "forgetting, own", "averaged", "seeds"]]
+    head = ["variant", "A_glo", "A_glo, global prototypes", "A_sel", "paper's A_glo"]
+    more = ["forgetting, own", "averaged", "validation error, own", "averaged", "seeds"]
+    lines = [[*head, "paper's A_sel", *more]]
     for name, group in groups.items():
         by_global = "by_inference.global-prototypes.global"
         figures = ("accuracy_global", by_global, "accuracy_selected")
         scores = [_percent(group, figure) for figure in figures]
         lost = [_percent(group, f"forgetting_{model}") for model in ("local", "global")]
         papers = _papers(PAPER_ABLATION, name)
-        lines.append([ABLATION_TITLES[name], *scores, *papers, *lost, str(len(group.runs))])
-    return _markdown(lines)
-
-
-def tuning_table(groups: Mapping[str, Group]) -> list[str]:
-    """One row a variant, the least validation error first; no test figure, which would tempt."""
-    figures = {"validation_error": "validation error", "validation_error_local": "of own models"}
-    known = [
-        figure
-        for figure in figures
-        if any(group.spread(figure).mean is not None for group in groups.values())
-    ]
-    lines = [["variant", *(figures[figure] for figure in known), "settings", "seeds"]]
-    for name, group in sorted(groups.items(), key=lambda item: _validation_error(item[1])):
-        settings = ", ".join(f"{key} = {value}" for key, value in TUNING[name].items())
-        errors = [_percent(group, figure) for figure in known]
-        lines.append([name, *errors, settings, str(len(group.runs))])
+        rest = [*lost, *_validation_errors(group), str(len(group.runs))]
+        lines.append([ABLATION_TITLES[name], *scores, *papers, *rest])
     return _markdown(lines)
 
 
@@ -349,11 +339,6 @@ def section(name: str, experiment: Experiment, output: Path) -> list[str]:
 
 def _version_keys(run: Run) -> list[str]:
     return [key for key in run.summary if key.startswith("versions.")]
-
-
-def _validation_error(group: Group) -> float:
-    mean = group.spread("validation_error").mean
-    return float("inf") if mean is None else mean
 
 
 def _percent(group: Group, figure: str) -> str:
