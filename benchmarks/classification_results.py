@@ -172,6 +172,11 @@ def experiments(quick: bool) -> dict[str, Experiment]:
         rows(f"cifar10-if{factor}", methods("cifar10"), cifar10(float(factor)))
         for factor in (50, 100)
     )
+    uniform = rows(
+        "cifar10-if50-uniform",
+        methods("cifar10"),
+        {**cifar10(50.0), "data.partition.class-draw": "uniform"},
+    )
     without = {name: {**full, **changes} for name, changes in ABLATION.items()}
     ablation = {"gldp": if50["gldp"], **rows("ablation", without, cifar10(50.0))}
     digits = rows("digits", methods("digits"), {})
@@ -191,6 +196,7 @@ def experiments(quick: bool) -> dict[str, Experiment]:
         ),
         "cifar10-if50": of_cifar10(if50, beside("cifar10-if50"), own),
         "cifar10-if100": of_cifar10(if100, beside("cifar10-if100"), own),
+        "cifar10-if50-uniform": of_cifar10(uniform, beside("cifar10-if50"), own),
         "ablation": of_cifar10(ablation, ablation_table, of_gldp),
     }
 
