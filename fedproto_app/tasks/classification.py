@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.augmentation import draw_moves, moved
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.models.image_classifier import (
@@ -29,7 +30,6 @@ from fedproto_app.tasks.task import Task, without_prefix
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
 MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
 LARGEST_SIDE, MOST_CLASSES = 1024, 10_000
-CROP_SHARE = 8  # a crop is shifted by up to an eighth of the image's side: 4 pixels of 32
 
 _COUNT = re.compile(r"(correct|count)/(stage|class)-[0-9]{1,5}")
 
@@ -213,7 +213,10 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             present[row, :count] = 1
         fixed = samples.representation
         augments = self.settings.classification.augment and fixed is None
-        moves = self._draw_moves(samples, generators, most * size) if augments else None
+        moves = torch.zeros(clients, most * size, 3, dtype=torch.int64)
+        for row, generator in enumerate(generators if augments else []):
+            count, flip = samples.train_samples[row], self.settings.classification.flip
+            moves[row, :count] = draw_moves(count, samples.pixels.shape[-2:], flip, generator)
         who = torch.arange(clients, device=self.device).unsqueeze(1)
         order, present = order.to(self.device), present.to(self.device)
         for step in range(most):
@@ -225,8 +228,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
                 yield ImageBatch(fixed[who[:k], picked], labels, present[:k, rows], encoded=True)
                 continue
             inputs = samples.pixels[who[:k], picked]
-            if moves is not None:
-                inputs = _moved(inputs, moves[:k, rows].to(self.device))
+            if augments:
+                inputs = moved(inputs, moves[:k, rows].to(self.device))
             yield ImageBatch(_normalised(inputs), labels, present[:k, rows])
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
@@ -303,22 +306,6 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
                 metrics[f"count/{what}-{group + first}"] = sums[1, :, group].tolist()
         return metrics
 
-    def _draw_moves(
-        self, samples: CohortImages, generators: Sequence[torch.Generator], length: int
-    ) -> Tensor:
-        """Down, right and mirror (0 or 1) of every image's augmentation: [K, length, 3] int64."""
-        height, width = samples.pixels.shape[-2:]
-        limits = (2 * (height // CROP_SHARE) + 1, 2 * (width // CROP_SHARE) + 1)
-        flips = 2 if self.settings.classification.flip else 1
-        moves = torch.zeros(len(generators), length, 3, dtype=torch.int64)
-        for row, (count, generator) in enumerate(
-            zip(samples.train_samples, generators, strict=True)
-        ):
-            for kind, limit in enumerate((*limits, flips)):
-                drawn = torch.randint(limit, (count,), generator=generator)
-                moves[row, :count, kind] = drawn
-        return moves
-
     def _stacked(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:
         """[K, n, …] on the device, zeros after the end of the shorter ones."""
         longest = max(arrays, key=len)
@@ -338,28 +325,6 @@ def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
 def _normalised(pixels: Tensor) -> Tensor:
     """uint8 0 … 255 → float −2 … 2: the same scale for every client, known to all."""
     return (pixels.float() / 255 - 0.5) / 0.25
-
-
-def _moved(pixels: Tensor, moves: Tensor) -> Tensor:
-    """Each image shifted over a black border, and mirrored where its move says so.
-
-    pixels: [k, B, C, H, W]; moves: [k, B, 3], down and right from 0 to twice the border, mirror.
-    """
-    height, width = pixels.shape[-2:]
-    down, right = height // CROP_SHARE, width // CROP_SHARE
-    bordered = functional.pad(pixels, (right, right, down, down))
-    rows = moves[..., 0, None] + torch.arange(height, device=pixels.device)  # (k, B, H)
-    columns = torch.arange(width, device=pixels.device).expand(*moves.shape[:2], width)
-    columns = torch.where(moves[..., 2, None] == 1, columns.flip(2), columns) + moves[..., 1, None]
-    clients, images = torch.meshgrid(
-        torch.arange(len(pixels), device=pixels.device),
-        torch.arange(pixels.shape[1], device=pixels.device),
-        indexing="ij",
-    )
-    picked = bordered[
-        clients[..., None, None], images[..., None, None], :, rows[..., None], columns[:, :, None]
-    ]  # (k, B, H, W, C)
-    return picked.movedim(4, 2)
 
 
 def _mean(values: Tensor, mask: Tensor) -> list[float]:

@@ -11,7 +11,7 @@ import torch
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.classification import ClassificationTask, ImageBatch, _moved, stage_at
+from fedproto_app.tasks.classification import ClassificationTask, ImageBatch, stage_at
 from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
 
 
@@ -117,18 +117,6 @@ def test_the_loss_ignores_the_padding_of_a_batch() -> None:
     first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
     torch.testing.assert_close(part, torch.tensor([first], dtype=torch.float32))
     torch.testing.assert_close(full, torch.tensor([(first + second) / 2], dtype=torch.float32))
-
-
-def test_a_move_shifts_over_a_black_border_and_mirrors() -> None:
-    """8×8 images have a border of 1: moves of (1, 1) leave an image where it was."""
-    image = torch.arange(1, 65, dtype=torch.uint8).view(1, 1, 1, 8, 8).expand(1, 3, 1, 8, 8)
-    moves = torch.tensor([[[1, 1, 0], [0, 2, 0], [1, 1, 1]]])
-    still, shifted, mirrored = _moved(image, moves)[0, :, 0]
-    original = image[0, 0, 0]
-    assert torch.equal(still, original)
-    assert torch.equal(shifted[1:, :7], original[:7, 1:])
-    assert shifted[0].sum() == shifted[:, 7].sum() == 0
-    assert torch.equal(mirrored, original.flip(1))
 
 
 def test_augmentation_is_each_clients_own_and_seeded() -> None:
