@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fedproto_app.data.eligibility import require_fitting_source, require_fitting_stages
-from fedproto_app.data.images.clients import make_image_clients
+from fedproto_app.data.images.clients import make_image_clients, partition_pool
+from fedproto_app.data.images.partition import Holding
+from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
@@ -41,11 +44,20 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     require_fitting_source(settings)
     if settings.task == "forecasting":
         return series_shard(load_series(settings.data)[partition::partitions], settings.data)
-    pool = load_pool(settings.data)
-    share = slice(partition, None, partitions)
-    clients, refused = make_image_clients(pool, settings.data, settings.seed, share)
+    # Nodes of a simulation share processes; a site's pool need not stay in memory.
+    deal = _dealt_once if partitions > 1 else _dealt
+    pool, holdings = deal(settings.data, settings.seed)
+    clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
     require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
     return Shard(clients, refused, DataShape(pool.shape, pool.classes))
+
+
+def _dealt(settings: DataSettings, seed: int) -> tuple[ImagePool, list[Holding]]:
+    pool = load_pool(settings)
+    return pool, partition_pool(pool, settings, seed)
+
+
+_dealt_once = lru_cache(maxsize=1)(_dealt)
 
 
 def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:

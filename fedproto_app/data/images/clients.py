@@ -68,13 +68,12 @@ class ClientImages:
 
 
 def make_image_clients(
-    pool: ImagePool, settings: DataSettings, seed: int, share: slice
+    pool: ImagePool, holdings: Sequence[Holding], settings: DataSettings
 ) -> tuple[dict[str, ClientImages], dict[str, str]]:
-    """A share of the partition's clients with their pixels, and why some cannot take part.
+    """These clients of the pool's partition with their pixels, and why some cannot take part.
 
     Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
     """
-    holdings = partition_pool(pool, settings, seed)[share]
     train = _Loaded(
         pool.train, [s for h in holdings for one in h.stages for s in (one.train, one.validation)]
     )
