@@ -4,8 +4,8 @@
 
 FUELS on the synthetic traffic, through the app's own node code, with training, evaluation and the
 writing of every client's parameters and Adam moments each round. A clock around the store's
-methods and around the stacking of what was read (files are mapped, so their bytes arrive only
-there) tells what state costs. With 2 nodes there are two processes at the same time, as in
+methods tells what state costs; what was read is copied within it, as files are mapped and their
+bytes arrive only then. With 2 nodes there are two processes at the same time, as in
 Flower's simulation on two cores.
 """
 
@@ -84,7 +84,8 @@ class ClockedStore(ClientStore):
 
     def read_state(self, client: str, upto: int) -> dict[str, Tensor] | None:
         with self._clock.on("reading"):
-            state = super().read_state(client, upto)
+            mapped = super().read_state(client, upto)
+            state = mapped and {name: value.clone() for name, value in mapped.items()}
         self._clock.bytes["reading"] += _size(state or {})
         return state
 
