@@ -30,7 +30,7 @@ bench: $(DEV)  ## speed, memory and disk as ratios against peers, about ten minu
 	$(BIN)/python -m benchmarks.client_state
 	$(BIN)/python -m benchmarks.jsd
 
-results: $(DEV)  ## the tables of docs/results, under half an hour a dataset on two cores
+results: $(DEV)  ## the tables of docs/results: half an hour a series dataset, two hours CIFAR-10
 	$(BIN)/python -m benchmarks.forecasting_results
 	$(BIN)/python -m benchmarks.classification_results
 
