@@ -47,11 +47,6 @@ METHODS: dict[str, Changes] = {
     **{name: {"method": name} for name in ("fedavg", "fedprox", "fedrep", "apfl", "solo")},
 }
 
-# Settings of single methods over the configuration file's, by experiment.
-METHOD_SETTINGS: dict[str, dict[str, Changes]] = {
-    "digits": {},
-    "cifar10": {},
-}
 # What gldp is compared with in the ablation; the full method's row is that of cifar10-if50.
 ABLATION: dict[str, Changes] = {
     "lambda-0": {"gldp.balance": 0.0},
@@ -134,8 +129,7 @@ class Row:
 class Experiment:
     """A table of the page.
 
-    data: the file under `data_root()`, empty for the app's own; own: settings of single rows that
-    the footnote tells.
+    data: the file under `data_root()`, empty for the app's own.
     """
 
     config: str
@@ -143,7 +137,6 @@ class Experiment:
     seeds: tuple[int, ...]
     rows: Mapping[str, Row]
     table: Table
-    own: Mapping[str, Changes]
 
     @property
     def is_possible(self) -> bool:
@@ -160,44 +153,33 @@ def experiments(quick: bool) -> dict[str, Experiment]:
             for name, changes in variants.items()
         }
 
-    def methods(data: str) -> dict[str, Changes]:
-        own = METHOD_SETTINGS[data]
-        return {name: {**changes, **own.get(name, {})} for name, changes in METHODS.items()}
-
     def cifar10(imbalance: float) -> Changes:
         return {"data.path": data_root() / CIFAR10, "data.partition.imbalance-factor": imbalance}
 
-    full = methods("cifar10")["gldp"]
     if50, if100 = (
-        rows(f"cifar10-if{factor}", methods("cifar10"), cifar10(float(factor)))
-        for factor in (50, 100)
+        rows(f"cifar10-if{factor}", METHODS, cifar10(float(factor))) for factor in (50, 100)
     )
     uniform = rows(
         "cifar10-if50-uniform",
-        methods("cifar10"),
+        METHODS,
         {**cifar10(50.0), "data.partition.class-draw": "uniform"},
     )
-    without = {name: {**full, **changes} for name, changes in ABLATION.items()}
+    without = {name: {**METHODS["gldp"], **changes} for name, changes in ABLATION.items()}
     ablation = {"gldp": if50["gldp"], **rows("ablation", without, cifar10(50.0))}
-    digits = rows("digits", methods("digits"), {})
+    digits = rows("digits", METHODS, {})
 
     def beside(name: str) -> Table:
         return lambda groups: methods_table(groups, PAPER[name])
 
-    own = METHOD_SETTINGS["cifar10"]
-    of_gldp = {name: changes for name, changes in own.items() if name == "gldp"}
-
-    def of_cifar10(rows: Mapping[str, Row], table: Table, own: Mapping[str, Changes]) -> Experiment:
-        return Experiment("gldp-cifar10.toml", CIFAR10, (0,), rows, table, own)
+    def of_cifar10(rows: Mapping[str, Row], table: Table) -> Experiment:
+        return Experiment("gldp-cifar10.toml", CIFAR10, (0,), rows, table)
 
     return {
-        "digits": Experiment(
-            "gldp-digits.toml", "", (0, 1, 2), digits, methods_table, METHOD_SETTINGS["digits"]
-        ),
-        "cifar10-if50": of_cifar10(if50, beside("cifar10-if50"), own),
-        "cifar10-if100": of_cifar10(if100, beside("cifar10-if100"), own),
-        "cifar10-if50-uniform": of_cifar10(uniform, beside("cifar10-if50"), own),
-        "ablation": of_cifar10(ablation, ablation_table, of_gldp),
+        "digits": Experiment("gldp-digits.toml", "", (0, 1, 2), digits, methods_table),
+        "cifar10-if50": of_cifar10(if50, beside("cifar10-if50")),
+        "cifar10-if100": of_cifar10(if100, beside("cifar10-if100")),
+        "cifar10-if50-uniform": of_cifar10(uniform, beside("cifar10-if50")),
+        "ablation": of_cifar10(ablation, ablation_table),
     }
 
 
@@ -318,17 +300,12 @@ def footnote(name: str, experiment: Experiment, groups: Mapping[str, Group]) -> 
     classes, stages, imbalance = (
         settings[f"data.partition.{key}"] for key in ("classes", "stages", "imbalance-factor")
     )
-    own = [
-        f"{row}: {', '.join(f'{key} = {value}' for key, value in changes.items())}"
-        for row, changes in experiment.own.items()
-    ]
     return " ".join(
         [
             f"`python -m {MAKER} {name} --seeds {' '.join(map(str, seeds))}`, "
             f"`configs/{experiment.config}`. Data: {experiment.data or settings['data.source']}, "
             f"[N, S, M] = [{summary['clients']}, {classes}, {stages}], IF {imbalance:g}; "
             f"{summary['rounds']} rounds.",
-            *(f"Over the configuration, {text}." for text in own),
             f"{'; '.join(sorted(versions))}. {len(runs)} runs, {seconds / 60:.0f} minutes of one "
             f"node on {', '.join(devices)}; {made_line([run.folder for run in runs])}.",
         ]

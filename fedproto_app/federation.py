@@ -167,8 +167,7 @@ class Federation:
             self._miss(node_id, f"roster: {message.error.reason}")
             return
         try:
-            forecasting = self.settings.task == "forecasting"
-            answer = read_roster(message, self.settings.data.period if forecasting else 1)
+            answer = read_roster(message, self._task.sample_multiple(self.settings))
             if answer.error:
                 raise Unusable(answer.error)
             shape = self._common_shape(answer)

@@ -40,7 +40,7 @@ class Unusable(ValueError):
     """The whole answer is refused, for the reason given."""
 
 
-def read_roster(message: Message, multiple: int = 1) -> NodeRoster:
+def read_roster(message: Message, multiple: int) -> NodeRoster:
     """A node's roster; raises `Unusable` with the reason if it cannot be one.
 
     multiple: every client's train samples are a positive multiple of it.

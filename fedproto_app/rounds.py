@@ -14,7 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedproto_app.federation import Federation, RoundLog
-from fedproto_app.report.artefacts import RunFolder, mean_metric, round_line
+from fedproto_app.report.artefacts import RunFolder, round_line
+from fedproto_app.report.task_report import mean_metric
 from fedproto_app.strategies.strategy import MethodStrategy
 from fedproto_app.tasks.registry import TASKS
 from fedproto_app.wire import array_record, numpy_arrays

@@ -93,7 +93,7 @@ class NodeRoster:
     label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
     the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
     inputs, classes: the data's shape. class_counts: train samples by stage and class of each
-    client, told in a simulation only. notes: what a person should know of a client's data.
+    client, if the nodes share out one data set. notes: what a person should know of its data.
     """
 
     label: str

@@ -33,7 +33,6 @@ from fedproto_app.federation import ClientResult, Federation, RoundLog
 from fedproto_app.report.reports import FIRST_TASK, report_for
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.report.task_report import Row
-from fedproto_app.report.task_report import mean_metric as mean_metric
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.wire import Arrays

@@ -77,6 +77,10 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return METRICS
 
     @staticmethod
+    def sample_multiple(settings: Settings) -> int:
+        return settings.data.period  # batches are whole periods
+
+    @staticmethod
     def metrics_fault(metrics: Mapping[str, float]) -> str | None:
         for name, value in metrics.items():
             if without_prefix(name) not in METRICS:

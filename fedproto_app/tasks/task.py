@@ -98,6 +98,11 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """What `evaluate` tells of every client; it may tell more."""
 
     @staticmethod
+    def sample_multiple(settings: Settings) -> int:
+        """What every client's number of train samples is a multiple of."""
+        return 1
+
+    @staticmethod
     @abstractmethod
     def metrics_fault(metrics: Mapping[str, float]) -> str | None:
         """Why a client's metrics cannot be true, or None; the server asks, who trusts nobody.
