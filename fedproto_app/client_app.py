@@ -18,9 +18,11 @@ from fedproto_app.data.shard import Shard, load_shard
 from fedproto_app.errors import FedProtoError
 from fedproto_app.methods import make_learner
 from fedproto_app.node import Node, torch_device
-from fedproto_app.settings import PLAIN_NAME, DataSettings, Settings, settings_from
+from fedproto_app.representations import represented
+from fedproto_app.settings import PLAIN_NAME, PRETRAINED, DataSettings, Settings, settings_from
 from fedproto_app.store import ClientStore
 from fedproto_app.tasks.registry import make_task
+from fedproto_app.tasks.sequences import SequenceTask
 from fedproto_app.wire import NodeRoster, Order, read_order, write_reply, write_roster
 
 app = ClientApp()
@@ -90,10 +92,14 @@ def _without_denormals() -> Iterator[None]:
 def _node(context: Context, order: Order) -> Node:
     settings = settings_from({**context.run_config, "device": _device(context)})
     torch.set_num_threads(settings.threads)
-    shard = _shard(context)
-    task = make_task(settings, shard.shape, torch_device(settings.device))
+    shard, device = _shard(context), torch_device(settings.device)
     store = ClientStore(_state_dir(context, settings, order))
-    learner = make_learner(settings, task)
+    task = make_task(settings, shard.shape, device)
+    if settings.method in PRETRAINED and order.server_round > settings.encoder_rounds:
+        assert isinstance(task, SequenceTask)
+        shard = represented(shard, order.clients, order.arrays, task, store)
+        task = make_task(settings, shard.shape, device)
+    learner = make_learner(settings, task, order.server_round)
     return Node(settings, shard, store, learner, tells_classes=_is_dealt(context))
 
 
@@ -170,6 +176,7 @@ def _data_settings(context: Context, settings: Settings) -> DataSettings:
             raise FedProtoError(f"node config: data-{key} = {value!r}: must be a text")
     reads: dict[str, object] = {"source": own["source"], "path": own["path"] or ""}
     if not _is_dealt(context):
-        given = settings.data.partition.model_copy(update={"scheme": "given"})
-        reads["partition"] = given
+        for dealing in ("partition", "clusters"):
+            section = getattr(settings.data, dealing)
+            reads[dealing] = section.model_copy(update={"scheme": "given"})
     return settings.data.model_copy(update=reads)

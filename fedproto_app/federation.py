@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
@@ -42,7 +42,8 @@ class RoundLog:
     """What one round asked, got and cost.
 
     parameters_up, parameters_down: array values as the papers count them, each client for itself,
-    however clients share a node. bytes_up, bytes_down: what the records really weigh.
+    however clients share a node. bytes_up, bytes_down: what the records really weigh. figures: what
+    the method itself has to tell of the round.
     """
 
     asked: int = 0
@@ -54,6 +55,7 @@ class RoundLog:
     bytes_up: int = 0
     bytes_down: int = 0
     node_seconds: float = 0.0
+    figures: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -174,14 +176,14 @@ class Federation:
             label = self.roster.admit(node_id, answer)
         except ValueError as error:
             self._turned_away.add(node_id)
-            self._refuse(Refusal(str(node_id), "", str(error)))
+            self.refuse(Refusal(str(node_id), "", str(error)))
             return
         self.shape = shape
         log(INFO, "node %s joined with %d clients", label, len(answer.samples))
         for client, note in answer.notes.items():
             log(WARNING, "client %r of node %s: %s", client, label, note)
         for client, reason in answer.refused.items():
-            self._refuse(Refusal(label, client, reason))
+            self.refuse(Refusal(label, client, reason))
 
     def _common_shape(self, answer: NodeRoster) -> DataShape:
         """The shape of the node's data; raises `Unusable` if it is not the federation's."""
@@ -197,20 +199,19 @@ class Federation:
 
     def _miss(self, node_id: int, reason: str) -> None:
         self._misses[node_id] += 1
-        self._refuse(Refusal(str(node_id), "", reason))
+        self.refuse(Refusal(str(node_id), "", reason))
 
     # --- asking -----------------------------------------------------------------------------
 
     def choose(
-        self, clients: Sequence[ClientKey], server_round: int, *, newcomers: bool
+        self,
+        clients: Sequence[ClientKey],
+        server_round: int,
+        newcomers: Collection[ClientKey] = (),
     ) -> list[ClientKey]:
-        """Those of the clients to train this round.
-
-        newcomers: with all that have never reported.
-        """
-        unheard = set(clients) - self.trained if newcomers else set[ClientKey]()
+        """Those of the clients to train this round: a share of them, and all the newcomers."""
         settings = self.settings
-        return select(clients, settings.participation, unheard, settings.seed, server_round)
+        return select(clients, settings.participation, set(newcomers), settings.seed, server_round)
 
     def orders(
         self,
@@ -242,9 +243,14 @@ class Federation:
         return Order(self.run, self.token, server_round, clients, evaluate=evaluate)
 
     def evaluates(self, server_round: int) -> bool:
-        """Whether this round's models are evaluated; those of the last round always are."""
-        settings = self.settings
-        return server_round % settings.evaluate_every == 0 or server_round == settings.rounds
+        """Whether this round's models are evaluated; those of the last round always are.
+
+        While an encoder is learned without labels there is nothing to evaluate.
+        """
+        of_task = server_round - self.settings.encoder_rounds
+        if of_task <= 0:
+            return False
+        return of_task % self.settings.evaluate_every == 0 or of_task == self.settings.rounds
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -261,13 +267,13 @@ class Federation:
             sent = asked.pop(message.metadata.reply_to_message_id, None)
             if sent is None:
                 node = self.roster.label_of(message.metadata.src_node_id)
-                self._refuse(Refusal(node, "", "a second or unasked reply"))
+                self.refuse(Refusal(node, "", "a second or unasked reply"))
                 continue
             if answer := self._read_one(message, sent, spec):
                 usable[sent.node] = answer
         for sent in asked.values():
             within = self.settings.nodes.round_deadline
-            self._refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
+            self.refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
         answers = [usable[node] for node in sorted(usable)]
         self.log.answered += len(answers)
         self._check_failed_share(len(self._sent), len(answers))
@@ -277,7 +283,7 @@ class Federation:
 
     def _read_one(self, message: Message, sent: _Sent, spec: ArraySpec) -> NodeReply | None:
         if message.has_error():
-            self._refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
+            self.refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
             return None
         self.log.bytes_up += received_bytes(message)
         asked = {key.client: self.roster.facts[key].samples for key in sent.clients}
@@ -285,7 +291,7 @@ class Federation:
             message, sent.node, asked, spec, self._expected, self._task.metrics_fault
         )
         for refusal in refusals:
-            self._refuse(refusal)
+            self.refuse(refusal)
         return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None
 
     def _check_failed_share(self, asked: int, answered: int) -> None:
@@ -313,7 +319,8 @@ class Federation:
                 self.results[key].kept_round = reply.kept_rounds[row]
                 self.unevaluated.discard(key)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: Refusal) -> None:
+        """Note for the artefacts, and tell, what of an answer is not used."""
         self.log.refused.append(refusal)
         who = f"client {refusal.client!r} of node" if refusal.client else "node"
         log(WARNING, "refused %s %s: %s", who, refusal.node, refusal.reason)

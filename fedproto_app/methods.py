@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.settings import Settings
+from fedproto_app.settings import PRETRAINED, Settings
 from fedproto_app.tasks.task import AnyTask
 
 if TYPE_CHECKING:
@@ -24,18 +24,31 @@ METHODS = {
         "global_local_prototype.GlobalLocalPrototypeStrategy",
         "global_local_prototype.GlobalLocalPrototypeLearner",
     ),
+    "fed-react": (
+        "evolutionary_cluster.EvolutionaryClusterStrategy",
+        "evolutionary_cluster.EvolutionaryClusterLearner",
+    ),
+    "ifca": ("ifca.IfcaStrategy", "ifca.IfcaLearner"),
+    "flsc": ("ifca.IfcaStrategy", "flsc.FlscLearner"),
     "solo": ("solo.SoloStrategy", "solo.SoloLearner"),
     "fedavg": ("fedavg.FedAvgStrategy", "fedavg.FedAvgLearner"),
     "fedprox": ("fedprox.FedProxStrategy", "fedprox.FedProxLearner"),
     "fedrep": ("fedavg.FedAvgStrategy", "fedrep.FedRepLearner"),
     "apfl": ("fedavg.FedAvgStrategy", "apfl.ApflLearner"),
+    "ditto": ("fedavg.FedAvgStrategy", "ditto.DittoLearner"),
     "fedproto": ("fedproto.FedProtoStrategy", "fedproto.FedProtoLearner"),
 }
 
 
-def make_learner(settings: Settings, task: AnyTask) -> AnyLearner:
-    """The client half of the method that the settings choose."""
-    learner: AnyLearner = _load("learners", METHODS[settings.method][1])(settings, task)
+# The client half of the first phase of methods that learn an encoder without labels.
+ENCODER_LEARNER = "contrastive_encoder.ContrastiveEncoderLearner"
+
+
+def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
+    """The client half of the method that the settings choose, in the phase of the round."""
+    in_first_phase = server_round <= settings.encoder_rounds
+    target = ENCODER_LEARNER if in_first_phase else METHODS[settings.method][1]
+    learner: AnyLearner = _load("learners", target)(settings, task)
     return learner
 
 
@@ -44,6 +57,9 @@ def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
     strategy: MethodStrategy = _load("strategies", METHODS[settings.method][0])(
         settings, federation
     )
+    if settings.method in PRETRAINED:
+        wrapper = _load("strategies", "pretrained.PretrainedStrategy")
+        strategy = wrapper(settings, federation, strategy)
     return strategy
 
 

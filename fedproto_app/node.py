@@ -78,6 +78,8 @@ class Node:
         for clients in self._cohorts(order):
             cohort = self._load(clients, order, upto=order.server_round, trains=False)
             rows = list(range(len(clients)))
+            if self._learner.receive(cohort, order):
+                self._save(cohort, rows)
             result.add_clients(cohort, rows)
             self._evaluate(cohort, rows, order, result, final=True)
         return result.reply({}, time.perf_counter() - start, self._shard.absent(order.clients))

@@ -33,9 +33,16 @@ def make_optimizer(
     settings: OptimizerSettings, parameters: Mapping[str, Tensor]
 ) -> CohortOptimizer:
     """The optimiser that the settings choose, for these parameters."""
+    plain: CohortOptimizer
     if settings.name == "adam":
-        return CohortAdam(parameters, settings.learning_rate)
-    return CohortSGD(parameters, settings.learning_rate, settings.momentum, settings.weight_decay)
+        plain = CohortAdam(parameters, settings.learning_rate)
+    else:
+        plain = CohortSGD(
+            parameters, settings.learning_rate, settings.momentum, settings.weight_decay
+        )
+    if settings.smoothing_window == 1:
+        return plain
+    return TimeSmoothed(plain, parameters, settings.smoothing_window, settings.smoothing_factor)
 
 
 class CohortAdam(CohortOptimizer):
@@ -113,6 +120,60 @@ class CohortSGD(CohortOptimizer):
             nesterov=False,
             maximize=False,
         )
+
+
+class TimeSmoothed(CohortOptimizer):
+    """Time-smoothed gradients (DTSSGD; Aydore, Zhu, Foster, NeurIPS 2019) for another optimiser.
+
+    What a client's step t hands on, w being the window and γ the factor:
+
+        1/W · Σ_{j<w} γ^j · g_{t−j},    W = Σ_{j<w} γ^j
+
+    W is always the whole sum, as in the paper, where losses before the first are 0: a client's
+    first w − 1 smoothed gradients are shortened. g_{t−1} is the client's own last gradient, also
+    where it sat out steps of the cohort.
+
+    state: the other optimiser's. The gradients are forgotten with this object, so every round
+    starts with none.
+    """
+
+    def __init__(
+        self,
+        smoothed: CohortOptimizer,
+        parameters: Mapping[str, Tensor],
+        window: int,
+        factor: float,
+    ) -> None:
+        self._smoothed, self.state = smoothed, smoothed.state
+        self._window, self._factor = window, factor
+        # The last w gradients, [K, w, …] each; step t of a client writes its row t mod w.
+        self._last = {
+            name: value.new_zeros(len(value), window, *value.shape[1:])
+            for name, value in parameters.items()
+        }
+        self._steps = {
+            name: torch.zeros(len(value), dtype=torch.int64, device=value.device)
+            for name, value in parameters.items()
+        }
+
+    @torch.no_grad()
+    def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        self._smoothed.step(parameters, {n: self._mean(n, g) for n, g in gradients.items()})
+
+    def _mean(self, name: str, gradient: Tensor) -> Tensor:
+        """Take in a gradient [k, …]; the weighted mean of the last ones, [k, …]."""
+        active = len(gradient)
+        now = self._steps[name][:active] % self._window
+        rows = torch.arange(self._window, device=gradient.device)
+        ages = (now.unsqueeze(1) - rows) % self._window  # (k, w)
+        weights = self._factor**ages
+        weights = weights / weights.sum(dim=1, keepdim=True)
+        last = self._last[name][:active]
+        last[torch.arange(active, device=gradient.device), now] = gradient
+        self._steps[name][:active] += 1
+        # (k, 1, w) x (k, w, size)
+        mean = torch.bmm(weights.unsqueeze(1), last.reshape(active, self._window, -1))
+        return mean.view_as(gradient)
 
 
 def _equal_runs(values: Sequence[int]) -> Iterator[slice]:

@@ -44,7 +44,7 @@ def run_rounds(
     patience = Patience(settings.patience)
     criterion = TASKS[settings.task].criterion
     outcome = Outcome(model=array_record(strategy.initial_arrays()))
-    for server_round in range(1, settings.rounds + 1):
+    for server_round in range(1, settings.all_rounds + 1):
         if server_round > 1:
             federation.log = RoundLog()
             federation.await_clients(grid)

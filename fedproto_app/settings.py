@@ -29,9 +29,32 @@ CountOrZero = Annotated[int, Field(ge=0)]
 PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out of one
 PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
 
-Method = Literal["fuels", "gldp", "solo", "fedavg", "fedprox", "fedrep", "fedproto", "apfl"]
+TaskName = Literal[
+    "forecasting", "classification", "sequence-classification", "sequence-regression"
+]
+TASK_NAMES: tuple[str, ...] = get_args(TaskName)
+SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
+Method = Literal[
+    "fuels", "gldp", "fed-react", "ifca", "flsc",
+    "solo", "fedavg", "fedprox", "fedrep", "fedproto", "apfl", "ditto",
+]  # fmt: skip
 METHOD_NAMES: tuple[str, ...] = get_args(Method)
-ONLY_TASK = {"fuels": "forecasting", "fedproto": "forecasting", "gldp": "classification"}
+# Methods of one kind of task; the others work with all.
+ONLY_TASKS: dict[str, tuple[str, ...]] = {
+    "fuels": ("forecasting",),
+    "fedproto": ("forecasting",),
+    "gldp": ("classification",),
+    "fed-react": SEQUENCE_TASKS,
+    "ifca": SEQUENCE_TASKS,
+    "flsc": SEQUENCE_TASKS,
+}
+# Methods that first learn an encoder without labels, in rounds of their own.
+PRETRAINED = ("fed-react", "ifca", "flsc")
+
+
+def methods_of(task: str) -> list[str]:
+    """The methods that work with a task."""
+    return [name for name in METHOD_NAMES if task in ONLY_TASKS.get(name, TASK_NAMES)]
 
 
 def _kebab(name: str) -> str:
@@ -47,10 +70,12 @@ class Section(BaseModel):
 
 
 class SyntheticSettings(Section):
-    """``[data.synthetic]``: the embedded traffic generator."""
+    """``[data.synthetic]``: the embedded generators (docs: data.md)."""
 
     clients: Count = 24
-    days: Annotated[int, Field(ge=8)] = 42
+    days: Annotated[int, Field(ge=8)] = 42  # of traffic
+    sequences: Count = 1200  # air-written digits
+    windows: Count = 40  # of an electric vehicle, the geometric mean
     seed: CountOrZero = 0
 
 
@@ -79,6 +104,36 @@ class PartitionSettings(Section):
         return self
 
 
+class SequenceSettings(Section):
+    """``[data.sequences]``: how labelled sequences are read (docs: data.md)."""
+
+    steps: CountOrZero = 0  # longer sequences are resampled to so many; 0 = as they are
+    scaling: Literal["sequence", "client", "none"] = "sequence"
+    window: Annotated[int, Field(ge=2)] = 100  # steps of a window cut from a recording
+    stride: Count = 100  # steps from one window to the next
+    target: str = ""  # the column to predict, of recordings in CSV files
+    target_scale: Positive = 1.0  # what a model learns is the target over this
+
+
+class ClusterSettings(Section):
+    """``[data.clusters]``: which client holds which sequences (docs: fed-react.md)."""
+
+    scheme: Literal["dirichlet", "given"] = "dirichlet"
+    clients: Count = 10
+    clusters: Count = 3  # of clients with one distribution of labels
+    beta: Positive = 1.5  # of the Dirichlet distribution
+    samples: CountOrZero = 0  # a client; 0 = all sequences are dealt out
+
+    @model_validator(mode="after")
+    def _clusters_fit_the_clients(self) -> ClusterSettings:
+        if self.scheme == "dirichlet" and self.clusters > self.clients:
+            raise ValueError(
+                f"data.clusters.clusters = {self.clusters}: more than data.clusters.clients = "
+                f"{self.clients}"
+            )
+        return self
+
+
 class DataSettings(Section):
     """``[data]``: where the data come from and how they become samples (docs: data.md)."""
 
@@ -96,6 +151,8 @@ class DataSettings(Section):
     corrupt_images: Literal["refuse", "skip"] = "refuse"
     synthetic: SyntheticSettings = SyntheticSettings()
     partition: PartitionSettings = PartitionSettings()
+    sequences: SequenceSettings = SequenceSettings()
+    clusters: ClusterSettings = ClusterSettings()
 
     @model_validator(mode="after")
     def _shares_leave_a_test_part(self) -> DataSettings:
@@ -120,6 +177,9 @@ class ModelSettings(Section):
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = 256  # ResNet-18: always 512
     image_encoder: Literal["small-cnn", "resnet18"] = "small-cnn"
     width: Annotated[int, Field(ge=4, multiple_of=4)] = 16  # channels of the CNN's first layer
+    sequence_encoder: Literal["lstm", "causal-cnn"] = "lstm"  # Fed-REACT's is always the CNN
+    embedding_dim: Count = 128  # in front of the LSTM
+    hidden_dim: Count = 256  # the LSTM's
 
 
 class OptimizerSettings(Section):
@@ -129,6 +189,8 @@ class OptimizerSettings(Section):
     learning_rate: Positive = 1e-3
     momentum: ShareOrZero = 0.9  # SGD's
     weight_decay: NonNegative = 0.0  # SGD's
+    smoothing_window: Count = 1  # w: gradients that a step averages (DTSSGD); 1 = the newest alone
+    smoothing_factor: Annotated[float, Field(gt=0, le=1)] = 0.9  # gamma
 
 
 class ClassificationSettings(Section):
@@ -180,6 +242,54 @@ class GldpSettings(Section):
     inference: Literal["local-prototypes", "global-prototypes", "head"] = "local-prototypes"
 
 
+class SequenceModelSettings(Section):
+    """``[sequence]``: batches of labelled sequences."""
+
+    batch_size: Count = 50
+
+
+class EncoderSettings(Section):
+    """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
+
+    path: str = ""  # of a trained encoder, or its run; then there is no first phase
+    rounds: Count = 10  # before the rounds of the second phase
+    steps: Count = 500  # of a client and round
+    batch_size: Count = 10
+    negatives: Count = 10  # R
+    blocks: Count = 10
+    channels: Count = 40
+    reduced_dim: Count = 160  # channels out of the last block, which are pooled over time
+    output_dim: Count = 320
+
+
+class FedReactSettings(Section):
+    """``[fed-react]``: the second phase; IFCA and FLSC share its heads."""
+
+    clusters: CountOrZero = 3  # C; 0 = as the silhouette of each round has it
+    samples: CountOrZero = 64  # |M_t| labelled samples of a client and round; 0 = all it has
+    penalty: Positive = 10.0  # of an error, over the head's norm: the support vector machine's C
+    clustering: Literal["evolutionary", "snapshot"] = "evolutionary"
+    similarity: Literal["cosine", "centred-cosine", "class-norms"] = "cosine"
+    affect_iterations: Count = 5
+    smoothing: Literal["none", "mean", "forgetting", "kalman"] = "kalman"  # - / A1 / A2 / A3
+    process_variance: Positive = 0.01  # q, where the EM algorithm starts
+    measurement_variance: Positive = 0.1  # r, where it starts
+    em_iterations: CountOrZero = 5  # 0 = q and r stay as they are set
+
+
+class FlscSettings(Section):
+    """``[flsc]``."""
+
+    overlap: Count = 2  # clusters that a client belongs to
+
+
+class DittoSettings(Section):
+    """``[ditto]``."""
+
+    proximal_lambda: NonNegative = 1e-4  # the personal model's pull to the global one
+    personal_epochs: CountOrZero = 0  # 0 = local-epochs
+
+
 class ApflSettings(Section):
     """``[apfl]``."""
 
@@ -226,7 +336,7 @@ class OutputSettings(Section):
 class Settings(Section):
     """Everything a run can be told."""
 
-    task: Literal["forecasting", "classification"] = "forecasting"
+    task: TaskName = "forecasting"
     method: Method = "fuels"
     seed: CountOrZero = 0
     rounds: Count = 40
@@ -245,6 +355,11 @@ class Settings(Section):
     classification: ClassificationSettings = ClassificationSettings()
     fuels: FuelsSettings = FuelsSettings()
     gldp: GldpSettings = GldpSettings()
+    sequence: SequenceModelSettings = SequenceModelSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    fed_react: FedReactSettings = FedReactSettings()
+    flsc: FlscSettings = FlscSettings()
+    ditto: DittoSettings = DittoSettings()
     apfl: ApflSettings = ApflSettings()
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
@@ -252,14 +367,24 @@ class Settings(Section):
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 
+    @property
+    def encoder_rounds(self) -> int:
+        """Rounds of the first phase, in which an encoder is learned without labels."""
+        return self.encoder.rounds if self.method in PRETRAINED and not self.encoder.path else 0
+
+    @property
+    def all_rounds(self) -> int:
+        """Rounds of both phases."""
+        return self.encoder_rounds + self.rounds
+
     @model_validator(mode="after")
     def _method_fits_task(self) -> Settings:
-        only = ONLY_TASK.get(self.method, self.task)
-        if only != self.task:
-            fitting = [name for name in METHOD_NAMES if ONLY_TASK.get(name, self.task) == self.task]
+        allowed = ONLY_TASKS.get(self.method, TASK_NAMES)
+        if self.task not in allowed:
             raise ValueError(
-                f"method = {self.method!r}: works with task = {only!r} only; task = "
-                f"{self.task!r} has {', '.join(fitting)}"
+                f"method = {self.method!r}: works with task = "
+                f"{' or '.join(map(repr, allowed))} only; task = {self.task!r} has "
+                f"{', '.join(methods_of(self.task))}"
             )
         return self
 
@@ -270,6 +395,28 @@ class Settings(Section):
             raise ValueError(
                 "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
                 "keep = 'last' and patience = 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_can_be_compared(self) -> Settings:
+        if self.task == "sequence-regression" and self.fed_react.similarity == "class-norms":
+            raise ValueError(
+                "fed-react.similarity = 'class-norms': a head of task = 'sequence-regression' has "
+                "no classes; set 'cosine' or 'centred-cosine'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clients_can_choose_clusters(self) -> Settings:
+        clusters = self.fed_react.clusters
+        if self.method in ("ifca", "flsc") and clusters == 0:
+            raise ValueError(
+                f"fed-react.clusters = 0: method = {self.method!r} needs to know how many there are"
+            )
+        if self.method == "flsc" and self.flsc.overlap > clusters:
+            raise ValueError(
+                f"flsc.overlap = {self.flsc.overlap}: more than fed-react.clusters = {clusters}"
             )
         return self
 

@@ -4,11 +4,12 @@ A folder per run and node; in it a folder per client with
 
     state-000017.safetensors    what the client held after training in round 17
     shared-000017.safetensors   the global model it was evaluated with (methods that average)
+    vectors.safetensors         what a frozen encoder makes of its samples (methods with one)
 
-and ``records.json``: each client's kept round, whose files are its kept model, and the errors of
-that model. Every file appears whole or not at all. The two newest states and the records before
-the last stay, so a damaged file costs a round and not the client, and what a client held at the
-end of the previous round can still be read. A folder belongs to one node.
+beside them ``encoder.safetensors``, and ``records.json``: each client's kept round, whose files are
+its kept model, and the errors of that model. Every file appears whole or not at all. The two newest
+states and the records before the last stay, so a damaged file costs a round and not the client, and
+what a client held at the end of the previous round can still be read. A folder belongs to one node.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 VERSIONS_KEPT = 2
+ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,22 @@ class ClientStore:
         _write(self._folder / _version("shared", server_round), tensors)
         for path in list(_versions(self._folder, "shared"))[:-VERSIONS_KEPT]:
             path.unlink()
+
+    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the encoder that the node's clients share from now on."""
+        _write(self._folder / ENCODER_FILE, tensors)
+
+    def read_encoder(self) -> dict[str, Tensor]:
+        """The encoder kept last, empty if there is none that can be read."""
+        return _read(self._folder / ENCODER_FILE)
+
+    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
+        """Keep what the encoder with this digest makes of the client's samples."""
+        _write(self._client_dir(client) / VECTORS_FILE, {digest: vectors})
+
+    def read_vectors(self, client: str, digest: str) -> Tensor | None:
+        """The vectors of the encoder with this digest, None if there are none of it."""
+        return _read(self._client_dir(client) / VECTORS_FILE).get(digest)
 
     def record(self, client: str) -> ClientRecord:
         """What is known of the client's kept model."""
@@ -159,6 +177,17 @@ def _round_of(path: Path) -> int:
 
 def _versions(folder: Path, kind: str, *, newest_first: bool = False) -> Iterator[Path]:
     return iter(sorted(folder.glob(f"{kind}-*.safetensors"), reverse=newest_first))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file that can be made again; empty if it is missing or damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        _log.warning("%s is damaged (%s): made again", path, error)
+        return {}
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -155,6 +155,53 @@ def digits_settings(tmp_path: Path, **changes: Any) -> Settings:
     )
 
 
+def sequence_settings(tmp_path: Path, **changes: Any) -> Settings:
+    """A run of seconds on sequences: 8 clients in 2 clusters, small encoders, 4 task rounds."""
+    return small_settings(
+        tmp_path,
+        **{
+            "task": "sequence-classification",
+            "method": "fed-react",
+            "rounds": 4,
+            "data.source": "synthetic-air-writing",
+            "data.synthetic.sequences": 320,
+            "data.sequences.steps": 16,
+            "data.clusters.clients": 8,
+            "data.clusters.clusters": 2,
+            "model.embedding-dim": 6,
+            "model.hidden-dim": 8,
+            "sequence.batch-size": 10,
+            "encoder.rounds": 2,
+            "encoder.steps": 3,
+            "encoder.blocks": 3,
+            "encoder.channels": 6,
+            "encoder.reduced-dim": 8,
+            "encoder.output-dim": 10,
+            "fed-react.clusters": 2,
+            "fed-react.samples": 16,
+            **changes,
+        },
+    )
+
+
+def regression_settings(tmp_path: Path, **changes: Any) -> Settings:
+    """As `sequence_settings`, with vehicles whose battery is predicted."""
+    return sequence_settings(
+        tmp_path,
+        **{
+            "task": "sequence-regression",
+            "data.source": "synthetic-ev",
+            "data.sequences.window": 20,
+            "data.sequences.steps": 0,
+            "data.sequences.scaling": "client",
+            "data.sequences.target-scale": 100.0,
+            "data.clusters.scheme": "given",
+            "data.synthetic.clients": 8,
+            **changes,
+        },
+    )
+
+
 def run_locally(
     settings: Settings, node_configs: list[dict[str, Any]], **grid_options: Any
 ) -> tuple[RunFolder, LocalGrid]:

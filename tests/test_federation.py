@@ -13,13 +13,17 @@ import pytest
 from flwr.app import Array, Error, Message, MessageType
 
 from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.federation import Federation
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.roster import ClientKey
 from fedproto_app.server_app import conduct
-from fedproto_app.wire import Order, array_record, numpy_arrays, write_order
+from fedproto_app.settings import settings_from
+from fedproto_app.wire import Order, array_record, numpy_arrays, read_order, write_order
 from tests.local_grid import (
     LocalGrid,
     digits_settings,
     run_locally,
+    sequence_settings,
     small_settings,
     synthetic_nodes,
 )
@@ -32,13 +36,15 @@ def rounds(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def on_reply(
-    change: Callable[[Message], Message | None], kind: str = MessageType.TRAIN
+    change: Callable[[Message], Message | None],
+    kind: str = MessageType.TRAIN,
+    server_round: int = 2,
 ) -> Callable[[int, Message], Message | None]:
-    """Change the bad node's reply to the messages of this kind in round 2."""
+    """Change the bad node's reply to the messages of this kind in a round."""
 
     def tamper(node_id: int, reply: Message) -> Message | None:
-        metadata = reply.metadata
-        if node_id == BAD_NODE and metadata.message_type == kind and metadata.group_id == "2":
+        of = reply.metadata
+        if (node_id, of.message_type, of.group_id) == (BAD_NODE, kind, str(server_round)):
             return change(reply)
         return reply
 
@@ -75,6 +81,19 @@ def wrong_dtype(arrays: dict[str, Any]) -> None:
 
 def missing(arrays: dict[str, Any]) -> None:
     del arrays[first(arrays)]
+
+
+def extra(arrays: dict[str, Any]) -> None:
+    arrays["one more"] = arrays[first(arrays)]
+
+
+def of_third(name: str, value: Any) -> Callable[[Message], Message]:
+    """What the third client of the node sends in this array."""
+
+    def change(arrays: dict[str, Any]) -> None:
+        arrays[name][2] = value
+
+    return change_arrays(change)
 
 
 def set_clients(key: str, value: Any) -> Callable[[Message], Message]:
@@ -225,6 +244,147 @@ def test_bad_prototypes_are_refused_and_the_run_goes_on(
     assert [r["node"] for r in lines[1]["refused"]] == ["1"]
     assert reason in lines[1]["refused"][0]["reason"]
     assert lines[1]["clients"] == 4  # the other node's
+
+
+# In the second round of heads: method, fault, reason, whether only the client is refused.
+HEAD_FAULTS = {
+    "nan": ("fed-react", of_third("head", np.nan), "its 'head' holds NaN", True),
+    "infinite": ("ifca", of_third("head", np.inf), "its 'head' holds NaN", True),
+    "shape": ("fed-react", change_arrays(wrong_shape), "expected (4, ", False),
+    "dtype": ("fed-react", change_arrays(wrong_dtype), "dtype float64", False),
+    "missing": ("fed-react", change_arrays(missing), "arrays missing", False),
+    "no-choice": ("ifca", change_arrays(missing), "arrays missing: ['chosen']", False),
+    "extra": ("fed-react", change_arrays(extra), "not expected: ['one more']", False),
+    "samples": ("fed-react", set_metric("num-examples", [9, 9, 10**6, 9]), "declared", True),
+    "no-samples": ("fed-react", set_metric("num-examples", [9, 9, 0, 9]), "reports 0", True),
+    "chooses-nothing": ("ifca", of_third("chosen", 0), "chose clusters [0.0, 0.0", True),
+    "chooses-all": ("flsc", of_third("chosen", 1), "chose clusters [1.0, 1.0, 1.0]", True),
+    "chooses-halves": ("flsc", of_third("chosen", 0.5), "chose clusters [0.5, 0.5", True),
+    "chooses-less": ("ifca", of_third("chosen", [2, -1, 0]), "chose clusters [2.0, -1", True),
+    "chooses-nan": ("ifca", of_third("chosen", np.nan), "its 'chosen' holds NaN", True),
+}
+
+
+@pytest.mark.parametrize("fault", HEAD_FAULTS)
+def test_bad_heads_are_refused_and_the_run_goes_on(tmp_path: Path, fault: str) -> None:
+    method, change, reason, alone = HEAD_FAULTS[fault]
+    changes = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 3, "fed-react.clusters": 3}
+    settings = sequence_settings(tmp_path, method=method, **changes)
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
+    tamper = on_reply(change, MessageType.TRAIN, 3)
+    folder, grid = run_locally(settings, nodes, tamper=tamper)
+    lines = rounds(folder)
+    assert len(lines) == settings.all_rounds
+    (refusal,) = lines[2]["refused"]
+    assert refusal["node"] == "1"
+    assert reason in refusal["reason"]
+    assert (refusal["client"] != "") == alone
+    assert [line["refused"] for line in lines[:2] + lines[3:]] == [[], [], []]
+    # A client whose choice is refused has trained all the same.
+    expected = 8 if "chose clusters" in reason else 7 if alone else 4
+    assert [line["clients"] for line in lines] == [8, 8, expected, 8]
+    assert [0 <= line["accuracy"] <= 1 for line in lines[1:]] == [True] * 3
+    sent = [array for m in grid.sent for array in m.content.array_records.values()]
+    assert all(np.isfinite(a).all() for record in sent for a in numpy_arrays(record).values())
+    if method != "fed-react":  # there a cluster's head goes to all of its clients
+        assert len(guided_in_round_3(grid)) == (7 if alone else 4)
+        assert refusal["client"] not in guided_in_round_3(grid)
+
+
+def guided_in_round_3(grid: LocalGrid) -> list[str]:
+    """The clients that were sent a head."""
+    evaluated = [m for m in grid.sent if m.metadata.message_type == MessageType.EVALUATE]
+    return [
+        name
+        for message in evaluated
+        if message.metadata.group_id == "3"
+        for name in read_order(message).guided
+    ]
+
+
+def test_metrics_of_heads_that_cannot_be_true_are_refused(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path, **{"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2})
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
+    change = set_metric("metric/local-accuracy", [1.0, 1.0, 1.5, 1.0])
+    tamper = on_reply(change, MessageType.EVALUATE)
+    folder, _ = run_locally(settings, nodes, tamper=tamper)
+    (refusal,) = rounds(folder)[1]["refused"]
+    assert "local-accuracy = 1.5" in refusal["reason"]
+    assert rounds(folder)[1]["accuracy"] <= 1
+
+
+def test_an_encoder_with_nan_is_refused_with_its_node(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path, **{"encoder.steps": 1, "rounds": 1})
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
+    folder, _ = run_locally(settings, nodes, tamper=on_reply(change_arrays(put_nan)))
+    lines = rounds(folder)
+    assert [line["clients"] for line in lines] == [8, 4, 8]
+    assert "holds NaN" in lines[1]["refused"][0]["reason"]
+
+
+def test_more_clusters_than_clients_stop_the_run_before_any_training(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path, **{"fed-react.clusters": 9})
+    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing"))
+    with pytest.raises(FederationError, match=r"fed-react\.clusters = 9: more than the 8 clients"):
+        conduct(grid, settings, RunFolder(settings))
+    assert {message.metadata.message_type for message in grid.sent} == {"query.roster"}
+
+
+def in_phases(encoder_rounds: int, every: int = 1, task_rounds: int = 7, **of: Any) -> Federation:
+    """A federation whose run has a first phase of so many rounds."""
+    settings = settings_from(
+        {
+            "task": "sequence-classification",
+            "method": "fed-react",
+            "encoder.rounds": encoder_rounds,
+            "rounds": task_rounds,
+            "evaluate-every": every,
+            **of,
+        }
+    )
+    return Federation(settings, "run", "token")
+
+
+@pytest.mark.parametrize(
+    ("federation", "expected"),
+    [
+        (in_phases(2), [3, 4, 5, 6, 7, 8, 9]),
+        (in_phases(2, every=3), [5, 8, 9]),  # counted from the second phase's first round
+        (in_phases(2, every=7), [9]),
+        (in_phases(2, every=100), [9]),
+        (in_phases(2, every=3, method="fedavg"), [3, 6, 7]),  # has no first phase
+        (in_phases(2, every=3, **{"encoder.path": "given"}), [3, 6, 7]),
+    ],
+)
+def test_only_models_of_the_second_phase_are_evaluated(
+    federation: Federation, expected: list[int]
+) -> None:
+    every_round = range(1, federation.settings.all_rounds + 1)
+    assert [number for number in every_round if federation.evaluates(number)] == expected
+
+
+def test_a_share_is_chosen_and_all_the_newcomers() -> None:
+    federation = in_phases(1, participation=0.2)
+    clients = [ClientKey(f"c{number}", "n") for number in range(10)]
+    rounds_of = [federation.choose(clients, number) for number in range(1, 20)]
+    assert {len(chosen) for chosen in rounds_of} == {2}
+    assert {key for chosen in rounds_of for key in chosen} == set(clients)
+    assert rounds_of[0] == in_phases(5, participation=0.2).choose(clients, 1)
+    new = clients[7:]
+    chosen = federation.choose(clients, 1, new)
+    assert chosen == [key for key in clients if key in {*rounds_of[0], *new}]
+    assert federation.choose(clients, 1, clients) == clients
+    assert federation.choose([], 1) == []
+
+
+def test_figures_of_a_method_stand_in_the_rounds_line(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path, **{"encoder.rounds": 1, "encoder.steps": 1, "rounds": 1})
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
+    folder, _ = run_locally(settings, nodes)
+    first, second = rounds(folder)
+    assert (first["figures"], first["rand_index"]) == ({}, None)
+    assert second["figures"]["rand_index"] == second["rand_index"]
+    assert second["figures"]["clients_sent_a_head"] == 8  # in the last round
 
 
 def test_nodes_whose_images_are_others_are_turned_away(tmp_path: Path) -> None:

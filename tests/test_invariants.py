@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.settings import METHOD_NAMES, ONLY_TASK
-from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from fedproto_app.settings import TASK_NAMES, methods_of
+from tests.local_grid import (
+    digits_settings,
+    regression_settings,
+    run_locally,
+    sequence_settings,
+    small_settings,
+    synthetic_nodes,
+)
 
 # Cohorts and shards change the order of float32 sums; three rounds of training amplify that.
 TOLERANCE = 2e-4
@@ -47,18 +54,15 @@ def run(
     make, source = {
         "forecasting": (small_settings, "synthetic-traffic"),
         "classification": (digits_settings, "digits"),
+        "sequence-classification": (sequence_settings, "synthetic-air-writing"),
+        "sequence-regression": (regression_settings, "synthetic-ev"),
     }[task]
     settings = make(tmp_path, **{"output.name": label, **changes})
     folder, _ = run_locally(settings, synthetic_nodes(nodes, tmp_path / "state", source))
     return folder
 
 
-ALL = [
-    (task, method)
-    for task in ("forecasting", "classification")
-    for method in METHOD_NAMES
-    if ONLY_TASK.get(method, task) == task
-]
+ALL = [(task, method) for task in TASK_NAMES for method in methods_of(task)]
 
 
 @pytest.mark.parametrize(("task", "method"), ALL)

@@ -9,10 +9,18 @@ import pytest
 
 import fedproto_app
 from fedproto_app.errors import SettingsError
-from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.settings import (
+    METHOD_NAMES,
+    TASK_NAMES,
+    Settings,
+    flat_settings,
+    methods_of,
+    settings_from,
+)
 
 ROOT = Path(__file__).parents[1]
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
+SEQUENCES = {"task": "sequence-classification", "method": "fed-react"}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -69,6 +77,52 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"data.partition.minimum-stages": 6}, ["minimum-stages = 6", "stages = 5"]),
         ({"gldp.balance": 1.5}, ["gldp.balance = 1.5", "less than or equal to 1"]),
         ({"gldp.inference": "vote"}, ["gldp.inference = 'vote'", "global-prototypes"]),
+        (
+            {"method": "fed-react"},
+            ["method = 'fed-react'", "'sequence-classification' or 'sequence-regression' only"],
+        ),
+        ({**IMAGES, "method": "ifca"}, ["method = 'ifca'", "task = 'classification' has gldp"]),
+        ({**SEQUENCES, "method": "gldp"}, ["method = 'gldp'", "has fed-react, ifca, flsc, solo"]),
+        ({**SEQUENCES, "method": "fedproto"}, ["task = 'forecasting' only", "apfl, ditto"]),
+        ({**SEQUENCES, "task": "sequences"}, ["task = 'sequences'", "'sequence-regression'"]),
+        (
+            {**SEQUENCES, "method": "ifca", "fed-react.clusters": 0},
+            ["fed-react.clusters = 0", "method = 'ifca'"],
+        ),
+        (
+            {**SEQUENCES, "method": "flsc", "fed-react.clusters": 0},
+            ["fed-react.clusters = 0", "method = 'flsc'"],
+        ),
+        (
+            {**SEQUENCES, "method": "flsc", "flsc.overlap": 4},
+            ["flsc.overlap = 4", "more than fed-react.clusters = 3"],
+        ),
+        (
+            {"data.clusters.clusters": 11},
+            ["data.clusters.clusters = 11", "more than data.clusters.clients = 10"],
+        ),
+        ({"data.clusters.beta": 0.0}, ["data.clusters.beta = 0.0", "greater than 0"]),
+        ({"data.sequences.window": 1}, ["data.sequences.window = 1", "greater than or equal to 2"]),
+        ({"data.sequences.target-scale": -1.0}, ["target-scale = -1.0", "greater than 0"]),
+        ({"data.sequences.scaling": "node"}, ["scaling = 'node'", "'client'"]),
+        *(
+            ({f"encoder.{key}": 0}, [f"encoder.{key} = 0", "greater than or equal to 1"])
+            for key in (
+                *("rounds", "steps", "batch-size", "negatives"),
+                *("blocks", "channels", "reduced-dim", "output-dim"),
+            )
+        ),
+        ({"encoder.path": 3}, ["encoder.path = 3", "string"]),
+        ({"fed-react.clusters": -1}, ["fed-react.clusters = -1", "greater than or equal to 0"]),
+        ({"fed-react.penalty": float("inf")}, ["fed-react.penalty", "finite"]),
+        ({"fed-react.affect-iterations": 0}, ["affect-iterations = 0", "equal to 1"]),
+        ({"fed-react.smoothing": "a3"}, ["smoothing = 'a3'", "'forgetting'", "'kalman'"]),
+        ({"fed-react.clustering": "k-means"}, ["clustering = 'k-means'", "'snapshot'"]),
+        ({"fed-react.process-variance": 0.0}, ["process-variance = 0.0", "greater than 0"]),
+        ({"fed-react.theta": 1}, ["fed-react.theta", "unknown", "em-iterations"]),
+        ({"flsc.overlap": 0}, ["flsc.overlap = 0", "greater than or equal to 1"]),
+        ({"optimizer.smoothing-factor": 1.5}, ["smoothing-factor = 1.5", "equal to 1"]),
+        ({"optimizer.smoothing-window": 0}, ["smoothing-window = 0", "equal to 1"]),
     ],
 )
 def test_faults_name_key_value_and_what_is_allowed(
@@ -89,6 +143,44 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
 def test_a_sources_own_stages_are_not_judged_by_the_settings() -> None:
     changes = {"data.partition.scheme": "given", "keep": "best-validation", "rounds": 1}
     assert settings_from({**IMAGES, **changes}).keep == "best-validation"
+
+
+def test_what_another_method_would_refuse_is_fine() -> None:
+    """As many clusters as the silhouette says, and clusters of the source's own."""
+    by_silhouette = {**SEQUENCES, "fed-react.clusters": 0, "flsc.overlap": 9}
+    assert settings_from(by_silhouette).fed_react.clusters == 0
+    own = {"data.clusters.scheme": "given", "data.clusters.clusters": 11}
+    assert settings_from(own).data.clusters.clusters == 11
+
+
+@pytest.mark.parametrize(
+    ("changes", "encoder_rounds"),
+    [
+        ({}, 10),
+        ({"method": "ifca"}, 10),
+        ({"method": "flsc", "encoder.rounds": 4}, 4),
+        ({"encoder.path": "runs/before"}, 0),
+        ({"method": "fedavg"}, 0),
+        ({"task": "forecasting", "method": "fuels"}, 0),
+    ],
+)
+def test_a_first_phase_adds_its_rounds(changes: dict[str, object], encoder_rounds: int) -> None:
+    settings = settings_from({**SEQUENCES, "rounds": 30, **changes})
+    assert settings.encoder_rounds == encoder_rounds
+    assert settings.all_rounds == encoder_rounds + 30
+
+
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_every_task_takes_just_the_methods_that_are_told(task: str) -> None:
+    taken = []
+    for method in METHOD_NAMES:
+        try:
+            settings_from({"task": task, "method": method, "keep": "last"})
+        except SettingsError as error:
+            assert f"method = {method!r}" in str(error)  # noqa: PT017
+        else:
+            taken.append(method)
+    assert taken == methods_of(task)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.toml")), ids=lambda f: f.stem)

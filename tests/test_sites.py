@@ -1,4 +1,4 @@
-"""Sites with image files of their own: what they hold is theirs, and what they tell is little."""
+"""Sites with files of their own: what they hold is theirs, and what they tell is little."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from fedproto_app.errors import FederationError
 from fedproto_app.report.artefacts import RunFolder
-from tests.local_grid import digits_settings, run_locally
+from tests.local_grid import digits_settings, run_locally, sequence_settings
 
 
 def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
@@ -106,3 +106,70 @@ def test_a_site_that_does_not_fit_the_run_says_why(
 ) -> None:
     with pytest.raises(FederationError, match=told):
         run(tmp_path, {"north": ["ab", "c", "a"]}, **changes)
+
+
+def sequence_site(
+    folder: Path, name: str, clients: str, groups: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A site with 30 sequences of each client (a letter each), of which some know their group."""
+    rng = np.random.default_rng(len(clients))
+    holder = np.repeat(list(clients), 30)
+    y = np.tile(np.arange(3), 10 * len(clients))
+    x = rng.normal(size=(len(y), 12, 2)).astype(np.float32) + y[:, None, None]
+    arrays = {"x": x, "y": y, "client": holder}
+    if groups:
+        arrays["group"] = np.array([groups[one] for one in holder])
+    file = folder / f"{name}.npz"
+    np.savez(file, allow_pickle=False, **arrays)
+    return {
+        "data-source": "sequence-npz",
+        "data-path": str(file),
+        "node-name": name,
+        "state-dir": str(folder / "state"),
+    }
+
+
+def rows(folder: RunFolder) -> list[dict[str, str]]:
+    with (folder.path / "clients.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("method", ["fed-react", "ifca", "fedavg"])
+def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) -> None:
+    """data.clusters deals out what all nodes hold; a site's clients are those of its file."""
+    sites = [sequence_site(tmp_path, "north", "ab"), sequence_site(tmp_path, "south", "bcd")]
+    settings = sequence_settings(tmp_path, method=method)
+    assert settings.data.clusters.scheme == "dirichlet"
+    folder, _ = run_locally(settings, sites)
+    found = [(row["client"], row["node"], row["group"]) for row in rows(folder)]
+    names = [("a", "north"), ("b", "north"), ("b", "south"), ("c", "south"), ("d", "south")]
+    assert found == [(client, node, "") for client, node in names]
+    for line in lines(folder):
+        assert line["refused"] == []
+        assert line["clients"] == 5
+        assert line["rand_index"] is None  # nobody knows the true clusters
+    assert not (folder.path / "partition.csv").exists()
+
+
+def test_only_if_all_sites_know_their_groups_is_there_a_rand_index(tmp_path: Path) -> None:
+    north = sequence_site(tmp_path, "north", "ab", {"a": "x", "b": "y"})
+    south = sequence_site(tmp_path, "south", "cd", {"c": "x", "d": "y"})
+    silent = sequence_site(tmp_path, "west", "e")
+    for name, sites, known in (("2", [north, south], True), ("3", [north, south, silent], False)):
+        changes = {"output.name": name, "encoder.rounds": 1, "rounds": 1}
+        folder, _ = run_locally(sequence_settings(tmp_path, **changes), sites)
+        assert (lines(folder)[-1]["rand_index"] is not None) == known
+
+
+def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def listen(node_id: int, reply: Any) -> Any:
+        for records in (reply.content.metric_records, reply.content.config_records):
+            said.extend(name for record in records.values() for name in record)
+        return reply
+
+    site = sequence_site(tmp_path, "north", "ab")
+    run_locally(sequence_settings(tmp_path), [site], tamper=listen)
+    assert "metric/accuracy" in said
+    assert not [name for name in said if "class-" in name]

@@ -89,3 +89,42 @@ def test_no_client_name_leaves_the_folder(tmp_path: Path, name: str) -> None:
 
 def test_long_names_with_equal_beginnings_stay_apart() -> None:
     assert file_name("x" * 300 + "a") != file_name("x" * 300 + "b")
+
+
+def test_the_encoder_kept_last_comes_back(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    assert store.read_encoder() == {}
+    store.write_encoder({"encoder.a": torch.ones(2), "encoder.b": torch.ones(1)})
+    store.write_encoder({"encoder.a": torch.full((2, 3), 5.0).T})
+    found = ClientStore(tmp_path).read_encoder()
+    assert set(found) == {"encoder.a"}
+    assert torch.equal(found["encoder.a"], torch.full((3, 2), 5.0))
+
+
+def test_vectors_belong_to_a_client_and_an_encoder(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    assert store.read_vectors("a", "first") is None
+    store.write_vectors("a", "first", torch.ones(2, 3))
+    store.write_vectors("b", "first", torch.zeros(1, 3))
+    again = ClientStore(tmp_path)
+    found = again.read_vectors("a", "first")
+    assert found is not None
+    assert torch.equal(found, torch.ones(2, 3))
+    assert again.read_vectors("a", "second") is None
+    again.write_vectors("a", "second", torch.zeros(2, 3))
+    assert again.read_vectors("a", "first") is None  # of one encoder alone
+    assert again.read_vectors("b", "first") is not None
+
+
+def test_damaged_vectors_and_encoders_are_as_good_as_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ClientStore(tmp_path)
+    store.write_encoder({"encoder.a": torch.ones(2)})
+    store.write_vectors("a", "first", torch.ones(2, 3))
+    for path in tmp_path.rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:20])
+    assert store.read_encoder() == {}
+    assert store.read_vectors("a", "first") is None
+    for name in ("encoder", "vectors"):
+        assert f"{name}.safetensors is damaged" in caplog.text

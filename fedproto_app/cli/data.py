@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click.core import ParameterSource
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from fedproto_app.cli.image_check import check_images
-from fedproto_app.data.eligibility import holds_images
-from fedproto_app.data.inspection import ClientInspection, Inspection, inspect_clients, source_of
-from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import shortest_length
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import DataSettings, settings_from
 
+if TYPE_CHECKING:
+    from fedproto_app.data.eligibility import Kind
+
 DEFAULTS = DataSettings()
-PARTITION = DEFAULTS.partition
-ROWS = 20  # of the table of clients, unless all are asked for
-NAMED = 5  # clients that share one reason of refusal
+PARTITION, CLUSTERS, SEQUENCES = DEFAULTS.partition, DEFAULTS.clusters, DEFAULTS.sequences
 
 data_app = typer.Typer(
     help="Look at a data set before training on it.", no_args_is_help=True, rich_markup_mode="rich"
@@ -35,7 +28,23 @@ def _data() -> None:
     """Look at a data set before training on it."""
 
 
-SERIES, IMAGES = "Series", "Images"  # panels of the options that only one of them takes
+# Panels of the options that only some data take, and which do.
+OF_SERIES, OF_IMAGES, OF_SEQUENCES = "Series", "Images", "Labelled sequences"
+OF_DEALT, OF_WINDOWS = "Images and labelled sequences", "Series and recordings"
+TAKEN_BY: dict[str, tuple[Kind, ...]] = {
+    OF_SERIES: ("series",),
+    OF_IMAGES: ("images",),
+    OF_SEQUENCES: ("labelled sequences",),
+    OF_DEALT: ("images", "labelled sequences"),
+    OF_WINDOWS: ("series", "labelled sequences"),
+}
+# Of the sources of labelled sequences, those that take an option.
+ONLY_SOURCES = {
+    "target": ("recordings",),
+    "max_steps": ("recordings",),
+    "window": ("recordings", "synthetic-ev"),
+    "stride": ("recordings", "synthetic-ev"),
+}
 
 
 @data_app.command()
@@ -45,64 +54,122 @@ def check(
         str,
         typer.Argument(
             help="Series: a .csv, .csv.gz, .h5 or .npz file, or a folder of CSV files. Images: a "
-            "folder or .zip of class folders, a CIFAR folder, or an .npz file with x_train."
+            "folder or .zip of class folders, a CIFAR folder, or an .npz file with x_train. "
+            "Labelled sequences: a .ts file or the folder of a train and a test file, an .npz file "
+            "with points and offsets, or a folder or .zip of class folders of CSV files."
         ),
     ] = "",
     source: Annotated[
         str,
         typer.Option(
             help="How to read it: wide-csv, csv-folder, hdf5, npz or synthetic-traffic; "
-            "class-folders, cifar, image-npz or digits; package.module:factory. Default: told "
-            "from the path."
+            "class-folders, cifar, image-npz or digits; uea-ts, sequence-npz, sequence-folder, "
+            "recordings, synthetic-air-writing or synthetic-ev; package.module:factory. Default: "
+            "told from the path, but recordings must be named."
         ),
     ] = "",
     max_clients: Annotated[int, typer.Option(help="Only the first so many clients; 0 = all.")] = 0,
     every: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
+    max_steps: Annotated[
+        int, typer.Option(help="Only the first so many steps; 0 = all.", rich_help_panel=OF_WINDOWS)
+    ] = 0,
     period: Annotated[
-        int, typer.Option(help="Samples a period.", rich_help_panel=SERIES)
+        int, typer.Option(help="Samples a period.", rich_help_panel=OF_SERIES)
     ] = DEFAULTS.period,
     close_window: Annotated[
-        int, typer.Option(help="Values just before the target.", rich_help_panel=SERIES)
+        int, typer.Option(help="Values just before the target.", rich_help_panel=OF_SERIES)
     ] = DEFAULTS.close_window,
     periodic_window: Annotated[
-        int, typer.Option(help="Values whole periods before the target.", rich_help_panel=SERIES)
+        int, typer.Option(help="Values whole periods before the target.", rich_help_panel=OF_SERIES)
     ] = DEFAULTS.periodic_window,
-    max_steps: Annotated[
-        int, typer.Option(help="Only the first so many steps; 0 = all.", rich_help_panel=SERIES)
-    ] = 0,
     scheme: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Who holds which images: long-tail, dirichlet or given (by the source).",
-            rich_help_panel=IMAGES,
+            help=f"Who holds what. Images: long-tail, dirichlet or given (by the source); default "
+            f"{PARTITION.scheme}. Labelled sequences: dirichlet, which makes clusters of clients "
+            f"with one mix of classes, or given; default {CLUSTERS.scheme}.",
+            rich_help_panel=OF_DEALT,
         ),
-    ] = PARTITION.scheme,
+    ] = None,
     clients: Annotated[
-        int, typer.Option(help="N, to deal the images to.", rich_help_panel=IMAGES)
-    ] = PARTITION.clients,
-    classes_per_stage: Annotated[
-        int, typer.Option(help="S, of each client at each stage.", rich_help_panel=IMAGES)
-    ] = PARTITION.classes,
-    stages: Annotated[
-        int, typer.Option(help="M, of each client.", rich_help_panel=IMAGES)
-    ] = PARTITION.stages,
-    imbalance_factor: Annotated[
-        float,
-        typer.Option(help="IF, the largest class over the smallest.", rich_help_panel=IMAGES),
-    ] = PARTITION.imbalance_factor,
+        int | None,
+        typer.Option(
+            help=f"N, to deal to, unless given. Default: images {PARTITION.clients}, labelled "
+            f"sequences {CLUSTERS.clients}.",
+            rich_help_panel=OF_DEALT,
+        ),
+    ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.png", help="Draw the partition into this file.", rich_help_panel=IMAGES
+            metavar="FILE.png",
+            help="Draw the classes of every client into this file.",
+            rich_help_panel=OF_DEALT,
         ),
     ] = None,
+    classes_per_stage: Annotated[
+        int, typer.Option(help="S, of each client at each stage.", rich_help_panel=OF_IMAGES)
+    ] = PARTITION.classes,
+    stages: Annotated[
+        int, typer.Option(help="M, of each client.", rich_help_panel=OF_IMAGES)
+    ] = PARTITION.stages,
+    imbalance_factor: Annotated[
+        float,
+        typer.Option(help="IF, the largest class over the smallest.", rich_help_panel=OF_IMAGES),
+    ] = PARTITION.imbalance_factor,
+    clusters: Annotated[
+        int,
+        typer.Option(
+            help="Of clients with one mix of classes (scheme dirichlet).",
+            rich_help_panel=OF_SEQUENCES,
+        ),
+    ] = CLUSTERS.clusters,
+    beta: Annotated[
+        float,
+        typer.Option(
+            help="Of the Dirichlet distribution: the lower, the fewer classes make up a cluster.",
+            rich_help_panel=OF_SEQUENCES,
+        ),
+    ] = CLUSTERS.beta,
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Resample longer sequences to so many; 0 = as they are.",
+            rich_help_panel=OF_SEQUENCES,
+        ),
+    ] = SEQUENCES.steps,
+    scaling: Annotated[
+        str,
+        typer.Option(
+            help="sequence: each by itself; client: by the client's train sequences; none.",
+            rich_help_panel=OF_SEQUENCES,
+        ),
+    ] = SEQUENCES.scaling,
+    target: Annotated[
+        str,
+        typer.Option(help="Of recordings: the column to predict.", rich_help_panel=OF_SEQUENCES),
+    ] = SEQUENCES.target,
+    window: Annotated[
+        int,
+        typer.Option(
+            help="Of recordings: steps of the windows cut from them.", rich_help_panel=OF_SEQUENCES
+        ),
+    ] = SEQUENCES.window,
+    stride: Annotated[
+        int,
+        typer.Option(
+            help="Of recordings: steps from one window to the next.", rich_help_panel=OF_SEQUENCES
+        ),
+    ] = SEQUENCES.stride,
 ) -> None:
     """Show what a data set holds, and what a run would refuse of it.
 
     Series: each client's length, period and missing values. Images: the
     classes, the images that cannot be read (of more than 5000, as many
     drawn at random are decoded), and what dealing them to clients and
-    stages comes to. The same rules decide here and in a run.
+    stages comes to. Labelled sequences: the classes or the range of the
+    target, the lengths, and what dealing them to clients comes to. The
+    same rules decide here and in a run.
     Exit code: 0 at least one client is usable and no image corrupt, 1 not
     so, 2 wrong options or data that cannot be read.
 
@@ -121,112 +188,76 @@ def check(
       fedproto data check hospitals/ --scheme given --picture partition.png
 
       fedproto data check --source digits --clients 5 --stages 2
+
+      fedproto data check BasicMotions/ --clients 6 --clusters 2 --beta 0.5
+
+      fedproto data check gestures.npz --scheme given --steps 40
+
+      fedproto data check cars/ --source recordings --scheme given --target charge --window 60
     """
+    # The readers are slow to import, which every other command would wait for.
+    from fedproto_app.cli.image_check import check_images
+    from fedproto_app.cli.sequence_check import check_sequences
+    from fedproto_app.cli.series_check import check_series
+    from fedproto_app.data.eligibility import kind_of
+    from fedproto_app.data.inspection import source_of
+
     if not source:
         source = source_of(Path(path)) if path else DEFAULTS.source
-    settings = settings_from(
-        {
-            "data.source": source,
-            "data.path": path,
-            "data.period": period,
-            "data.close-window": close_window,
-            "data.periodic-window": periodic_window,
-            "data.max-clients": max_clients,
-            "data.max-steps": max_steps,
-            "data.partition.scheme": scheme,
-            "data.partition.clients": clients,
+    table: dict[str, Any] = {
+        "data.source": source,
+        "data.path": path,
+        "data.period": period,
+        "data.close-window": close_window,
+        "data.periodic-window": periodic_window,
+        "data.max-clients": max_clients,
+        "data.max-steps": max_steps,
+        "data.sequences.steps": steps,
+        "data.sequences.scaling": scaling,
+        "data.sequences.target": target,
+        "data.sequences.window": window,
+        "data.sequences.stride": stride,
+    }
+    if ":" in source and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they stand
+    kind = kind_of(settings_from(table).data)
+    _refuse_options_of_other_kinds(context, source, kind)
+    if kind == "images":
+        table |= {
+            "data.partition.scheme": scheme or PARTITION.scheme,
+            "data.partition.clients": PARTITION.clients if clients is None else clients,
             "data.partition.classes": classes_per_stage,
             "data.partition.stages": stages,
             "data.partition.imbalance-factor": imbalance_factor,
         }
-    ).data
-    if ":" in source and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they stand
-    has_images = holds_images(settings)
-    _refuse_options_of_the_other_kind(context, source, has_images)
-    if has_images:
-        could_start = check_images(settings, every, picture)
+        could_start = check_images(settings_from(table).data, every, picture)
+    elif kind == "labelled sequences":
+        table |= {
+            "data.clusters.scheme": scheme or CLUSTERS.scheme,
+            "data.clusters.clients": CLUSTERS.clients if clients is None else clients,
+            "data.clusters.clusters": clusters,
+            "data.clusters.beta": beta,
+        }
+        could_start = check_sequences(settings_from(table).data, every, picture)
     else:
-        could_start = _check_series(settings, every)
+        could_start = check_series(settings_from(table).data, every)
     raise typer.Exit(0 if could_start else 1)
 
 
-def _refuse_options_of_the_other_kind(
-    context: typer.Context, source: str, has_images: bool
-) -> None:
+def _refuse_options_of_other_kinds(context: typer.Context, source: str, kind: Kind) -> None:
     """An option without effect would look as if it had one."""
     for option in context.command.params:
-        panel = getattr(option, "rich_help_panel", None)
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if given and panel == (SERIES if has_images else IMAGES):
-            held = IMAGES if has_images else SERIES
+        name = option.name or ""
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        taken_by = TAKEN_BY.get(getattr(option, "rich_help_panel", None) or "")
+        if taken_by is not None and kind not in taken_by:
             raise SettingsError(
-                f"{option.opts[0]} is for {panel.lower()}, but source {source} holds {held.lower()}"
+                f"{option.opts[0]} is for {' and '.join(taken_by)}, but source {source} holds "
+                f"{kind}"
             )
-
-
-def _check_series(settings: DataSettings, every: bool) -> bool:
-    """Print every client of the source, or the first ones; whether one is usable."""
-    inspection = inspect_clients(load_series(settings), settings)
-    console = Console()
-    console.print(_client_table(inspection, len(inspection.clients) if every else ROWS))
-    if (hidden := len(inspection.clients) - ROWS) > 0 and not every:
-        console.print(f"... and {hidden} more (--all lists them)")
-    console.print(_summary(inspection, settings))
-    for clients, reason in _refusals(inspection):
-        console.print(f"[red]refused[/red] {escape(clients)}: {escape(reason)}")
-    return bool(inspection.usable)
-
-
-def _client_table(inspection: Inspection, rows: int) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("client")
-    for title in ("steps", "start", "period", "missing"):
-        table.add_column(title, justify="right")
-    table.add_column("verdict")
-    for client in inspection.clients[:rows]:
-        table.add_row(
-            escape(client.name),
-            str(client.length),
-            str(client.start),
-            str(client.period or "-"),
-            f"{client.missing_share:.1%}",
-            _verdict(client),
-        )
-    return table
-
-
-def _verdict(client: ClientInspection) -> str:
-    if client.refused is not None:
-        return "[red]refused[/red]"
-    return "[yellow]constant[/yellow]" if client.constant else "[green]ok[/green]"
-
-
-def _summary(inspection: Inspection, settings: DataSettings) -> Table:
-    shortest, middle, longest = inspection.lengths
-    votes = [
-        f"{period} ({clients} client{'s' * (clients > 1)})"
-        for period, clients in inspection.period_votes[:3]
-    ]
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("clients", f"{len(inspection.clients)}, of them {len(inspection.usable)} usable")
-    table.add_row("steps", f"{shortest} shortest, {middle:g} median, {longest} longest")
-    table.add_row("needed", f"{shortest_length(settings)} steps at period {settings.period}")
-    table.add_row("period found", ", ".join(votes) or "none")
-    if inspection.period_votes and inspection.period_votes[0][0] != settings.period:
-        table.add_row("", f"[yellow]checked with --period {settings.period}[/yellow]")
-    table.add_row("missing", f"{inspection.missing_share:.2%} of all values")
-    return table
-
-
-def _refusals(inspection: Inspection) -> list[tuple[str, str]]:
-    """(the clients, briefly; the reason) of every reason for which clients are refused."""
-    by_reason: dict[str, list[str]] = {}
-    for client in inspection.refused:
-        by_reason.setdefault(client.refused or "", []).append(client.name)
-    return [
-        (", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" * (len(names) > NAMED)), why)
-        for why, names in by_reason.items()
-    ]
+        sources = ONLY_SOURCES.get(name, (source,))
+        if kind == "labelled sequences" and ":" not in source and source not in sources:
+            raise SettingsError(
+                f"{option.opts[0]} is for source {' and '.join(sources)}, not for {source}"
+            )

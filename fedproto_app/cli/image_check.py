@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedproto_app.cli.findings import NAMED, reasons, some, span
+from fedproto_app.cli.partition_drawing import require_drawable, save_partition_picture
 from fedproto_app.data.images.inspection import (
     PartitionInspection,
     PoolInspection,
@@ -18,12 +19,11 @@ from fedproto_app.data.images.inspection import (
 )
 from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
-from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.errors import DataError
 from fedproto_app.report.classification import thirds
 from fedproto_app.settings import DataSettings, Settings
 
 ROWS = 20  # of the table of classes, unless all are asked for
-NAMED = 5  # clients, classes or corrupt images in one line
 
 
 def check_images(settings: DataSettings, every: bool, picture: Path | None) -> bool:
@@ -32,7 +32,7 @@ def check_images(settings: DataSettings, every: bool, picture: Path | None) -> b
     every: list all classes. picture: a PNG file for the partition.
     """
     if picture is not None:
-        _require_drawable(picture)
+        require_drawable(picture)
     pool = load_pool(settings)
     found = inspect_pool(pool)
     partition, refusal = None, ""
@@ -48,7 +48,7 @@ def check_images(settings: DataSettings, every: bool, picture: Path | None) -> b
     for line in _refusals(found, partition, refusal):
         console.print(f"[red]refused[/red] {escape(line)}", highlight=False)
     if picture is not None and partition is not None:
-        _draw(partition, pool, picture)
+        save_partition_picture(picture, partition.train, pool.classes, "image")
         console.print(f"picture: {escape(str(picture))}", highlight=False)
     usable = partition is not None and len(partition.refused) < len(partition.train)
     return usable and not found.corrupt
@@ -87,13 +87,13 @@ def _summary(
         f"{'colour' if channels == 3 else 'grey'}",
     )
     if found.clients is not None:
-        table.add_row("clients", f"{len(found.clients)}: {escape(_some(found.clients))}")
+        table.add_row("clients", f"{len(found.clients)}: {escape(some(found.clients))}")
     if found.stages is not None:
         table.add_row("stages", str(found.stages))
-    some = f"{found.decoded}" + (
+    decoded = f"{found.decoded}" + (
         f" of {found.images}, drawn at random" if found.decoded < found.images else ""
     )
-    table.add_row("decoded", f"{some}; {len(found.corrupt)} corrupt")
+    table.add_row("decoded", f"{decoded}; {len(found.corrupt)} corrupt")
     table.add_row("partition", escape(_scheme(settings)))
     if found.clients is not None and settings.partition.scheme != "given":
         table.add_row("", "[yellow]--scheme given takes the source's own clients[/yellow]")
@@ -120,23 +120,13 @@ def _add_partition(table: Table, pool: ImagePool, partition: PartitionInspection
         ("test", partition.test),
     ):
         images = np.concatenate([table.sum(axis=1) for table in counts.values()])
-        table.add_row(f"  {title}", f"{_range(images)} images a client and stage")
+        table.add_row(f"  {title}", f"{span(images)} images a client and stage")
     distinct = partition.distinct_classes
-    table.add_row("  classes", f"{_range(distinct)} a client over its stages")
+    table.add_row("  classes", f"{span(distinct)} a client over its stages")
     dealt, holders = partition.dealt, partition.holders
     tail = [f"{pool.classes[label]}: {holders[label]}" for label in thirds(dealt)[2][::-1]]
     if tail:
-        table.add_row("  tail", escape(f"clients with the rarest classes: {_some(tail)}"))
-
-
-def _range(values: NDArray[np.int64]) -> str:
-    low, high = int(values.min()), int(values.max())
-    return str(low) if low == high else f"{low} … {high}"
-
-
-def _some(names: list[str] | tuple[str, ...]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+        table.add_row("  tail", escape(f"clients with the rarest classes: {some(tail)}"))
 
 
 def _refusals(
@@ -152,27 +142,4 @@ def _refusals(
     if partition is None:
         lines.append(refusal)
         return lines
-    by_reason: dict[str, list[str]] = {}
-    for client, reason in partition.refused.items():
-        by_reason.setdefault(reason, []).append(client)
-    return lines + [f"{_some(clients)}: {reason}" for reason, clients in by_reason.items()]
-
-
-def _require_drawable(picture: Path) -> None:
-    if picture.suffix.lower() != ".png":
-        raise SettingsError(f"--picture {picture}: expected a .png file")
-    if not picture.parent.is_dir():
-        raise SettingsError(f"--picture {picture}: no folder {picture.parent}")
-
-
-def _draw(partition: PartitionInspection, pool: ImagePool, picture: Path) -> None:
-    from matplotlib import rc_context
-
-    from fedproto_app.report.drawing import STYLE
-    from fedproto_app.report.partition_picture import draw_partition_picture
-
-    with rc_context(STYLE):
-        try:
-            draw_partition_picture(partition.train, pool.classes).savefig(picture)
-        except OSError as error:
-            raise SettingsError(f"--picture {picture}: {error.strerror}") from None
+    return lines + [f"{clients}: {reason}" for clients, reason in reasons(partition.refused)]

@@ -86,7 +86,7 @@ def run(
 
     console = Console(stderr=True, quiet=quiet, highlight=False)
     with (
-        Progress(console, settings.rounds, report_for(settings.task).progress) as progress,
+        Progress(console, settings.all_rounds, report_for(settings.task).progress) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path) as superlink,
     ):
@@ -166,8 +166,9 @@ def _resolve(app: Path, config: Path | None, changes: Sequence[str], nodes: int)
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
         )
     resolved = flat_settings(settings)
-    if settings.data.path:
-        resolved["data.path"] = _absolute(settings.data.path)
+    for key in ("data.path", "encoder.path"):
+        if resolved[key]:
+            resolved[key] = _absolute(resolved[key])
     resolved["output.dir"] = _absolute(settings.output.dir)
     resolved["output.name"] = _run_name(settings, Path(resolved["output.dir"]))
     return settings_from(resolved)

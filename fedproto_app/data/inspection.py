@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.csv_source import SUFFIX
 from fedproto_app.data.images.inspection import image_source_of
+from fedproto_app.data.sequences.inspection import sequence_source_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import why_refused
 from fedproto_app.errors import DataError
@@ -97,8 +98,11 @@ def _inspect(series: ClientSeries, settings: DataSettings) -> ClientInspection:
 
 
 def source_of(path: Path) -> str:
-    """The source that reads this path, told from its name; raises `DataError` if none does."""
-    if (source := image_source_of(path)) is not None:
+    """The source that reads this path, told from names and from the shapes of arrays.
+
+    Raises `DataError` if none does.
+    """
+    if (source := sequence_source_of(path) or image_source_of(path)) is not None:
         return source
     name = path.name.lower()
     if path.is_dir():
@@ -113,7 +117,7 @@ def source_of(path: Path) -> str:
         raise DataError(f"{path}: no such file or folder")
     raise DataError(
         f"{path}: no source reads such a file; known are .csv, .csv.gz, .h5, .hdf5, .npz, .zip, "
-        "folders of .csv files and folders of images"
+        ".ts, folders of .csv files and folders of images"
     )
 
 

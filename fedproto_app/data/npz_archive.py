@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
@@ -28,6 +29,19 @@ def opened(file: BinaryIO, path: Path) -> NpzFile:
     return archive
 
 
+def header(archive: NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, without reading it."""
+    assert archive.zip is not None  # the archive is open
+    try:
+        with archive.zip.open(f"{name}.npy") as member:
+            version = npy.read_magic(member)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read(member)
+    except Exception as error:  # damaged bytes fail in many ways
+        raise DataError(f"{path}: array {name!r} is damaged: {error}") from None
+    return shape, dtype
+
+
 def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
     """One array of it."""
     try:
@@ -38,3 +52,15 @@ def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
                 f"{path}: array {name!r} holds pickled Python objects, which are not read"
             ) from None
         raise DataError(f"{path}: array {name!r} is damaged: {error}") from None
+
+
+def column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
+    """A 1-D array of it. kinds: what it may hold, "iu" integers, "f" real numbers, "U" texts."""
+    values = array(archive, name, path)
+    if values.ndim != 1:
+        raise DataError(f"{path}: array {name!r} has shape {values.shape}, expected 1-D")
+    if values.dtype.kind not in kinds:
+        titles = {"i": "integers", "f": "real numbers", "U": "texts"}
+        allowed = " or ".join(title for kind, title in titles.items() if kind in kinds)
+        raise DataError(f"{path}: array {name!r} holds {values.dtype}, expected {allowed}")
+    return values

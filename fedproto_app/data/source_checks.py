@@ -1,4 +1,4 @@
-"""What the registries of sources, of series and of images, check alike."""
+"""What the registries of sources, of series, images and labelled sequences, check alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
@@ -66,3 +69,50 @@ def users_function(source: str) -> Callable[[DataSettings], Any]:
     if not callable(function):
         raise DataError(f"data.source = {source!r}: {attribute} is not a function")
     return function  # type: ignore[no-any-return]
+
+
+def require_class_names(classes: object, where: str) -> None:
+    """Refuse what is no tuple of names, each of them once."""
+    if not isinstance(classes, tuple) or not classes or len(set(classes)) != len(classes):
+        raise DataError(
+            f"{where}: classes {classes!r}: expected a tuple of names, none of them twice"
+        )
+    if not all(isinstance(name, str) and name.strip() for name in classes):
+        raise DataError(f"{where}: classes {classes!r}: expected texts that are not empty")
+
+
+def require_column(values: object, wanted: str, where: str) -> None:
+    """Refuse what is no array [n] of this type."""
+    if not isinstance(values, np.ndarray):
+        raise DataError(f"{where} are a {type(values).__name__}, expected an array")
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.dtype(wanted).type):
+        raise DataError(f"{where} are {values.dtype} {values.shape}, expected {wanted} [n]")
+
+
+def require_labels(labels: NDArray[np.int64], classes: int, where: str) -> None:
+    """Refuse labels [n ≥ 1] that are no indices of so many classes."""
+    if labels.min() < 0 or labels.max() >= classes:
+        worst = labels.min() if labels.min() < 0 else labels.max()
+        raise DataError(f"{where}: label {worst} is outside 0 … {classes - 1}")
+
+
+def listed_classes(
+    classes: tuple[str, ...], settings: DataSettings, where: str
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The classes in the order of ``data.classes``, and [C] the new label of each old one.
+
+    Without that setting both are the source's. It may list classes that this source lacks: a node
+    may hold a part of the federation's.
+    """
+    if not settings.classes:
+        return classes, np.arange(len(classes))
+    listed = tuple(name.strip() for name in settings.classes.split(","))
+    if not all(listed) or len(set(listed)) != len(listed):
+        raise DataError(
+            f"data.classes = {settings.classes!r}: expected names between commas, none of them "
+            "twice"
+        )
+    for name in classes:
+        if name not in listed:
+            raise DataError(f"{where}: class {name!r} is not in data.classes = {settings.classes}")
+    return listed, np.array([listed.index(name) for name in classes], dtype=np.int64)

@@ -14,25 +14,18 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Learner, Phase
-from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import AnyTask
+from fedproto_app.learners.learner import Context, Phase
+from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.wire import Order
 
-PERSONAL, MIX = "personal.", "mix"
+MIX = "mix"
 
 
-class ApflLearner(Learner[Context, AnyTask]):
+class ApflLearner(PersonalModelLearner[Context]):
     """The global model and a personal one, mixed in a proportion that the client finds."""
 
-    def __init__(self, settings: Settings, task: AnyTask) -> None:
-        super().__init__(settings, task)
-        self.shared = (task.encoder, task.head)
-
     def initial_parameters(self) -> dict[str, Tensor]:
-        model = self.task.initial_parameters()
-        personal = {PERSONAL + name: value.clone() for name, value in model.items()}
-        return {**model, **personal, MIX: torch.tensor(self.settings.apfl.alpha)}
+        return {**super().initial_parameters(), MIX: torch.tensor(self.settings.apfl.alpha)}
 
     def phases(self) -> list[Phase]:
         trained = (*self.shared, PERSONAL)
@@ -47,30 +40,20 @@ class ApflLearner(Learner[Context, AnyTask]):
         self, parameters: Mapping[str, Tensor], batch: Any, context: Context
     ) -> dict[str, Tensor]:
         return {
-            "prediction": self._loss_of(parameters, batch),
-            "personal": self._loss_of(self._mixed(parameters), batch),
+            "prediction": self.loss_of(parameters, batch),
+            "personal": self.loss_of(self.predictor(parameters), batch),
         }
 
-    def conclude(self, cohort: Cohort, context: Context) -> None:
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
         cohort.parameters[MIX].clamp_(0, 1)
+        return {}
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
-        """The mixture's metrics, and with the prefix ``global-`` the global model's."""
-        mixed = self.task.evaluate(self._mixed(cohort.parameters), cohort.samples)
-        shared = self.task.evaluate(cohort.parameters, cohort.samples)
-        return {**mixed, **{f"global-{name}": values for name, values in shared.items()}}
-
-    def _loss_of(self, model: Mapping[str, Tensor], batch: Any) -> Tensor:
-        return self.task.loss(self.task.predict(model, self.task.represent(model, batch)), batch)
-
-    def _mixed(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """v̄, whose gradient reaches v and α but not w."""
         alpha = parameters[MIX]
         share = alpha + (alpha.clamp(0, 1) - alpha).detach()  # within 0 … 1, gradient as it is
         mixed = {}
-        for name, value in parameters.items():
-            if self.is_shared(name):
-                personal = parameters[PERSONAL + name]
-                part = share.view(-1, *[1] * (personal.dim() - 1))
-                mixed[name] = part * personal + (1 - part) * value.detach()
+        for name, personal in self.personal_model(parameters).items():
+            part = share.view(-1, *[1] * (personal.dim() - 1))
+            mixed[name] = part * personal + (1 - part) * parameters[name].detach()
         return mixed

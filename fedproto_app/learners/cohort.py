@@ -50,7 +50,7 @@ def new_cohort(
 
 def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
     """One round of local training, in place. Returns each loss term's mean over the steps of the
-    last epoch that had it, [K]."""
+    last epoch that had it, [K], and the losses of what the learner fitted after the last one."""
     losses: dict[str, Tensor] = {}
     for phase in learner.phases():
         samples = cohort.samples
@@ -62,8 +62,7 @@ def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[
                 for name in cohort.names
             ]
             losses |= _train_epoch(learner, cohort, context, phase, samples, generators)
-    learner.conclude(cohort, context)
-    return losses
+    return {**losses, **learner.conclude(cohort, context)}
 
 
 def _encoder(learner: AnyLearner, cohort: Cohort) -> list[str]:

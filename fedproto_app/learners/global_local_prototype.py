@@ -105,9 +105,10 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         terms["global-prototypes"] = (1 - balance) * shared
         return terms
 
-    def conclude(self, cohort: Cohort, context: RelationContext) -> None:
+    def conclude(self, cohort: Cohort, context: RelationContext) -> dict[str, Tensor]:
         if self._gldp.prototype_encoder == "own":
             self._remember_current(cohort)
+        return {}
 
     def contribution(
         self, cohort: Cohort, context: RelationContext, server_round: int

@@ -103,12 +103,23 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         The batch is one of the task's and holds the first k clients of the cohort.
         """
 
-    def conclude(self, cohort: Cohort, context: ContextT) -> None:
-        """Called after the last epoch of a round, to change in place what is not trained."""
+    def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
+        """Called after the last epoch of a round, to change in place what no phase trains.
+
+        Returns the losses of what it fitted itself, [K] each, besides those of the phases.
+        """
+        return {}
 
     def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
         """What the cohort's clients send, apart from their shared parameters."""
         return Contribution()
+
+    def receive(self, cohort: Cohort, order: Order) -> bool:
+        """Called before an evaluation on its own, to take in what the order brings the clients.
+
+        Changes the cohort's parameters in place; returns whether it did, so that they are kept.
+        """
+        return False
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
         """The task's metrics of the cohort's models, a list over the clients each."""

@@ -191,6 +191,7 @@ def round_line(
         "bytes_down": log.bytes_down,
         "seconds": {name: round(value, 4) for name, value in seconds.items()},
         "node_seconds": round(log.node_seconds, 4),
+        "figures": log.figures,
     }
 
 

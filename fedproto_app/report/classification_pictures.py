@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from fedproto_app.report.classification import THIRDS, ClassificationReport
 from fedproto_app.report.drawing import (
-    PARAMETERS,
     client_figures,
+    draw_clients,
+    draw_rounds,
     is_wide,
     look,
-    plot_distribution,
     plot_known,
-    sent_so_far,
 )
 from fedproto_app.report.runs import read_rounds
 
@@ -52,27 +51,15 @@ def classification_pictures(run_dir: Path) -> dict[str, Figure]:
 
 
 def _draw_clients(run_dir: Path) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
-    axes = figure.subplots()
+    columns = {**_MODELS, "kept model": "kept"}
     values = {
         label: client_figures(run_dir, f"accuracy_{model}", _SCALE)
-        for label, model in _MODELS.items()
+        for label, model in columns.items()
     }
-    kept = client_figures(run_dir, "accuracy_kept", _SCALE)
-    if not any(np.array_equal(kept, others) for others in values.values()):
-        values["kept model"] = kept  # else its line would hide theirs
-    looks = {label: look(i) for i, label in enumerate(values)}
-    plot_distribution(axes, values, looks, ClassificationReport.measure)
-    axes.set_title(f"{run_dir.name}\n{max(map(len, values.values()))} clients")
-    return figure
+    return draw_clients(values, ClassificationReport.measure, run_dir.name)
 
 
 def _draw_rounds(rounds: list[dict[str, Any]], name: str) -> Figure:
-    from matplotlib.figure import Figure
-
-    numbers, sent = [record["round"] for record in rounds], sent_so_far(rounds)
     errors = [record["validation_error"] for record in rounds]
     lines = {
         "own model (A_loc)": [record["accuracy_local"] for record in rounds],
@@ -80,17 +67,7 @@ def _draw_rounds(rounds: list[dict[str, Any]], name: str) -> Figure:
         "own model, clients of the round (A_sel)": [r["accuracy_selected"] for r in rounds],
         "validation images": [None if error is None else 1 - error for error in errors],
     }
-    figure = Figure(figsize=(10, 4.8), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, places in ((left, numbers), (right, sent)):
-        for number, (label, values) in enumerate(lines.items()):
-            plot_known(axes, places, values, _SCALE, label=label, **look(number))
-    left.set(xlabel="round", ylabel="accuracy (%)")
-    right.set(xlabel=PARAMETERS)
-    if left.lines:
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    figure.suptitle(name, fontsize=12)
-    return figure
+    return draw_rounds(rounds, lines, "accuracy (%)", name, _SCALE)
 
 
 def _known_stages(rounds: list[dict[str, Any]], model: str) -> list[list[float | None]]:

@@ -16,6 +16,7 @@ from fedproto_app.report.task_report import Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito (2008): told apart with every common colour blindness; dashes tell them apart in
 # grey print.
@@ -34,6 +35,7 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 150,
 }
 PARAMETERS = "parameters sent up and down, all clients"
+_PALETTE = 20  # colours of matplotlib's largest palette of kinds
 _WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better
 
 
@@ -41,6 +43,19 @@ def look(number: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number."""
     dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+
+
+def category_colours(count: int) -> list[Any]:
+    """A colour for each of so many kinds; beyond twenty, neighbours are hard to tell apart."""
+    from matplotlib import colormaps
+
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    if count <= _PALETTE:
+        return [colormaps["tab20"](number) for number in (*range(0, 20, 2), *range(1, 20, 2))][
+            :count
+        ]
+    return [colormaps["turbo"](place) for place in np.linspace(0, 1, count)]
 
 
 def is_wide(values: NDArray[Any]) -> bool:
@@ -60,6 +75,55 @@ def sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
     return list(
         accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
     )
+
+
+def draw_clients(figures: Mapping[str, NDArray[np.float64]], measure: Measure, name: str) -> Figure:
+    """Distributions of clients' figures [N], by label; equal ones are one line."""
+    from matplotlib.figure import Figure
+
+    apart = {label: np.array(its) for label, its in _joined(figures).items()}
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    plot_distribution(axes, apart, {label: look(i) for i, label in enumerate(apart)}, measure)
+    axes.set_title(f"{name}\n{max(map(len, apart.values()))} clients")
+    return figure
+
+
+def draw_rounds(
+    rounds: Sequence[Mapping[str, Any]],
+    lines: Mapping[str, Sequence[float | None]],
+    axis: str,
+    name: str,
+    scale: float = 1.0,
+) -> Figure:
+    """Lines by label over the rounds (left) and over what they cost (right), of the known values.
+
+    rounds: of rounds.jsonl. lines: a value for each round, drawn in units of `scale`; equal ones
+    are one line.
+    """
+    from matplotlib.figure import Figure
+
+    numbers, sent = [record["round"] for record in rounds], sent_so_far(rounds)
+    figure = Figure(figsize=(10, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, places in ((left, numbers), (right, sent)):
+        for number, (label, values) in enumerate(_joined(lines).items()):
+            plot_known(axes, places, values, scale, label=label, **look(number))
+    left.set(xlabel="round", ylabel=axis)
+    right.set(xlabel=PARAMETERS)
+    right.ticklabel_format(axis="x", style="sci", scilimits=(0, 4))  # long numbers would overlap
+    if left.lines:
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.suptitle(name, fontsize=12)
+    return figure
+
+
+def _joined(lines: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    """Equal lines as one with all their labels, since the last would hide the others."""
+    labels: dict[tuple[Any, ...], list[str]] = {}
+    for label, values in lines.items():
+        labels.setdefault(tuple(values), []).append(label)
+    return {" = ".join(names): list(values) for values, names in labels.items()}
 
 
 def plot_distribution(

@@ -1,4 +1,4 @@
-"""Which client holds how many images of which class, at every stage, as one picture."""
+"""Which client holds how many samples of which class, at every stage, as one picture."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _NAMED = 40  # clients or classes; more names than that cannot be read
 _MOST_CLIENTS = 300  # rows; more would be finer than the dots
 _CELL = 0.22  # inches: the height of a client, the width of a stage, where there is room for it
-_LEAST_DOT, _LEAST_CELL, _LARGEST_CELL = 1.8, 4.5, 15.0  # points; a single image must be seen
+_LEAST_DOT, _LEAST_CELL, _LARGEST_CELL = 1.8, 4.5, 15.0  # points; a single sample must be seen
 _LETTER = 6.0  # points, about, in the labels of the classes
 
 
 def draw_partition_picture(
-    counts: Mapping[str, NDArray[np.int64]], classes: Sequence[str]
+    counts: Mapping[str, NDArray[np.int64]], classes: Sequence[str], thing: str = "image"
 ) -> Figure:
-    """Dots at clients × classes, area = images; a class's stages side by side, a colour each.
+    """Dots at clients × classes, area = samples; a class's stages side by side, a colour each.
 
-    counts: for each client [M, C] train images, with its own number of stages M. classes: [C]
-    names. Above, the images of each class over all clients. Of very many clients the first are
-    shown, and the title says so.
+    counts: for each client [M, C] train samples, with its own number of stages M. classes: [C]
+    names. thing: what one sample is, an image or a sequence. Above, the samples of each class over
+    all clients. Of very many clients the first are shown, and the title says so.
     """
     from matplotlib.figure import Figure
 
@@ -43,7 +43,7 @@ def draw_partition_picture(
     top, main = figure.subplots(2, 1, sharex=True, height_ratios=[1.1, height])
     totals = np.sum([table.sum(axis=0) for table in counts.values()], axis=0)
     top.bar(range(len(classes)), totals, width=0.8, color="0.6")
-    top.set_ylabel("images")
+    top.set_ylabel(f"{thing}s")
     for side in ("top", "right"):
         top.spines[side].set_visible(False)
     # The figure is not laid out yet: its cells will be a little smaller than this.
@@ -52,16 +52,16 @@ def draw_partition_picture(
     largest = max(int(table.max(initial=0)) for table in shown.values())
     _plot_dots(main, shown, stages, cell, max(largest, 1))
     _label(main, list(shown), classes, 72 * width / len(classes))
-    _legend(figure, stages, cell, max(largest, 1))
+    _legend(figure, stages, cell, max(largest, 1), thing)
     some = f"{len(shown)} of " if len(shown) < len(counts) else ""
-    figure.suptitle(f"train images of {some}{len(counts)} clients", fontsize=12)
+    figure.suptitle(f"train {thing}s of {some}{len(counts)} clients", fontsize=12)
     return figure
 
 
-def _size(images: NDArray[np.int64], largest: int, cell: float) -> NDArray[np.float64]:
-    """Matplotlib's s (points²) of dots whose area is the number of images, the largest a cell's."""
-    widths = cell * np.sqrt(images / largest)
-    return np.where(images > 0, np.maximum(widths, _LEAST_DOT), 0.0) ** 2
+def _size(samples: NDArray[np.int64], largest: int, cell: float) -> NDArray[np.float64]:
+    """Matplotlib's s (points²) of dots whose area is how many samples, the largest a cell's."""
+    widths = cell * np.sqrt(samples / largest)
+    return np.where(samples > 0, np.maximum(widths, _LEAST_DOT), 0.0) ** 2
 
 
 def _plot_dots(
@@ -106,16 +106,16 @@ def _label(axes: Axes, names: Sequence[str], classes: Sequence[str], column: flo
         axes.axhline(row, color="0.93", linewidth=0.5, zorder=0)
 
 
-def _legend(figure: Figure, stages: int, cell: float, largest: int) -> None:
-    """Colours of the stages, and dots of round numbers of images."""
+def _legend(figure: Figure, stages: int, cell: float, largest: int, thing: str) -> None:
+    """Colours of the stages, and dots of round numbers of samples."""
     entries = []
     if stages > 1:
         for stage in range(stages):
             colour = _COLOURS[stage % len(_COLOURS)]
             entries.append(_dot(colour, 6, f"stage {stage + 1}"))
-    for images in sorted({1, *(_leading_digit(largest / part) for part in (16, 4, 1))}):
-        size = float(np.sqrt(_size(np.array([images]), largest, cell)[0]))
-        entries.append(_dot("0.4", size, f"{images} image{'s' if images > 1 else ''}"))
+    for samples in sorted({1, *(_leading_digit(largest / part) for part in (16, 4, 1))}):
+        size = float(np.sqrt(_size(np.array([samples]), largest, cell)[0]))
+        entries.append(_dot("0.4", size, f"{samples} {thing}{'s' if samples > 1 else ''}"))
     figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=9)
 
 

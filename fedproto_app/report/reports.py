@@ -5,11 +5,14 @@ from __future__ import annotations
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.classification import ClassificationReport
 from fedproto_app.report.forecasting import ForecastingReport
+from fedproto_app.report.sequences import SequenceClassificationReport, SequenceRegressionReport
 from fedproto_app.report.task_report import TaskReport
 
 REPORTS: dict[str, TaskReport] = {
     "forecasting": ForecastingReport(),
     "classification": ClassificationReport(),
+    "sequence-classification": SequenceClassificationReport(),
+    "sequence-regression": SequenceRegressionReport(),
 }
 FIRST_TASK = "forecasting"  # of runs whose artefacts do not say
 

@@ -60,7 +60,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
         model = numpy_arrays(arrays)
         everyone = self.federation.roster.clients()
-        chosen = self.federation.choose(everyone, server_round, newcomers=False)
+        chosen = self.federation.choose(everyone, server_round)
         local = self._learner.task.evaluates_local and self.federation.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:

@@ -106,7 +106,8 @@ class PersonalStrategy(MethodDefaults, Strategy):
             return self.guide(plain, keys)
 
         eligible = self.eligible(self.federation.roster.clients())
-        chosen = self.federation.choose(eligible, server_round, newcomers=True)
+        unheard = set(eligible) - self.federation.trained
+        chosen = self.federation.choose(eligible, server_round, unheard)
         return self.federation.orders(chosen, order)
 
     def aggregate_train(

@@ -25,7 +25,7 @@ from fedproto_app.models.image_classifier import (
 )
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import Task, without_prefix
+from fedproto_app.tasks.task import Task, masked_mean, without_prefix
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
 MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
@@ -289,11 +289,12 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         metrics: dict[str, list[float]] = {}
         for prefix, rule in rules.items():
             right = (rule(representation) == samples.test_labels).double()
-            metrics[f"{prefix}accuracy"] = _mean(right, samples.is_test)
+            metrics[f"{prefix}accuracy"] = masked_mean(right, samples.is_test)
         right = (rules[""](representation) == samples.test_labels).double() * samples.is_test
         if self.settings.data.partition.validation_share > 0:
             hit = (rules[""](representation) == samples.test_labels).double()
-            metrics["validation-error"] = [1 - share for share in _mean(hit, samples.is_validation)]
+            shares = masked_mean(hit, samples.is_validation)
+            metrics["validation-error"] = [1 - share for share in shares]
         for what, groups, number, first in (
             ("stage", samples.test_stages, samples.tested_stages, 1),
             ("class", samples.test_labels, len(self.shape.classes), 0),
@@ -325,9 +326,3 @@ def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
 def _normalised(pixels: Tensor) -> Tensor:
     """uint8 0 … 255 → float −2 … 2: the same scale for every client, known to all."""
     return (pixels.float() / 255 - 0.5) / 0.25
-
-
-def _mean(values: Tensor, mask: Tensor) -> list[float]:
-    """[K, m] → the mean of each client's values in the mask, 0 without any."""
-    means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
-    return means

@@ -8,11 +8,14 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.classification import ClassificationTask
 from fedproto_app.tasks.forecasting import ForecastingTask
+from fedproto_app.tasks.sequences import SequenceClassificationTask, SequenceRegressionTask
 from fedproto_app.tasks.task import AnyTask
 
 TASKS: dict[str, type[AnyTask]] = {
     "forecasting": ForecastingTask,
     "classification": ClassificationTask,
+    "sequence-classification": SequenceClassificationTask,
+    "sequence-regression": SequenceRegressionTask,
 }
 
 

@@ -164,6 +164,12 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 AnyTask = Task[Any, Any, Any]
 
 
+def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
+    """[K, m] → the mean of each client's values in the mask, 0 without any."""
+    means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
+    return means
+
+
 def without_prefix(metric: str) -> str:
     """The metric's name without one of `METRIC_PREFIXES`, or two of them (``local-global-``)."""
     for _ in range(2):

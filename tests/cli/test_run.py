@@ -203,6 +203,22 @@ def test_paths_become_absolute_and_the_run_gets_a_name(
     assert len(name) == len("fuels-my-data-s4-20260101-000000")
 
 
+def test_the_path_of_an_encoder_becomes_absolute(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("failed")  # the artefacts that it leaves else are a forecasting run's
+    changes = [
+        "task=sequence-classification",
+        "method=fed-react",
+        "data.source=synthetic-air-writing",
+        "data.synthetic.sequences=200",
+    ]
+    given = [part for change in changes for part in ("--set", change)]
+    for path, expected in (("runs/before", str(here / "runs" / "before")), ("", "")):
+        assert fedproto("run", *given, "--set", f"encoder.path={path}").code == 1
+        assert fake.submitted[-1][1]["encoder"]["path"] == expected
+
+
 def test_images_that_can_be_dealt_are_submitted(
     fedproto: Fedproto, flower: Fake, here: Path
 ) -> None:

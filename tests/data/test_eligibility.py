@@ -10,6 +10,7 @@ import pytest
 from fedproto_app.data.eligibility import holds_images, reasons_against
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.images.sources import IMAGE_SOURCES
+from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import SOURCES
 from fedproto_app.errors import DataError
@@ -64,20 +65,30 @@ def test_a_partition_that_cannot_be_dealt(changes: dict[str, int], message: str)
         reasons_against(settings("digits", **IMAGES, **partition))
 
 
-def test_a_source_of_the_other_task_is_told_before_its_path_is_looked_at() -> None:
-    for source in IMAGE_SOURCES:
+SERIES = {"task": "forecasting"}
+SEQUENCES = {"task": "sequence-classification", "method": "solo"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "task", "held"),
+    [
+        (IMAGE_SOURCES, SERIES, "images; set task = 'classification', or data.source to series: "),
+        (SOURCES, IMAGES, "series; set task = 'forecasting', or data.source to images: class-fold"),
+        (SOURCES, SEQUENCES, "series; set task = 'forecasting', or data.source to labelled sequen"),
+        (
+            SEQUENCE_SOURCES,
+            SERIES,
+            "labelled sequences; set task = 'sequence-classification' or 'sequence-regress",
+        ),
+    ],
+)
+def test_a_source_of_another_task_is_told_before_its_path_is_looked_at(
+    sources: dict[str, Any], task: dict[str, Any], held: str
+) -> None:
+    for source in sources:
         with pytest.raises(DataError) as caught:
-            reasons_against(settings(source))
-        assert str(caught.value) == (
-            f"data.source = {source!r} holds images; set task = 'classification'"
-        )
-    for source in SOURCES:
-        with pytest.raises(DataError) as caught:
-            reasons_against(settings(source, **IMAGES))
-        assert str(caught.value) == (
-            f"data.source = {source!r} holds series; set task = 'forecasting', or data.source to "
-            "images: class-folders, cifar, image-npz, digits or package.module:factory"
-        )
+            reasons_against(settings(source, **task))
+        assert str(caught.value).startswith(f"data.source = {source!r} holds {held}")
 
 
 def test_a_users_function_of_the_other_task() -> None:

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 from fedproto_app.settings import Settings, flat_settings
-from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from tests.local_grid import (
+    digits_settings,
+    run_locally,
+    sequence_settings,
+    small_settings,
+    synthetic_nodes,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,3 +85,39 @@ def test_gldp_in_flowers_simulation_equals_gldp_in_one_process(tmp_path: Path) -
     assert_same_clients(flower, folder.path)
     with np.load(flower / "prototypes.npz", allow_pickle=False) as found:
         assert found["prototypes"].shape == (len(found["classes"]), 16)
+
+
+@pytest.mark.integration
+def test_fed_react_in_flowers_simulation_equals_fed_react_in_one_process(tmp_path: Path) -> None:
+    changes = {"output.name": "flower", "output.pictures": True}
+    flower, printed = run_in_flower(tmp_path, sequence_settings(tmp_path, **changes))
+    assert "accuracy" in printed
+    local = sequence_settings(tmp_path, **{"output.name": "local"})
+    source = local.data.source
+    folder, _ = run_locally(local, synthetic_nodes(2, tmp_path / "state", source))
+    assert_same_clients(flower, folder.path)
+    assert_same_rounds(flower, folder.path)
+    assert list((flower / "pictures").glob("*.png"))
+    encoder = "model/global.safetensors"
+    assert (flower / encoder).read_bytes() == (folder.path / encoder).read_bytes()
+    with (
+        np.load(flower / "clusters.npz", allow_pickle=False) as ours,
+        np.load(folder.path / "clusters.npz", allow_pickle=False) as theirs,
+    ):
+        assert ours["labels"].shape == (local.rounds, 8)
+        for name in ours:
+            np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+def assert_same_rounds(flower: Path, local: Path) -> None:
+    """All that is told of the rounds but times, and bytes, which count the run's name."""
+    differ = ("seconds", "node_seconds", "bytes_down", "bytes_up")
+    ours, theirs = (
+        [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        for run in (flower, local)
+    )
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert {k: v for k, v in one.items() if k not in differ} == {
+            k: v for k, v in other.items() if k not in differ
+        }

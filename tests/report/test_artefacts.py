@@ -66,7 +66,7 @@ def test_made_runs_have_the_fields_that_runs_have(
     folder.write_clients(federation)
     folder.write_summary(chosen, federation, COSTS | {"trainings": 3}, 1, "rounds")
     written = json.loads((folder.path / "rounds.jsonl").read_text())
-    assert set(written) == {*record(1), "node_seconds"}
+    assert set(written) == {*record(1), "node_seconds", "figures"}
     summary = json.loads((folder.path / "summary.json").read_text())
     made = json.loads((make(tmp_path / "made") / "summary.json").read_text())
     added = {"task", "parameters_up", "parameters_down"}  # later than the first made runs

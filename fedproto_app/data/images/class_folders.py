@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.file_tree import FileTree, opened
 from fedproto_app.data.images.decoding import SUFFIXES, decode
-from fedproto_app.data.images.file_tree import FileTree, opened
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
@@ -18,7 +17,7 @@ from fedproto_app.data.images.pool import (
     Positions,
     all_classes,
 )
-from fedproto_app.data.npz_archive import array, opened
+from fedproto_app.data.npz_archive import array, column, header, opened
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
@@ -114,7 +113,7 @@ def _require_arrays(archive: NpzFile, path: Path) -> None:
 
 
 def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
-    shape, dtype = _header(archive, name, path)
+    shape, dtype = header(archive, name, path)
     if dtype != np.uint8:
         raise DataError(f"{path}: array {name!r} holds {dtype}, expected uint8")
     wanted = f"{path}: array {name!r} has shape {shape}, expected [n, H, W], [n, H, W, C] or "
@@ -133,31 +132,18 @@ def _layout(archive: NpzFile, name: str, path: Path) -> Layout:
     return Layout(shape[0], (shape[axis], height, width), axis)
 
 
-def _header(archive: NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array, without reading it."""
-    assert archive.zip is not None  # the archive is open
-    try:
-        with archive.zip.open(f"{name}.npy") as member:
-            version = npy.read_magic(member)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, _, dtype = read(member)
-    except Exception as error:  # damaged bytes fail in many ways
-        raise DataError(f"{path}: array {name!r} is damaged: {error}") from None
-    return shape, dtype
-
-
 def _labels(
     archive: NpzFile, settings: DataSettings, path: Path
 ) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
     """The classes, and the labels of both splits."""
-    values = {split: _column(archive, f"y_{split}", "iuU", path) for split in _SPLITS}
+    values = {split: column(archive, f"y_{split}", "iuU", path) for split in _SPLITS}
     train, test = values["train"], values["test"]
     if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
         raise DataError(f"{path}: y_train holds {train.dtype}, y_test {test.dtype}")
     if "classes" not in archive.files:
         classes = all_classes(_distinct(train), _distinct(test), settings, str(path))
     else:
-        classes = tuple(_column(archive, "classes", "U", path).tolist())
+        classes = tuple(column(archive, "classes", "U", path).tolist())
         if train.dtype.kind != "U":
             return classes, {split: values[split].astype(np.int64) for split in _SPLITS}
     label_of = {name: label for label, name in enumerate(classes)}
@@ -179,27 +165,16 @@ def _distinct(values: NDArray[Any]) -> list[str]:
 def _clients(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.str_] | None:
     if name not in archive.files:
         return None
-    return _one_an_image(_column(archive, name, "iuU", path), name, images, path).astype(np.str_)
+    return _one_an_image(column(archive, name, "iuU", path), name, images, path).astype(np.str_)
 
 
 def _stages(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.int64] | None:
     if name not in archive.files:
         return None
-    return _one_an_image(_column(archive, name, "iu", path), name, images, path).astype(np.int64)
+    return _one_an_image(column(archive, name, "iu", path), name, images, path).astype(np.int64)
 
 
 def _one_an_image(values: NDArray[Any], name: str, images: int, path: Path) -> NDArray[Any]:
     if len(values) != images:
         raise DataError(f"{path}: array {name!r} has {len(values)} values for {images} images")
-    return values
-
-
-def _column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
-    """A 1-D array of integers ("iu") or texts ("U"), whichever of them is allowed."""
-    values = array(archive, name, path)
-    if values.ndim != 1:
-        raise DataError(f"{path}: array {name!r} has shape {values.shape}, expected 1-D")
-    if values.dtype.kind not in kinds:
-        allowed = {"iu": "integers", "U": "texts", "iuU": "integers or texts"}[kinds]
-        raise DataError(f"{path}: array {name!r} holds {values.dtype}, expected {allowed}")
     return values

@@ -15,12 +15,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedproto_app.data.images.held_out import (
-    images_of_the_same_mix,
-    split_off,
-    validation_counts,
-)
+from fedproto_app.data.held_out import held_out_counts, split_off
 from fedproto_app.data.images.long_tail import long_tail_counts
+from fedproto_app.data.images.same_mix import images_of_the_same_mix
 from fedproto_app.data.images.shares import draw_shares
 from fedproto_app.errors import DataError
 from fedproto_app.randomness import numpy_stream
@@ -68,7 +65,7 @@ def draw_partition(
     train = _by_class(train_labels, num_classes, "train", rng)
     test = _by_class(test_labels, num_classes, "test", rng)
     available = np.array([len(places) for places in train])
-    held_out = validation_counts(available, settings.validation_share, rng)
+    held_out = held_out_counts(available, settings.validation_share, rng)
     counts = available - held_out
     if settings.scheme == "long-tail" or settings.imbalance_factor > 1:
         counts = long_tail_counts(counts, settings.imbalance_factor)

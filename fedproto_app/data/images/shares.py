@@ -12,7 +12,7 @@ from fedproto_app.data.images.long_tail import (
     draw_fair_classes,
     equal_share,
 )
-from fedproto_app.data.images.mixes import spread
+from fedproto_app.data.mixes import spread
 from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 

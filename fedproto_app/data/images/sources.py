@@ -17,7 +17,11 @@ from fedproto_app.data.images.digits import load_digits
 from fedproto_app.data.images.npz import load_image_npz
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.source_checks import (
+    listed_classes,
+    require_class_names,
+    require_column,
     require_known,
+    require_labels,
     require_no_path,
     require_path,
     users_function,
@@ -73,20 +77,14 @@ def _require_pool(pool: object, where: str) -> None:
     """Refuse what no loader may hand over."""
     if not isinstance(pool, ImagePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected an ImagePool")
-    classes = pool.classes
-    if not isinstance(classes, tuple) or not classes or len(set(classes)) != len(classes):
-        raise DataError(
-            f"{where}: classes {classes!r}: expected a tuple of names, none of them twice"
-        )
-    if not all(isinstance(name, str) and name.strip() for name in classes):
-        raise DataError(f"{where}: classes {classes!r}: expected texts that are not empty")
+    require_class_names(pool.classes, where)
     if len(pool.shape) != 3 or pool.shape[0] not in (1, 3) or min(pool.shape) < 1:
         raise DataError(
             f"{where}: image shape {pool.shape}: expected (channels, height, width) with 1 or 3 "
             "channels"
         )
     for title, split in (("train", pool.train), ("test", pool.test)):
-        _require_split(split, len(classes), f"{where}: {title} split")
+        _require_split(split, len(pool.classes), f"{where}: {title} split")
     for known in ("clients", "stages"):
         if (getattr(pool.train, known) is None) != (getattr(pool.test, known) is None):
             raise DataError(f"{where}: {known} are known for one of train and test only")
@@ -96,51 +94,30 @@ def _require_split(split: object, classes: int, where: str) -> None:
     if not isinstance(split, ImageSplit):
         raise DataError(f"{where}: is a {type(split).__name__}, expected an ImageSplit")
     labels = split.labels
-    _require_column(labels, "int64", f"{where}: labels")
+    require_column(labels, "int64", f"{where}: labels")
     if not len(labels):
         raise DataError(f"{where}: no image in it")
-    if labels.min() < 0 or labels.max() >= classes:
-        worst = labels.min() if labels.min() < 0 else labels.max()
-        raise DataError(f"{where}: label {worst} is outside 0 … {classes - 1}")
+    require_labels(labels, classes, where)
     given = {"names": split.names, "clients": split.clients, "stages": split.stages}
     for title, values in given.items():
         if values is not None and len(values) != len(labels):
             raise DataError(f"{where}: {len(values)} {title} for {len(labels)} labels")
     if split.clients is not None:
-        _require_column(split.clients, "str", f"{where}: clients")
+        require_column(split.clients, "str", f"{where}: clients")
         if (np.strings.strip(split.clients) == "").any():
             raise DataError(f"{where}: an image has a client without a name")
     if split.stages is not None:
-        _require_column(split.stages, "int64", f"{where}: stages")
+        require_column(split.stages, "int64", f"{where}: stages")
         if split.stages.min() < 0:
             raise DataError(f"{where}: stage {split.stages.min()}: stages count from 0")
 
 
-def _require_column(values: object, wanted: str, where: str) -> None:
-    """Refuse what is no array [n] of this type."""
-    if not isinstance(values, np.ndarray):
-        raise DataError(f"{where} are a {type(values).__name__}, expected an array")
-    if values.ndim != 1 or not np.issubdtype(values.dtype, np.dtype(wanted).type):
-        raise DataError(f"{where} are {values.dtype} {values.shape}, expected {wanted} [n]")
-
-
 def _in_listed_order(pool: ImagePool, settings: DataSettings, where: str) -> ImagePool:
     """The pool with the labels that ``data.classes`` gives to its classes."""
-    if not settings.classes:
-        return pool
-    listed = tuple(name.strip() for name in settings.classes.split(","))
-    if not all(listed) or len(set(listed)) != len(listed):
-        raise DataError(
-            f"data.classes = {settings.classes!r}: expected names between commas, none of them "
-            "twice"
-        )
-    for name in pool.classes:
-        if name not in listed:
-            raise DataError(f"{where}: class {name!r} is not in data.classes = {settings.classes}")
-    label_of = np.array([listed.index(name) for name in pool.classes], dtype=np.int64)
+    classes, label_of = listed_classes(pool.classes, settings, where)
     return replace(
         pool,
-        classes=listed,
+        classes=classes,
         train=replace(pool.train, labels=label_of[pool.train.labels]),
         test=replace(pool.test, labels=label_of[pool.test.labels]),
     )

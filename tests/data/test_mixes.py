@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
 from fedproto_app.data.images.long_tail import draw_classes, equal_share
-from fedproto_app.data.images.mixes import maximum_entropy, spread
+from fedproto_app.data.mixes import maximum_entropy, spread
 
 
-def by_optimiser(weights: np.ndarray, least: np.ndarray, images: int, counts: np.ndarray):
+def by_optimiser(weights: np.ndarray, least: np.ndarray, samples: int, counts: np.ndarray):
     """Minimise Σ x·(log(x / w) − 1) on the cells with weight."""
     rows, columns = np.nonzero(weights)
     w, low = weights[rows, columns], least[rows, columns]
@@ -20,11 +20,11 @@ def by_optimiser(weights: np.ndarray, least: np.ndarray, images: int, counts: np
     column_sums = (np.arange(len(counts))[:, None] == columns).astype(float)
     found = minimize(
         lambda x: float((x * (np.log(x / w) - 1)).sum()),
-        np.maximum(w / w.sum() * images, low + 0.5),
+        np.maximum(w / w.sum() * samples, low + 0.5),
         jac=lambda x: np.log(x / w),
         bounds=[(max(one, 1e-9), None) for one in low],
         constraints=[
-            LinearConstraint(row_sums, images, images),
+            LinearConstraint(row_sums, samples, samples),
             LinearConstraint(column_sums, -np.inf, counts),
         ],
         method="SLSQP",
@@ -42,10 +42,10 @@ def test_mixes_are_those_of_a_general_optimiser(seed: int) -> None:
     counts = np.array([60, 30, 12, 6])
     held = draw_classes(counts, 5, 2, rng)
     weights, least = held * counts.astype(float), held.astype(np.int64)
-    images = equal_share(held, counts) * 4 // 5  # at the limit the scales would be infinite
-    mixes = maximum_entropy(weights, least, images, counts)
+    samples = equal_share(held, counts) * 4 // 5  # at the limit the scales would be infinite
+    mixes = maximum_entropy(weights, least, samples, counts)
     np.testing.assert_allclose(
-        mixes, by_optimiser(weights, least, images, counts), atol=0.02, err_msg=f"{held}"
+        mixes, by_optimiser(weights, least, samples, counts), atol=0.02, err_msg=f"{held}"
     )
 
 
@@ -68,7 +68,7 @@ def test_a_scarce_class_is_shared_and_the_rest_made_up() -> None:
     assert shares.tolist() == [[2, 8], [2, 8]]
 
 
-def test_a_small_weight_keeps_one_image() -> None:
+def test_a_small_weight_keeps_one_sample() -> None:
     weights = np.array([[900.0, 90.0, 1.0]])
     shares = spread(weights, np.ones((1, 3), dtype=np.int64), 12, np.array([900, 90, 1]))
     assert shares.tolist() == [[10, 1, 1]]
@@ -85,9 +85,9 @@ def test_sums_are_exact_even_at_the_largest_share(
 ) -> None:
     counts = np.array(tail) + rows
     held = draw_classes(counts, rows, classes, np.random.default_rng(seed))
-    images = equal_share(held, counts)
-    shares = spread(held * counts.astype(float), held.astype(np.int64), images, counts)
-    assert (shares.sum(axis=1) == images).all()
+    samples = equal_share(held, counts)
+    shares = spread(held * counts.astype(float), held.astype(np.int64), samples, counts)
+    assert (shares.sum(axis=1) == samples).all()
     assert (shares.sum(axis=0) <= counts).all()
     assert ((shares >= 1) == held).all()
 
@@ -96,7 +96,7 @@ def test_whole_numbers_are_next_to_the_mix() -> None:
     rng = np.random.default_rng(3)
     weights = rng.dirichlet(np.full(10, 0.5), 40)
     counts = rng.integers(50, 400, 10)
-    images, none = int(counts.sum()) // 40 * 9 // 10, np.zeros(weights.shape, dtype=np.int64)
-    shares = spread(weights, none, images, counts)
-    mixes = maximum_entropy(weights, none, images, counts)
+    samples, none = int(counts.sum()) // 40 * 9 // 10, np.zeros(weights.shape, dtype=np.int64)
+    shares = spread(weights, none, samples, counts)
+    mixes = maximum_entropy(weights, none, samples, counts)
     assert np.abs(shares - mixes).max() < 1.5

@@ -1,4 +1,7 @@
-"""How many images of each class a row gets: the least arbitrary mix, in whole images."""
+"""How many samples of each class a row gets: the least arbitrary mix, in whole samples.
+
+A row is whoever gets them: a client, or a client at a stage.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ _SWEEPS = 300  # or until nothing changes: a looser rule could stop elsewhere on
 _DECIMALS = 6  # rounded, so that the last bit of a machine's sums does not matter
 
 
-def spread(weights: NDArray[np.float64], least: Counts, images: int, counts: Counts) -> Counts:
-    """[R, C] images of each class for each row: rows sum to `images`, columns to ≤ counts.
+def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Counts) -> Counts:
+    """[R, C] samples of each class for each row: rows sum to `samples`, columns to ≤ counts.
 
     weights: [R, C] the mix that each row would have if there were enough of everything, 0 where
-    it gets no image of the class. least: [R, C], 0 where the weight is 0. counts: [C] images there
-    are. Such whole numbers must exist (a maximum flow tells, `long_tail.equal_share`); found are
-    those next to the mix of maximum entropy relative to the weights.
+    it gets no sample of the class. least: [R, C], 0 where the weight is 0. counts: [C] samples
+    there are. Such whole numbers must exist (a maximum flow tells, `images.long_tail.equal_share`);
+    found are those next to the mix of maximum entropy relative to the weights.
     """
-    extra = maximum_entropy(weights, least, images, counts) - least
-    wanted, room = images - least.sum(axis=1), counts - least.sum(axis=0)
+    extra = maximum_entropy(weights, least, samples, counts) - least
+    wanted, room = samples - least.sum(axis=1), counts - least.sum(axis=0)
     # What the sweeps left undecided must not ask for more than there is.
     extra *= _quotient(wanted, extra.sum(axis=1)).clip(max=1)[:, None]
     extra *= _quotient(room, extra.sum(axis=0)).clip(max=1)
@@ -28,7 +31,7 @@ def spread(weights: NDArray[np.float64], least: Counts, images: int, counts: Cou
 
 
 def maximum_entropy(
-    weights: NDArray[np.float64], least: Counts, images: int, counts: Counts
+    weights: NDArray[np.float64], least: Counts, samples: int, counts: Counts
 ) -> NDArray[np.float64]:
     """[R, C] the real-valued solution: max(least, u_r · weight_rc · v_c) with v_c ≤ 1.
 
@@ -40,7 +43,7 @@ def maximum_entropy(
         before = row_scale, column_scale
         scaled = weights * column_scale
         free = (row_scale[:, None] * scaled > least) | (sweep == 0)
-        row_scale = _fitted(scaled, free, least, np.full(len(weights), images), row_scale)
+        row_scale = _fitted(scaled, free, least, np.full(len(weights), samples), row_scale)
         scaled = weights * row_scale[:, None]
         free = column_scale * scaled > least
         column_scale = _fitted(scaled.T, free.T, least.T, counts, column_scale).clip(max=1)
@@ -112,7 +115,7 @@ def _augment(whole: Counts, allowed: NDArray[np.bool_], row: int, room: Counts) 
             givers = np.flatnonzero((whole[:, column] > 0) & ~seen)
             seen[givers], giver_of[givers] = True, column
             queue += givers.tolist()
-    raise ValueError(f"row {row} cannot have its images: the sums contradict each other")
+    raise ValueError(f"row {row} cannot have its samples: the sums contradict each other")
 
 
 def _exchange(

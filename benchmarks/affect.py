@@ -1,0 +1,136 @@
+"""The server's half of Fed-REACT's second phase: seconds and memory of one round of AFFECT.
+
+    python -m benchmarks.affect [--clients 100 1000 10000]
+
+Random heads of 10 classes x 321 weights around three centres and a past of the round before. AFFECT
+stops once its clusters repeat; a round is six clusterings and five estimates of α at most. The peer
+of the clustering is sklearn's `AgglomerativeClustering` on the same matrix in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from sklearn.cluster import AgglomerativeClustering
+
+from benchmarks.machine import machine_line
+from fedproto_app.affect import affect, forgetting_factor
+from fedproto_app.cluster_identity import match_labels, rand_index
+from fedproto_app.clustering import Labels, Matrix, agglomerate, similarity
+
+CLUSTERS, WEIGHTS = 3, 10 * 321
+NOISE = 10.0  # of a head, in units of the centres': a snapshot does not find the clusters
+
+Result = TypeVar("Result")
+
+
+class Timing(NamedTuple):
+    """One line of the table: times in seconds, memory in bytes."""
+
+    clients: int
+    similarity: float
+    affect: float
+    match: float
+    factor: float
+    cluster: float
+    sklearn: float
+    agreement: float
+    peak_memory: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the server's round of AFFECT.")
+    parser.add_argument("--clients", type=int, nargs="+", default=[100, 1000, 10000], metavar="N")
+    sizes = sorted(parser.parse_args().clients)  # ascending, as peak memory only grows
+    if sizes[0] < CLUSTERS:
+        parser.error(f"--clients {sizes[0]}: {CLUSTERS} clusters need as many clients")
+
+    console = Console()
+    with console.status("start") as status:
+        timings = [measure(clients, status.update) for clients in sizes]
+    console.print(table(timings))
+
+
+def measure(clients: int, progress: Callable[[str], None]) -> Timing:
+    """Time one round of all clients, from their heads to clusters with the numbers of before."""
+    progress(f"{clients} clients: the round before")
+    past = similarity(_heads(clients, 0), "cosine")
+    previous = agglomerate(past, CLUSTERS)
+
+    heads = _heads(clients, 1)
+    progress(f"{clients} clients: similarity")
+    similar, current = _timed(lambda: similarity(heads, "cosine"))
+    progress(f"{clients} clients: AFFECT")
+    round_of_affect, (labels, _, psi) = _timed(lambda: affect(past, current, CLUSTERS))
+    match, _ = _timed(lambda: match_labels(previous, labels, CLUSTERS))
+    progress(f"{clients} clients: one estimate, one clustering")
+    factor, _ = _timed(lambda: forgetting_factor(past, current, labels))
+    cluster, _ = _timed(lambda: agglomerate(psi, CLUSTERS))
+    peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
+
+    progress(f"{clients} clients: sklearn")
+    sklearn, theirs = _timed(lambda: _sklearn_labels(psi))
+    agreement = rand_index(labels, theirs)
+    return Timing(
+        clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak_memory
+    )
+
+
+def table(timings: list[Timing]) -> Table:
+    """The measurements, with the clustering beside sklearn's."""
+    result = Table(
+        title=f"One round of AFFECT, heads of {WEIGHTS:,} weights, {CLUSTERS} clusters",
+        caption=machine_line(),
+    )
+    for heading in (
+        *("clients", "similarity s", "affect s", "match s", "one α s", "one clustering s"),
+        *("sklearn s", "× sklearn", "Rand index", "peak GB"),
+    ):
+        result.add_column(heading, justify="right")
+    for timing in timings:
+        result.add_row(
+            f"{timing.clients:,}",
+            f"{timing.similarity:.2f}",
+            f"{timing.affect:.2f}",
+            f"{timing.match:.3f}",
+            f"{timing.factor:.3f}",
+            f"{timing.cluster:.3f}",
+            f"{timing.sklearn:.3f}",
+            f"{timing.sklearn / timing.cluster:.1f}",
+            f"{timing.agreement:.3f}",
+            f"{timing.peak_memory / 1e9:.2f}",
+        )
+    return result
+
+
+def _heads(clients: int, seed: int) -> Matrix:
+    """[N, WEIGHTS] heads of one round, client i around centre i mod CLUSTERS."""
+    centres = np.random.default_rng(2).standard_normal((CLUSTERS, WEIGHTS), np.float32)
+    heads = np.random.default_rng(seed).standard_normal((clients, WEIGHTS), np.float32)
+    heads *= NOISE
+    heads += centres[np.arange(clients) % CLUSTERS]
+    return heads
+
+
+def _sklearn_labels(psi: Matrix) -> Labels:
+    peer = AgglomerativeClustering(CLUSTERS, metric="precomputed", linkage="average")
+    labels: NDArray[np.int64] = peer.fit_predict(np.maximum(1 - psi, 0))
+    return labels
+
+
+def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+if __name__ == "__main__":
+    main()

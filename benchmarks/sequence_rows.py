@@ -1,0 +1,206 @@
+"""The rows of docs/results/sequences.md: what their runs set, what they are called, and the paper's
+figures for them."""
+
+from __future__ import annotations
+
+from benchmarks.result_page import Row
+from benchmarks.result_runs import Changes
+
+Variants = dict[str, Changes]
+
+_SUPERVISED_ROUNDS = 10
+LSTM: Variants = {
+    f"lstm-{method}": {"method": method, "rounds": _SUPERVISED_ROUNDS}
+    for method in ("fedavg", "fedprox", "ditto", "apfl")
+}
+SUPERVISED: Variants = {
+    **LSTM,
+    "cnn-fedavg": {**LSTM["lstm-fedavg"], "model.sequence-encoder": "causal-cnn"},
+}
+_APPROACHES: Variants = {
+    "sc": {"fed-react.clustering": "snapshot", "fed-react.smoothing": "none"},
+    "ec": {"fed-react.smoothing": "none"},
+    "a1": {"fed-react.smoothing": "mean"},
+    "a2": {"fed-react.smoothing": "forgetting"},
+    "a3": {"fed-react.smoothing": "kalman"},
+}
+PLAIN: Variants = {
+    name: {**changes, "fed-react.similarity": "cosine"} for name, changes in _APPROACHES.items()
+}
+CENTRED: Variants = {
+    f"{name}-centred": {**_APPROACHES[name], "fed-react.similarity": "centred-cosine"}
+    for name in ("sc", "a1")
+}
+NORMS: Variants = {
+    f"{name}-norms": {**_APPROACHES[name], "fed-react.similarity": "class-norms"}
+    for name in ("sc", "a1")
+}
+# q and r of the paper's grid with the lowest validation error on the first seed's air writing.
+SET_VARIANCES: Variants = {
+    "a3-set": {
+        **PLAIN["a3"],
+        "fed-react.process-variance": 0.01,
+        "fed-react.measurement-variance": 1.0,
+        "fed-react.em-iterations": 0,
+    }
+}
+CHOOSING: Variants = {name: {"method": name} for name in ("ifca", "flsc")}
+BETAS = (0.1, 0.25, 0.5, 2.0)
+BETA_ROWS: Variants = {
+    name: {**PLAIN, **CHOOSING}[name] for name in ("sc", "ec", "a1", "a2", "ifca", "flsc")
+}
+# A tenth of the steps for ten times the clients.
+HUNDRED: Changes = {"data.clusters.clients": 100, "encoder.steps": 5}
+WINDOWS, FACTORS = (3, 5, 7), (0.7, 0.8, 0.9)
+EV_CLUSTERS = (1, 3, 9, 25, 50)
+
+# The paper's figures by row: accuracies, and RMSE for the vehicles.
+_TABLE_2 = ("sc", "ec", "a1", "a2", "a3", "ifca", "flsc")
+PAPER: dict[str, dict[str, float]] = {
+    "encoder": {  # table 1, 10 clients
+        **dict(zip(LSTM, (0.732, 0.804, 0.863, 0.828), strict=True)),
+        "encoder-svm": 0.992,
+    },
+    "clusters": dict(zip(_TABLE_2, (0.763, 0.859, 0.909, 0.928, 0.943, 0.774, 0.83), strict=True)),
+    "scale100": dict(zip(_TABLE_2, (0.716, 0.737, 0.75, 0.751, 0.739, 0.74, 0.729), strict=True)),
+    "beta": {  # table 3
+        f"{beta}-{name}": figure
+        for beta, figures in {
+            0.1: (0.887, 0.887, 0.888, 0.900, 0.889, 0.693),
+            0.25: (0.868, 0.868, 0.872, 0.871, 0.872, 0.761),
+            0.5: (0.809, 0.809, 0.816, 0.815, 0.711, 0.735),
+            2.0: (0.712, 0.721, 0.742, 0.738, 0.730, 0.721),
+        }.items()
+        for name, figure in zip(BETA_ROWS, figures, strict=True)
+    },
+    "ev": {  # table 4
+        **dict(zip(LSTM, (43.2, 42.3, 42.0, 42.7), strict=True)),
+        **{f"c-{c}": rmse for c, rmse in zip(EV_CLUSTERS, (24.4, 23.7, 13, 8.8, 1.3), strict=True)},
+    },
+    "dtssgd": {  # table 5
+        "w1": 0.988,
+        **{
+            f"w{window}-{factor}": figure
+            for factor, figures in {
+                0.7: (0.984, 0.988, 0.986),
+                0.8: (0.990, 0.982, 0.985),
+                0.9: (0.980, 0.990, 0.990),
+            }.items()
+            for window, figure in zip(WINDOWS, figures, strict=True)
+        },
+    },
+}
+
+TITLES = {
+    "lstm-fedavg": "LSTM, FedAvg",
+    "lstm-fedprox": "LSTM, FedProx",
+    "lstm-ditto": "LSTM, Ditto",
+    "lstm-apfl": "LSTM, APFL",
+    "cnn-fedavg": "causal CNN with labels, FedAvg",
+    "encoder-svm": "encoder + SVM",
+    "encoder-linear": "encoder + linear layer",
+    "sc": "SC",
+    "ec": "EC",
+    "a1": "A1",
+    "a2": "A2",
+    "a3": "A3",
+    "ifca": "IFCA",
+    "flsc": "FLSC",
+    "a3-set": "A3, q and r set",
+    **{name: f"{name.removesuffix('-centred').upper()}, centred" for name in CENTRED},
+    **{name: f"{name.removesuffix('-norms').upper()}, class norms" for name in NORMS},
+    "one-head": "A1, C = 1",
+    "own-heads": "A1, C = N",
+    **{f"c-{clusters}": f"A1, C = {clusters}" for clusters in EV_CLUSTERS},
+    "w1": "w = 1",
+    **{f"w{w}-{factor}": f"w = {w}, γ = {factor}" for factor in FACTORS for w in WINDOWS},
+}
+TITLES |= {
+    f"{beta}-{name}": f"β = {beta}, {TITLES[name]}"
+    for beta in BETAS
+    for name in ("encoder-svm", *BETA_ROWS)
+}
+
+
+def rows(
+    folder: str, variants: Variants, common: Changes, encoder: Row | None = None
+) -> dict[str, Row]:
+    return {
+        name: Row(f"{folder}/{name}", {**common, **changes}, encoder)
+        for name, changes in variants.items()
+    }
+
+
+def rows_on_encoder(
+    folder: str, variants: Variants, common: Changes, clients: int, learner: str = "encoder-svm"
+) -> dict[str, Row]:
+    """The row that learns the encoder, and those that take it."""
+    first = rows(folder, {learner: encoder_and_heads(clients)}, common)
+    return {**first, **rows(folder, variants, common, first[learner])}
+
+
+def encoder_and_heads(clients: int) -> Changes:
+    """Learn the encoder; then each client fits a head of its own to all that it has."""
+    return {
+        "rounds": 1,
+        "fed-react.clusters": clients,
+        "fed-react.samples": 0,
+        "fed-react.smoothing": "none",
+    }
+
+
+def one_and_own(clients: int) -> Variants:
+    """The two ends of personalisation: one head for all, each client its own."""
+    counts = {"one-head": 1, "own-heads": clients}
+    return {name: {**PLAIN["a1"], "fed-react.clusters": count} for name, count in counts.items()}
+
+
+def encoder_rows(folder: str) -> dict[str, Row]:
+    variants = {**SUPERVISED, "encoder-svm": encoder_and_heads(10)}
+    return rows(folder, variants, {"data.clusters.beta": 0.1})
+
+
+def cluster_rows(folder: str) -> dict[str, Row]:
+    variants = {**PLAIN, **SET_VARIANCES, **CHOOSING, **CENTRED, **NORMS, **one_and_own(10)}
+    return rows_on_encoder(folder, variants, {}, 10)
+
+
+def subject_rows(folder: str) -> dict[str, Row]:
+    given: Changes = {"data.clusters.scheme": "given"}
+    variants: Variants = {
+        **{name: {**PLAIN, **NORMS}[name] for name in ("sc", "a1", "a1-norms")},
+        **one_and_own(10),
+    }
+    supervised = rows(folder, {"lstm-fedavg": LSTM["lstm-fedavg"]}, given)
+    return {**supervised, **rows_on_encoder(folder, variants, given, 10)}
+
+
+def ev_rows(folder: str) -> dict[str, Row]:
+    variants: Variants = {f"c-{count}": {"fed-react.clusters": count} for count in EV_CLUSTERS}
+    return {
+        **rows(folder, LSTM, {}),
+        **rows_on_encoder(folder, variants, {}, 50, "encoder-linear"),
+    }
+
+
+def dtssgd_rows(folder: str) -> dict[str, Row]:
+    variants: Variants = {
+        f"w{window}-{factor}": {
+            "optimizer.smoothing-window": window,
+            "optimizer.smoothing-factor": factor,
+        }
+        for factor in FACTORS
+        for window in WINDOWS
+    }
+    common = {**encoder_and_heads(10), "data.clusters.beta": 0.1}
+    return rows(folder, {"w1": {}, **variants}, common)
+
+
+def beta_rows(folder: str) -> dict[str, Row]:
+    return {
+        f"{beta}-{name}": row
+        for beta in BETAS
+        for name, row in rows_on_encoder(
+            f"{folder}-{beta}", BETA_ROWS, {**HUNDRED, "data.clusters.beta": beta}, 100
+        ).items()
+    }

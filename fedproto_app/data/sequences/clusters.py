@@ -1,0 +1,115 @@
+"""Which client holds which sequences: clusters of clients with one mix of labels, or as given.
+
+Only targets are looked at. Everything is drawn from a stream of the seed, so every node that loads
+the same sequences finds the same clients, whichever of them it hosts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from fedproto_app.data.mixes import spread
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.errors import DataError
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.settings import ClusterSettings, DataSettings
+
+Counts = NDArray[np.int64]
+Places = NDArray[np.int64]  # of sequences in the pool
+
+_LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One client. group: its true cluster, or "". places: of its sequences, ascending."""
+
+    name: str
+    group: str
+    places: Places
+
+
+def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> list[Holding]:
+    """Who holds which sequences, by `data.clusters`; the first ``data.max-clients`` of them.
+
+    Raises `DataError` if there are too few, or no classes to make mixes of.
+    """
+    if settings.clusters.scheme == "given":
+        holdings = _given(pool, settings.title)
+    else:
+        _require_dealable(pool, settings)
+        rng = numpy_stream(seed, "clusters")
+        labels = pool.targets.astype(np.int64)
+        holdings = _dealt(labels, len(pool.classes), settings.clusters, rng)
+    return holdings[: settings.max_clients or None]
+
+
+def cluster_sizes(clients: int, clusters: int) -> list[int]:
+    """⌊N / C⌋ clients each, and the remainder besides in the last: 50 in 3 are 16, 16 and 18."""
+    each = clients // clusters
+    return [each] * (clusters - 1) + [clients - each * (clusters - 1)]
+
+
+def draw_mixes(classes: int, settings: ClusterSettings, rng: Generator) -> NDArray[np.float64]:
+    """[N, classes] each client's distribution of labels: its cluster's, from Dirichlet(β, …, β)."""
+    drawn = rng.dirichlet(np.full(classes, settings.beta), settings.clusters)
+    sizes = cluster_sizes(settings.clients, settings.clusters)
+    return np.repeat(np.maximum(drawn, _LEAST_WEIGHT), sizes, axis=0)
+
+
+def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
+    if not pool.classes:
+        raise DataError(
+            "data.clusters.scheme = 'dirichlet': clusters differ in their mix of classes, but the "
+            f"targets of {settings.source} are real numbers; set data.clusters.scheme = 'given'"
+        )
+    clients, total = settings.clusters.clients, len(pool.targets)
+    wanted = max(1, settings.clusters.samples)
+    if clients * wanted > total:
+        raise DataError(
+            f"data.clusters.clients = {clients}, samples = {settings.clusters.samples}: "
+            f"{settings.source} has only {total} sequences, {total // clients} a client"
+        )
+
+
+def _dealt(
+    labels: NDArray[np.int64], classes: int, settings: ClusterSettings, rng: Generator
+) -> list[Holding]:
+    """The clients of the scheme "dirichlet", each with the same number of sequences.
+
+    Every client's mix of labels is the one nearest to its cluster's distribution (by maximum
+    entropy) that the sequences there are allow for all clients together: none is dealt twice.
+    """
+    mixes = draw_mixes(classes, settings, rng)
+    counts = np.bincount(labels, minlength=classes)
+    samples = settings.samples or len(labels) // settings.clients
+    shares = spread(mixes, np.zeros(mixes.shape, dtype=np.int64), samples, counts)  # (N, C)
+    by_class = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+    ends = np.cumsum(shares, axis=0)
+    sizes = cluster_sizes(settings.clients, settings.clusters)
+    groups = np.repeat(np.arange(settings.clusters), sizes)
+    digits = max(3, len(str(settings.clients - 1)))
+    holdings = []
+    for client, (group, first, end) in enumerate(zip(groups, ends - shares, ends, strict=True)):
+        own = [places[a:b] for places, a, b in zip(by_class, first, end, strict=True)]
+        name = f"client-{client:0{digits}d}"
+        holdings.append(Holding(name, f"cluster-{group}", np.sort(np.concatenate(own))))
+    return holdings
+
+
+def _given(pool: SequencePool, default_name: str) -> list[Holding]:
+    """The source's own clients, in ascending order of names; without any, one has all.
+
+    A client that only the groups name is one without sequences.
+    """
+    if pool.clients is None:
+        return [Holding(default_name, "", np.arange(len(pool.targets)))]
+    names = sorted({*pool.clients.tolist(), *pool.groups})
+    return [
+        Holding(name, pool.groups.get(name, ""), np.flatnonzero(pool.clients == name))
+        for name in names
+    ]

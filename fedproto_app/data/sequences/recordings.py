@@ -1,0 +1,90 @@
+"""Recordings of real-valued series in CSV files, cut into windows that share one target column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.csv_source import SUFFIX
+from fedproto_app.data.file_tree import opened
+from fedproto_app.data.sequences.pool import SequencePool, float32_steps
+from fedproto_app.data.sequences.sequence_folder import read_steps, require_same_columns
+from fedproto_app.data.sequences.steps_csv import parse_steps
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+Recordings = dict[str, NDArray[np.float64]]
+
+
+def load_recordings(settings: DataSettings) -> SequencePool:
+    """The windows of a CSV file, or of a folder or zip archive with one CSV file per client.
+
+    A window has ``data.sequences.window`` steps and begins ``data.sequences.stride`` steps after
+    the one before; its target is the column ``data.sequences.target`` at its last step. That column
+    is no input. Windows are in the order of the clients' names and of time; of each recording only
+    the first ``data.max-steps`` steps are read. A client with a shorter recording than a window
+    has no sequence, but stands in the pool's groups, with "" as its group.
+    """
+    path = Path(settings.path)
+    columns, recordings = _read(path)
+    wanted = settings.sequences.target
+    if wanted not in columns:
+        raise DataError(
+            f"data.sequences.target = {wanted!r}: {path} has the columns {', '.join(columns)}"
+        )
+    if len(columns) == 1:
+        raise DataError(f"{path}: beside the target {wanted!r} there is no column")
+    target = columns.index(wanted)
+    sequences: list[NDArray[np.float32]] = []
+    targets: list[NDArray[np.float64]] = []
+    clients: list[str] = []
+    for client, values in recordings.items():
+        ends = _ends(len(values[: settings.max_steps or None]), settings)
+        inputs = float32_steps(np.delete(values, target, axis=1))
+        sequences += [inputs[end - settings.sequences.window : end] for end in ends]
+        targets.append(values[[end - 1 for end in ends], target])
+        clients += [client] * len(ends)
+    if not sequences:
+        longest = max(map(len, recordings.values()))
+        raise DataError(
+            f"{path}: no recording has data.sequences.window = {settings.sequences.window} steps; "
+            f"the longest has {longest}"
+        )
+    return SequencePool(
+        columns[:target] + columns[target + 1 :],
+        (),
+        sequences,
+        np.concatenate(targets),
+        np.array(clients),
+        dict.fromkeys(recordings, ""),
+    )
+
+
+def _ends(steps: int, settings: DataSettings) -> range:
+    """The step after the last one of each window."""
+    return range(settings.sequences.window, steps + 1, settings.sequences.stride)
+
+
+def _read(path: Path) -> tuple[tuple[str, ...], Recordings]:
+    """The columns and the values [T, columns] of each client, in the order of the names."""
+    if path.is_file() and SUFFIX.search(path.name):
+        columns, values = parse_steps(path.read_bytes(), str(path))
+        return columns, {SUFFIX.sub("", path.name): values}
+    columns, recordings, first = (), {}, ""
+    with opened(path) as tree:
+        names = [name for name in tree.names() if SUFFIX.search(name)]
+        if not names:
+            raise DataError(f"{path}: no file <client>.csv")
+        for name in names:
+            if "/" in name:
+                raise DataError(f"{path}: {name}: expected <client>.csv, not in a folder")
+            found, values = read_steps(tree, name, path)
+            columns, first = columns or found, first or name
+            require_same_columns(found, name, columns, first, path)
+            client = SUFFIX.sub("", name)
+            if client in recordings:
+                raise DataError(f"{path}: two files of client {client!r}")
+            recordings[client] = values
+    return columns, recordings

@@ -1,0 +1,152 @@
+"""Where labelled sequences come from: the one registry of their sources.
+
+A loader hands over the pool as its format gives it; what all sources owe (finite numbers of one
+number of dimensions, labels in range, columns of one length, the order of the classes) is checked
+or done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.recordings import load_recordings
+from fedproto_app.data.sequences.sequence_folder import load_sequence_folder
+from fedproto_app.data.sequences.sequence_npz import load_sequence_npz
+from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writing
+from fedproto_app.data.sequences.synthetic_ev import synthetic_ev
+from fedproto_app.data.sequences.uea import load_uea
+from fedproto_app.data.source_checks import (
+    listed_classes,
+    require_class_names,
+    require_column,
+    require_known,
+    require_labels,
+    require_no_path,
+    require_path,
+    users_function,
+)
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+
+Loader = Callable[[DataSettings], SequencePool]
+
+FILE_SOURCES: dict[str, Loader] = {
+    "sequence-npz": load_sequence_npz,
+    "uea-ts": load_uea,
+    "sequence-folder": load_sequence_folder,
+    "recordings": load_recordings,
+}
+SEQUENCE_SOURCES: dict[str, Loader] = {
+    **FILE_SOURCES,
+    "synthetic-air-writing": synthetic_air_writing,
+    "synthetic-ev": synthetic_ev,
+}
+
+
+def load_sequences(settings: DataSettings) -> SequencePool:
+    """The sequences of the source, labelled in the order of ``data.classes`` if that is set.
+
+    Raises `DataError` naming the file or source, and the sequence, for everything that cannot be
+    read or used.
+    """
+    loader, where = _loader(settings)
+    pool = loader(settings)
+    _require_pool(pool, where)
+    if not pool.classes:
+        if settings.classes:
+            raise DataError(
+                f"data.classes = {settings.classes!r}: the targets of {where} are real numbers"
+            )
+        return pool
+    classes, label_of = listed_classes(pool.classes, settings, where)
+    return replace(pool, classes=classes, targets=label_of[pool.targets.astype(np.int64)])
+
+
+def _loader(settings: DataSettings) -> tuple[Loader, str]:
+    """The source's loader, and what to call the source in messages."""
+    source = settings.source
+    if ":" in source:
+        return users_function(source), source
+    require_known(settings, SEQUENCE_SOURCES)
+    if source not in FILE_SOURCES:
+        require_no_path(settings, FILE_SOURCES)
+        return SEQUENCE_SOURCES[source], source
+    require_path(settings, "a file" if source == "sequence-npz" else "a file or a folder")
+    return SEQUENCE_SOURCES[source], settings.path
+
+
+def _require_pool(pool: object, where: str) -> None:
+    """Refuse what no loader may hand over."""
+    if not isinstance(pool, SequencePool):
+        raise DataError(f"{where}: returned {type(pool).__name__}, expected a SequencePool")
+    names = pool.dimensions
+    if not isinstance(names, tuple) or not names or len(set(names)) != len(names):
+        raise DataError(
+            f"{where}: dimensions {names!r}: expected a tuple of names, none of them twice"
+        )
+    if not len(pool.sequences):
+        raise DataError(f"{where}: no sequence in it")
+    given: dict[str, Any] = {
+        "targets": pool.targets,
+        "clients": pool.clients,
+        "is_test": pool.is_test,
+    }
+    types = {"targets": "int64" if pool.classes else "float64", "clients": "str", "is_test": "bool"}
+    for title, values in given.items():
+        if values is None and title != "targets":
+            continue
+        require_column(values, types[title], f"{where}: {title}")
+        if len(values) != len(pool.sequences):
+            raise DataError(f"{where}: {len(values)} {title} for {len(pool.sequences)} sequences")
+    _require_steps(pool, where)
+    _require_targets(pool, where)
+    _require_clients(pool, where)
+
+
+def _require_steps(pool: SequencePool, where: str) -> None:
+    """Refuse sequences that are not [T ≥ 1, d] of finite float32."""
+    for number, steps in enumerate(pool.sequences):
+        one = f"{where}: sequence {number}"
+        if not isinstance(steps, np.ndarray) or steps.dtype != np.float32:
+            found = steps.dtype if isinstance(steps, np.ndarray) else type(steps).__name__
+            raise DataError(f"{one} is {found}, expected an array of float32")
+        if steps.ndim != 2 or steps.shape[0] < 1 or steps.shape[1] != len(pool.dimensions):
+            raise DataError(
+                f"{one} has shape {steps.shape}, expected [T, {len(pool.dimensions)}] with T ≥ 1"
+            )
+        if not np.isfinite(steps).all():
+            step, dimension = np.argwhere(~np.isfinite(steps))[0].tolist()
+            raise DataError(
+                f"{one}: {pool.dimensions[dimension]} at step {step} is {steps[step, dimension]}, "
+                "expected a finite number"
+            )
+
+
+def _require_targets(pool: SequencePool, where: str) -> None:
+    if pool.classes:
+        require_class_names(pool.classes, where)
+        require_labels(pool.targets.astype(np.int64), len(pool.classes), where)
+    elif not np.isfinite(pool.targets).all():
+        number = int(np.argmin(np.isfinite(pool.targets)))
+        raise DataError(
+            f"{where}: sequence {number} has the target {pool.targets[number]}, expected a finite "
+            "number"
+        )
+
+
+def _require_clients(pool: SequencePool, where: str) -> None:
+    if pool.clients is not None and (np.strings.strip(pool.clients) == "").any():
+        raise DataError(f"{where}: a sequence has a client without a name")
+    if not isinstance(pool.groups, Mapping) or not all(
+        isinstance(text, str) for pair in pool.groups.items() for text in pair
+    ):
+        raise DataError(f"{where}: groups: expected a mapping of clients' names to groups")
+    if pool.groups and pool.clients is None:
+        raise DataError(f"{where}: groups are of clients, but no sequence has a client")
+    if pool.is_test is not None and pool.is_test.all():
+        raise DataError(f"{where}: all sequences are test")

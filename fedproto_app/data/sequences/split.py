@@ -1,0 +1,65 @@
+"""The train, validation and test part of one client's sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedproto_app.data.held_out import split_off
+from fedproto_app.data.sequences.clusters import Holding, Places
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.settings import DataSettings
+
+
+@dataclass(frozen=True)
+class Split:
+    """Places of sequences in the pool."""
+
+    train: Places
+    validation: Places
+    test: Places
+
+
+def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, seed: int) -> Split:
+    """The client's sequences by ``data.train-share`` and ``data.validation-share``, the rest test.
+
+    With classes: at random from a stream of the client's name, class by class as far as whole
+    numbers allow; the last sequence of a class is always one to train on. With real targets: in the
+    pool's order, since windows of one recording resemble their neighbours in time: train comes
+    first, test last. (Windows that overlap share steps across the two borders all the same.)
+    Where the source has a split of its own and its clients are taken as given, its test sequences
+    are the test part, and the two shares are those of the rest.
+    """
+    rng = numpy_stream(seed, "sequences", holding.name)
+    both = settings.train_share + settings.validation_share
+    if pool.is_test is not None and settings.clusters.scheme == "given":
+        is_test = pool.is_test[holding.places]
+        rest, test = holding.places[~is_test], holding.places[is_test]
+    else:
+        rest, test = _parted(pool, holding.places, 1 - both, rng)
+    train, validation = _parted(pool, rest, settings.validation_share / both, rng)
+    return Split(train, validation, test)
+
+
+def _parted(
+    pool: SequencePool, places: Places, share: float, rng: np.random.Generator
+) -> tuple[Places, Places]:
+    """These places without the share of them that is held out, and that share."""
+    if pool.classes:
+        return split_off(places, pool.targets[places].astype(np.int64), share, rng)
+    kept = len(places) - int(np.floor(share * len(places) + 0.5 + 1e-9))
+    return places[:kept], places[kept:]
+
+
+def why_refused(split: Split, settings: DataSettings) -> str | None:
+    """Why a client with this split cannot take part; None if it can."""
+    parts = {"train": split.train, "validation": split.validation, "test": split.test}
+    empty = [title for title, places in parts.items() if not len(places)]
+    if not empty:
+        return None
+    if len(empty) == len(parts):
+        window = f" of data.sequences.window = {settings.sequences.window} steps"
+        return "no sequence" + (window if settings.source == "recordings" else "")
+    return f"no {empty[0]} sequence: it has {sum(map(len, parts.values()))} in all"

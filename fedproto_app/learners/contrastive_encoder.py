@@ -1,0 +1,58 @@
+"""Fed-REACT, phase 1, client half (Algorithm 1): learn the shared encoder without labels.
+
+Franceschi, Dieuleveut and Jaggi (NeurIPS 2019): a part of a series should look like a part of
+that part, and unlike parts of other series. Only the encoder is sent; the server half is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedproto_app.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Learner, Phase
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.sequences import CohortSequences, SequenceTask
+from fedproto_app.wire import Order
+
+
+class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
+    """The triplet loss (eq. 1) on the causal CNN."""
+
+    def __init__(self, settings: Settings, task: SequenceTask) -> None:
+        super().__init__(settings, task)
+        self.shared = (task.encoder,)
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        return self.task.initial_encoder()
+
+    def phases(self) -> Sequence[Phase]:
+        return [Phase("contrastive", (self.task.encoder,), 1)]
+
+    def begin(self, cohort: Cohort) -> None:
+        steps = [self.settings.encoder.steps] * len(cohort.names)
+        cohort.samples = replace(cohort.samples, batch_counts=steps)
+
+    def batches(
+        self, samples: CohortSequences, generators: Sequence[torch.Generator]
+    ) -> Iterator[ContrastiveBatch]:
+        return contrastive_batches(
+            samples.values,
+            samples.lengths,
+            samples.train_samples,
+            self.settings.encoder,
+            generators,
+        )
+
+    def context(self, order: Order, cohort: Cohort) -> Context:
+        return Context()
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: ContrastiveBatch, context: Context
+    ) -> dict[str, Tensor]:
+        return {"contrastive": contrastive_loss(partial(self.task.encode, parameters), batch)}

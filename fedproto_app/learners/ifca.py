@@ -1,0 +1,44 @@
+"""IFCA (Ghosh et al., NeurIPS 2020), client half, on heads.
+
+The server sends the heads of all clusters; the client chooses the one with the lowest loss on its
+samples of the round, and says so with the head that it fits to them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.evolutionary_cluster import EvolutionaryClusterLearner, HeadContext
+from fedproto_app.learners.learner import Contribution
+from fedproto_app.wire import Order
+
+
+class ChoiceContext(HeadContext):
+    """Also which clusters each client chose, [K, C] float, 1 for a chosen one."""
+
+    def __init__(self, drawn: HeadContext, chosen: Tensor) -> None:
+        super().__init__(drawn.vectors, drawn.targets)
+        self.chosen = chosen
+
+
+class IfcaLearner(EvolutionaryClusterLearner):
+    """Fed-REACT's heads in clusters that the clients choose themselves."""
+
+    overlap = 1  # clusters that a client chooses
+
+    def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
+        drawn = super().context(order, cohort)
+        heads = order.arrays["clusters"]
+        chosen = torch.zeros(len(cohort.names), len(heads))
+        for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
+            losses = [self.task.head_loss(head, vectors, targets) for head in heads]
+            chosen[row, np.argsort(losses, kind="stable")[: self.overlap].tolist()] = 1
+        return ChoiceContext(drawn, chosen)
+
+    def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
+        assert isinstance(context, ChoiceContext)
+        sent = super().contribution(cohort, context, server_round)
+        return Contribution({**sent.arrays, "chosen": context.chosen.numpy()})

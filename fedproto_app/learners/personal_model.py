@@ -1,0 +1,50 @@
+"""What methods have in common whose clients hold a personal model beside the global one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import ContextT, Learner
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.task import AnyTask
+from fedproto_app.wire import Order
+
+PERSONAL = "personal."
+
+
+class PersonalModelLearner(Learner[ContextT, AnyTask]):
+    """A client's copy w of the global model, which is shared, and its personal model v.
+
+    The parameters of v have the names of w's behind ``personal.``. Both start equal.
+    """
+
+    def __init__(self, settings: Settings, task: AnyTask) -> None:
+        super().__init__(settings, task)
+        self.shared = (task.encoder, task.head)
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        model = self.task.initial_parameters()
+        return {**model, **{PERSONAL + name: value.clone() for name, value in model.items()}}
+
+    @abstractmethod
+    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The model that the client predicts with, under w's names."""
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
+        """The predictor's metrics, and with the prefix ``global-`` those of w."""
+        own = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
+        shared = self.task.evaluate(cohort.parameters, cohort.samples)
+        return {**own, **{f"global-{name}": values for name, values in shared.items()}}
+
+    def personal_model(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """v, under w's names."""
+        return {n: parameters[PERSONAL + n] for n in parameters if self.is_shared(n)}
+
+    def loss_of(self, model: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """The supervised loss of a model under w's names, [k]."""
+        return self.task.loss(self.task.predict(model, self.task.represent(model, batch)), batch)

@@ -1,0 +1,161 @@
+"""The causal CNN that turns series of any length into vectors, batched over clients.
+
+Paper: Franceschi, Dieuleveut and Jaggi, "Unsupervised Scalable Representation Learning for
+Multivariate Time Series", NeurIPS 2019, https://arxiv.org/abs/1901.10738. Blocks of two causal
+convolutions with weight normalisation (Salimans and Kingma 2016), leaky ReLU after each, and a
+residual connection without an activation after it; the dilation is 1, 2, 4, … block by block.
+Then the maximum over time and a linear layer.
+
+Inside, a client's features are rows [K, T·B, C], step by step: so a step's past is a slice in
+memory, and a convolution three products of matrices. That is twice as fast on a CPU as
+`torch.nn.functional.conv1d`; nearly all the time goes into the products.
+Kernels are stored as [tap, in, out], the oldest tap first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedproto_app.models.convolution import each_client
+from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.settings import EncoderSettings
+
+TAPS = 3  # of every kernel
+SLOPE = 0.01  # of the leaky ReLU below 0
+BLOCK, LINEAR = "blocks.", "linear."
+FIRST, SECOND, RESIDUAL = ".first.", ".second.", ".residual."
+DIRECTION = "direction"
+
+
+def causal_cnn_parameters(
+    dimensions: int, settings: EncoderSettings, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """One client's parameters for series of so many dimensions, drawn as torch draws its own.
+
+    The last block has `reduced_dim` channels, the others `channels`; `residual` is there where a
+    block's inputs and outputs are not equally many.
+    """
+    inputs, parts = dimensions, {}
+    for block in range(settings.blocks):
+        last = block == settings.blocks - 1
+        outputs = settings.reduced_dim if last else settings.channels
+        parts[f"{BLOCK}{block}{FIRST}"] = _convolution_parameters(inputs, outputs, generator)
+        parts[f"{BLOCK}{block}{SECOND}"] = _convolution_parameters(outputs, outputs, generator)
+        if inputs != outputs:
+            parts[f"{BLOCK}{block}{RESIDUAL}"] = linear_parameters(inputs, outputs, generator)
+        inputs = outputs
+    parts[LINEAR] = linear_parameters(inputs, settings.output_dim, generator)
+    return {part + name: value for part, named in parts.items() for name, value in named.items()}
+
+
+def causal_cnn(
+    parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
+) -> Tensor:
+    """The vector of each series, with `causal_cnn_parameters` under prefix.
+
+    inputs: [K, B, T, d], padded on the right with finite values, which change nothing.
+    lengths: [K, B] int64, the real steps of each, at least 1. Returns [K, B, output_dim].
+    """
+    blocks = prefix + BLOCK
+    if inputs.is_cuda:  # which one client would leave idle
+        pooled = _pooled(parameters, blocks, inputs, lengths)
+    else:
+        each_length = iter(torch.split(lengths, 1))
+
+        def one(parameters: Mapping[str, Tensor], prefix: str, series: Tensor) -> Tensor:
+            return _pooled(parameters, prefix, series, next(each_length))
+
+        pooled = each_client(one, parameters, blocks, inputs)
+    return linear(parameters, prefix + LINEAR, pooled)
+
+
+def causal_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """What comes out of the blocks: [K, B, T, d] → [K, B, T, reduced_dim].
+
+    The output at a step depends on the inputs up to that step alone.
+    """
+    return _features(parameters, prefix + BLOCK, inputs).transpose(1, 2)
+
+
+def _pooled(
+    parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
+) -> Tensor:
+    """The maximum of the features over each series' real steps: [K, B, reduced_dim]."""
+    longest = int(lengths.max())
+    features = _features(parameters, prefix, inputs[:, :, :longest])
+    if int(lengths.min()) < longest:
+        steps = torch.arange(longest, device=lengths.device).unsqueeze(1)  # (T, 1)
+        padding = steps >= lengths.unsqueeze(1)  # (K, T, B)
+        features = features.masked_fill(padding.unsqueeze(3), -torch.inf)
+    return features.amax(dim=1)
+
+
+def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """The blocks: [K, B, T, d] → [K, T, B, reduced_dim]."""
+    clients, batch, steps, dimensions = inputs.shape
+    rows = inputs.transpose(1, 2).reshape(clients, steps * batch, dimensions)
+    kernels = _kernels(parameters, prefix)
+    for block in range(len(kernels) // 2):
+        # A tap that reaches back beyond the first step would only ever see zeros.
+        taps = min(TAPS, 1 + (steps - 1) // 2**block)
+        hidden = rows
+        for name in (f"{prefix}{block}{FIRST}", f"{prefix}{block}{SECOND}"):
+            kernel = kernels[name][:, TAPS - taps :]
+            hidden = _convolve(hidden, kernel, parameters[name + "bias"], 2**block * batch)
+        residual = f"{prefix}{block}{RESIDUAL}"
+        if residual + "weight" in parameters:
+            rows = linear(parameters, residual, rows)
+        rows = hidden + rows
+    return rows.view(clients, steps, batch, -1)
+
+
+def _convolution_parameters(
+    inputs: int, outputs: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """One client's direction [taps, inputs, outputs], scale [outputs] and bias [outputs].
+
+    The kernel is drawn from U(±1/√(taps·inputs)) as torch's, and the scale is its norm.
+    """
+    bound = (TAPS * inputs) ** -0.5
+    direction = torch.empty(TAPS, inputs, outputs).uniform_(-bound, bound, generator=generator)
+    bias = torch.empty(outputs).uniform_(-bound, bound, generator=generator)
+    return {DIRECTION: direction, "scale": direction.flatten(0, 1).norm(dim=0), "bias": bias}
+
+
+def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Each convolution's scale · direction / ‖direction‖, [K, TAPS, in, out], by its name.
+
+    Those of one shape are made together: one by one they would cost more time in calls than in
+    work.
+    """
+    alike: dict[torch.Size, list[str]] = {}
+    for name, value in parameters.items():
+        if name.startswith(prefix) and name.endswith(DIRECTION):
+            alike.setdefault(value.shape, []).append(name.removesuffix(DIRECTION))
+    kernels: dict[str, Tensor] = {}
+    for names in alike.values():
+        direction = torch.stack([parameters[name + DIRECTION] for name in names])
+        scale = torch.stack([parameters[name + "scale"] for name in names])
+        factor = scale / direction.square().sum(dim=(2, 3)).sqrt()  # (same, K, out)
+        normed = direction * factor[:, :, None, None]
+        kernels.update(zip(names, normed.unbind(), strict=True))
+    return kernels
+
+
+def _convolve(rows: Tensor, kernel: Tensor, bias: Tensor, shift: int) -> Tensor:
+    """Causal convolution and leaky ReLU: the newest tap sees row n, the next older n − shift, ….
+
+    rows: [K, N, in], 0 before the first; kernel: [K, taps, in, out]; bias: [K, out]. Returns
+    [K, N, out].
+    """
+    newest, *older = reversed(kernel.unbind(1))
+    outputs = torch.baddbmm(bias.unsqueeze(1), rows, newest)
+    for back, weight in enumerate(older, 1):
+        late = back * shift
+        past = torch.bmm(rows[:, :-late], weight)
+        outputs = outputs + functional.pad(past, (0, 0, late, 0))
+    return functional.leaky_relu(outputs, SLOPE)

@@ -1,0 +1,82 @@
+"""What clusters did over the rounds of a run, for ``clusters.npz``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.roster import ClientFacts, ClientKey
+
+MOST_CLIENTS = 200  # of whom whole similarity matrices are kept
+MOST_MATRICES = 12  # kept over the run: the first, the newest, and some evenly between
+
+
+class ClusterHistory:
+    """Each round's clusters, and similarity matrices of some rounds."""
+
+    def __init__(self) -> None:
+        self._rounds: list[int] = []
+        self._labels: list[dict[ClientKey, int]] = []
+        self._forgetting: list[float] = []
+        self._rand: list[float] = []
+        self._matrices: dict[int, NDArray[np.float32]] = {}
+        self._every = 1  # rounds between kept matrices
+
+    def add(
+        self,
+        server_round: int,
+        labels: Mapping[ClientKey, int],
+        matrix: NDArray[np.float32] | None,
+        forgetting: float | None,
+        rand: float | None,
+    ) -> None:
+        """Note a round. matrix: ψ̂ [N, N]; forgetting: α_t; rand: the Rand index; None: unknown."""
+        self._rounds.append(server_round)
+        self._labels.append(dict(labels))
+        self._forgetting.append(np.nan if forgetting is None else forgetting)
+        self._rand.append(np.nan if rand is None else rand)
+        if matrix is not None and len(matrix) <= MOST_CLIENTS:
+            self._keep(len(self._rounds) - 1, matrix)
+
+    def _keep(self, place: int, matrix: NDArray[np.float32]) -> None:
+        """Keep every so-manieth matrix and the newest, half as many when they grow too many."""
+        newest = max(self._matrices, default=0)
+        if newest % self._every:
+            del self._matrices[newest]
+        self._matrices[place] = matrix.copy()
+        if len(self._matrices) > MOST_MATRICES:
+            self._every *= 2
+            self._matrices = {
+                at: one
+                for at, one in self._matrices.items()
+                if at % self._every == 0 or at == place
+            }
+
+    def findings(
+        self, keys: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
+    ) -> dict[str, dict[str, NDArray[Any]]]:
+        """``clusters``: see docs/artefacts.md; nothing before the first round.
+
+        A matrix of a round in which not all clients had been heard yet is filled up with NaN.
+        """
+        if not self._rounds:
+            return {}
+        arrays: dict[str, NDArray[Any]] = {
+            "names": np.array([key.client for key in keys]),
+            "nodes": np.array([key.node for key in keys]),
+            "groups": np.array([facts[key].group for key in keys]),
+            "rounds": np.array(self._rounds),
+            "labels": np.array([[its.get(key, -1) for key in keys] for its in self._labels]),
+            "forgetting_factor": np.array(self._forgetting),
+            "rand_index": np.array(self._rand),
+        }
+        if self._matrices:
+            whole = np.full((len(self._matrices), len(keys), len(keys)), np.nan, np.float32)
+            for row, matrix in enumerate(self._matrices.values()):
+                whole[row, : len(matrix), : len(matrix)] = matrix
+            arrays["similarity"] = whole
+            arrays["similarity_rounds"] = np.array([self._rounds[at] for at in self._matrices])
+        return {"clusters": arrays}

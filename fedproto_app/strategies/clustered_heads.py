@@ -1,0 +1,169 @@
+"""What the server does with heads in every method that shares them inside clusters.
+
+A round: clients fit a head and send it (train); the server makes the clusters' heads of them; a
+client whose cluster has a new head gets it and is evaluated with it (evaluate). Each node gets the
+encoder once. Methods say how clients come to their clusters: `cluster`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedproto_app.errors import FederationError
+from fedproto_app.federation import Federation, NodeReply
+from fedproto_app.heads import Head
+from fedproto_app.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.tasks.registry import make_task
+from fedproto_app.tasks.sequences import SequenceTask
+from fedproto_app.wire import Arrays, ArraySpec, Order, numpy_arrays
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a client sent in a round: its head, the number of its samples, what else it sent."""
+
+    head: Head
+    samples: int
+    others: Mapping[str, NDArray[np.float32]]
+
+
+class ClusteredHeadStrategy(PersonalStrategy):
+    """Heads in, the clusters' heads out."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        clients, clusters = len(federation.roster.clients()), settings.fed_react.clusters
+        if clusters > clients:
+            raise FederationError(
+                f"fed-react.clusters = {clusters}: more than the {clients} clients there are"
+            )
+        task = make_task(settings, federation.shape)
+        assert isinstance(task, SequenceTask)
+        self.head_shape = (task.outputs, task.representation_dim + 1)
+        self.spec = ArraySpec(per_client={"head": self.head_shape, **self.also_sent()})
+        self._heard: set[ClientKey] = set()
+        self._asked: set[int] = set()  # Flower's ids of the nodes last asked
+        self._equipped: set[int] = set()  # of those that have the encoder
+        self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
+
+    def also_sent(self) -> dict[str, tuple[int, ...]]:
+        """Arrays that a client sends besides its head."""
+        return {}
+
+    def shown(self) -> Arrays:
+        """Arrays that every client sees before it fits its head."""
+        return {}
+
+    @abstractmethod
+    def cluster(
+        self, fitted: Mapping[ClientKey, Fitted], server_round: int
+    ) -> dict[ClientKey, Head]:
+        """Take in the heads of a round; returns the new head of each client that gets one.
+
+        fitted: in the order of the clients' names, so that sums are reproducible.
+        """
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        encoder, shown = numpy_arrays(arrays), self.shown()
+        there = self.federation.roster.clients()
+        # Counted from this phase's start, so that a given encoder changes nothing.
+        of_task = server_round - self.settings.encoder_rounds
+        chosen = self.federation.choose(there, of_task, set(there) - self._heard)
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.order(keys, server_round)
+            lacks = self._node_id(keys[0].node) not in self._equipped
+            return replace(plain, arrays={**(encoder if lacks else {}), **shown})
+
+        return self._ask(chosen, order, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        answers = self._answers(replies, self.spec)
+        fitted = {
+            key: one
+            for answer in answers
+            for key, one in zip(answer.keys(), _parted(answer), strict=True)
+        }
+        self._heard |= set(fitted)
+        self._pending |= self.cluster(dict(sorted(fitted.items())), server_round)
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if not self.federation.evaluates(server_round):
+            return []
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.order(keys, server_round)
+            guided = [key for key in keys if key in self._pending]
+            if not guided:
+                return plain
+            heads = np.stack([self._pending.pop(key) for key in guided])
+            names = [key.client for key in guided]
+            return replace(plain, arrays={"heads": heads}, guided=names)
+
+        there = [
+            key
+            for key in self.federation.roster.clients()
+            if key in self._heard and self._node_id(key.node) in self._equipped
+        ]
+        return self._ask(there, order, MessageType.EVALUATE)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        self._answers(replies, ArraySpec())
+        return None
+
+    def _ask(
+        self, keys: list[ClientKey], make: Callable[[list[ClientKey]], Order], message_type: str
+    ) -> list[Message]:
+        self._asked = {self._node_id(key.node) for key in keys}
+        return self.federation.orders(keys, make, message_type)
+
+    def _answers(self, replies: Iterable[Message], spec: ArraySpec) -> list[NodeReply]:
+        """The usable replies, and who has the encoder by them.
+
+        A node that did not answer may have lost its disk, and gets the encoder once more.
+        """
+        answers = self.federation.read(replies, spec)
+        self._equipped -= self._asked
+        self._equipped |= {self._node_id(answer.node) for answer in answers}
+        return answers
+
+    def _node_id(self, node: str) -> int:
+        return self.federation.roster.members[node].node_id
+
+
+def _parted(answer: NodeReply) -> list[Fitted]:
+    """The reply client by client."""
+    arrays: dict[str, Any] = dict(answer.reply.arrays)
+    heads = arrays.pop("head")
+    return [
+        Fitted(head, samples, {name: array[row] for name, array in arrays.items()})
+        for row, (head, samples) in enumerate(zip(heads, answer.reply.samples, strict=True))
+    ]
+
+
+def weighted_head(heads: Iterable[Fitted]) -> NDArray[np.float64]:
+    """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Algorithm 2, line 9)."""
+    every = list(heads)
+    weights = np.array([one.samples for one in every], dtype=np.float64)
+    stacked = np.stack([one.head for one in every]).astype(np.float64)
+    mean: NDArray[np.float64] = np.tensordot(weights / weights.sum(), stacked, axes=1)
+    return mean

@@ -1,0 +1,108 @@
+"""IFCA (Ghosh et al., NeurIPS 2020), server half, on heads; FLSC (Li et al. 2021) is the same with
+clients in several clusters.
+
+A cluster's head is the mean of the heads of the clients that chose it, averaged over the rounds
+(approach A1, as Fed-REACT's section 4.1.2 has it for these two). A client predicts with the mean of
+the heads of its clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.cluster_identity import rand_index
+from fedproto_app.federation import Federation
+from fedproto_app.head_smoothing import RunningMean
+from fedproto_app.heads import Head
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.cluster_history import ClusterHistory
+from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy, Fitted, weighted_head
+from fedproto_app.wire import Arrays, Refusal
+
+
+class IfcaStrategy(ClusteredHeadStrategy):
+    """The heads of all clusters, [C, outputs, D + 1], from a random start."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        shape = (settings.fed_react.clusters, *self.head_shape)
+        start = numpy_stream(settings.seed, "clusters' heads").standard_normal(shape)
+        self._heads: NDArray[np.float32] = (start / np.sqrt(shape[-1])).astype(np.float32)
+        self._means = [RunningMean() for _ in range(len(self._heads))]
+        self._chosen: dict[ClientKey, NDArray[np.bool_]] = {}
+        self._history = ClusterHistory()
+
+    def also_sent(self) -> dict[str, tuple[int, ...]]:
+        return {"chosen": (self.settings.fed_react.clusters,)}
+
+    def shown(self) -> Arrays:
+        return {"clusters": self._heads}
+
+    def cluster(
+        self, fitted: Mapping[ClientKey, Fitted], server_round: int
+    ) -> dict[ClientKey, Head]:
+        chosen = self._choices(fitted)
+        self._chosen |= chosen
+        for cluster, mean in enumerate(self._means):
+            members = [fitted[key] for key, its in chosen.items() if its[cluster]]
+            if members:
+                self._heads[cluster] = mean.update(weighted_head(members), 0.0)
+        self._tell(server_round)
+        return {
+            key: self._heads[its].mean(axis=0, dtype=np.float64).astype(np.float32)
+            for key, its in chosen.items()
+        }
+
+    def _choices(self, fitted: Mapping[ClientKey, Fitted]) -> dict[ClientKey, NDArray[np.bool_]]:
+        """The clusters [C] of each client; one that says anything else is refused."""
+        overlap = self.settings.flsc.overlap if self.settings.method == "flsc" else 1
+        choices = {}
+        for key, one in fitted.items():
+            said = one.others["chosen"]
+            if np.isin(said, (0, 1)).all() and said.sum() == overlap:
+                choices[key] = said > 0
+            else:
+                reason = f"chose clusters {said.tolist()[:10]}, expected {overlap} of {len(said)}"
+                self.federation.refuse(Refusal(key.node, key.client, reason))
+        return choices
+
+    def _tell(self, server_round: int) -> None:
+        """Note the round; clients in several clusters have no Rand index."""
+        keys = list(self._chosen)
+        figures: dict[str, float | None] = {"clusters": float(len(self._heads))}
+        if keys and all(its.sum() == 1 for its in self._chosen.values()):
+            labels = {key: int(its.argmax()) for key, its in self._chosen.items()}
+            groups = [self.federation.roster.facts[key].group for key in keys]
+            rand = None
+            if all(groups):
+                rand = rand_index(np.array(list(labels.values())), np.array(groups))
+            figures["rand_index"] = rand
+            self._history.add(server_round, labels, None, None, rand)
+        self.federation.log.figures = figures
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        keys = list(self._chosen)
+        if not keys:
+            return {"heads": self._heads}
+        means = {
+            f"mean-{cluster}/{name}": array
+            for cluster, mean in enumerate(self._means)
+            for name, array in mean.state().items()
+        }
+        return {
+            "names": np.array([key.client for key in keys]),
+            "nodes": np.array([key.node for key in keys]),
+            "chosen": np.stack([self._chosen[key] for key in keys]),
+            "heads": self._heads,
+            **means,
+        }
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``clusters``, of clients in one cluster each."""
+        return self._history.findings(list(self._chosen), self.federation.roster.facts)

@@ -1,0 +1,36 @@
+"""Pools of sequences made for the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.sequences.pool import SequencePool
+
+
+def pool_of(
+    labels: Sequence[int],
+    clients: Sequence[str] | None = None,
+    groups: dict[str, str] | None = None,
+    is_test: Sequence[bool] | None = None,
+) -> SequencePool:
+    """Three classes; all values of sequence i, which has 2 + i % 3 steps, are i."""
+    return SequencePool(
+        ("x", "y"),
+        ("ant", "bee", "cat"),
+        [np.full((2 + i % 3, 2), i, np.float32) for i in range(len(labels))],
+        np.array(labels, np.int64),
+        None if clients is None else np.array(clients),
+        groups or {},
+        None if is_test is None else np.array(is_test),
+    )
+
+
+def measured(count: int, clients: Sequence[str] | None = None) -> SequencePool:
+    """Targets are real numbers: sequence i has the target i / 2."""
+    sequences: list[NDArray[np.float32]] = [np.full((4, 1), i, np.float32) for i in range(count)]
+    return SequencePool(
+        ("x",), (), sequences, np.arange(count) / 2, None if clients is None else np.array(clients)
+    )

@@ -1,0 +1,118 @@
+"""From a pool to clients ready to train, and to the shard of a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.eligibility import reasons_against
+from fedproto_app.data.sequences.clients import ClientSequences, make_sequence_clients
+from fedproto_app.data.sequences.clusters import deal_sequences
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.shard import load_shard
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings, Settings, settings_from
+from tests.data.sequences.made_sequences import measured, pool_of
+
+HERE = __name__  # this module serves as a user's own: "package.module:factory"
+
+CLIENTS = ["ann"] * 30 + ["bob"] * 30 + ["cid"] * 2
+POOL = pool_of([0, 0, 1] * 20 + [2, 2], CLIENTS, {"ann": "left", "bob": "right"})
+
+
+def labelled(settings: DataSettings) -> SequencePool:
+    return POOL
+
+
+def numbers(settings: DataSettings) -> SequencePool:
+    return measured(62, CLIENTS)
+
+
+def settings(factory: str, task: str = "sequence-classification", **more: Any) -> Settings:
+    given = {"data.clusters.scheme": "given", "data.sequences.scaling": "none", **more}
+    return settings_from(
+        {"task": task, "method": "solo", "data.source": f"{HERE}:{factory}", **given}
+    )
+
+
+def places(client: ClientSequences) -> list[int]:
+    """All its sequences: their values are their places."""
+    parts = (client.train, client.validation, client.test)
+    return sorted(int(steps[0, 0]) for part in parts for steps in part.values)
+
+
+def test_clients_hold_their_sequences_and_targets() -> None:
+    shard = load_shard(settings("labelled"), 0, 1)
+    assert shard.refused == {"cid": "no validation sequence: it has 2 in all"}
+    assert (shard.shape.inputs, shard.shape.classes) == ((2,), ("ant", "bee", "cat"))
+    ann, bob = shard.clients["ann"], shard.clients["bob"]
+    assert isinstance(ann, ClientSequences)
+    assert isinstance(bob, ClientSequences)
+    assert (ann.group, bob.group) == ("left", "right")
+    assert places(ann) == list(range(30))
+    assert places(bob) == list(range(30, 60))
+    assert ann.class_counts == ((14, 7, 0),)
+    assert ann.train_samples == 21
+    for part in (ann.train, ann.validation, ann.test):
+        assert part.targets.tolist() == [POOL.targets[int(one[0, 0])] for one in part.values]
+        assert all(len(one) == 2 + int(one[0, 0]) % 3 for one in part.values)
+
+
+def test_clients_of_real_targets() -> None:
+    shard = load_shard(settings("numbers", "sequence-regression"), 0, 1)
+    ann = shard.clients["ann"]
+    assert isinstance(ann, ClientSequences)
+    assert ann.class_counts == ()
+    assert shard.shape.classes == ()
+    assert ann.train.targets.tolist() == [place / 2 for place in range(21)]
+    assert ann.test.targets.tolist() == [place / 2 for place in range(24, 30)]
+
+
+def test_nodes_share_the_clients() -> None:
+    given = settings("labelled", **{"data.clusters.scheme": "dirichlet"})
+    whole = load_shard(given, 0, 1).clients
+    nodes = [load_shard(given, node, 3).clients for node in range(3)]
+    assert sorted(name for node in nodes for name in node) == sorted(whole)
+    for node in nodes:
+        for name, client in node.items():
+            assert isinstance(client, ClientSequences)
+            assert places(client) == places(whole[name])  # type: ignore[arg-type]
+    dealt = [place for client in whole.values() for place in places(client)]  # type: ignore[arg-type]
+    assert len(dealt) == len(set(dealt)) == 60
+
+
+def test_sequences_are_resampled_and_then_scaled() -> None:
+    ramp = [np.arange(9, dtype=np.float32)[:, None] * (place + 1) for place in range(10)]
+    pool = replace(measured(10, ["ann"] * 10), sequences=ramp)
+    given = settings("numbers", "sequence-regression", **{"data.sequences.steps": 3}).data
+    holdings = deal_sequences(pool, given, 0)
+    clients, _ = make_sequence_clients(pool, holdings, given, 0)
+    assert clients["ann"].train.values[1].tolist() == [[0], [8], [16]]
+    scaled = given.model_copy(
+        update={"sequences": given.sequences.model_copy(update={"scaling": "client"})}
+    )
+    clients, _ = make_sequence_clients(pool, holdings, scaled, 0)
+    together = np.concatenate(clients["ann"].train.values)
+    assert together.mean() == pytest.approx(0, abs=1e-6)
+    assert together.std() == pytest.approx(1, abs=1e-6)
+    assert np.concatenate(clients["ann"].test.values).mean() > 0  # later ones are steeper
+
+
+def test_reasons_are_those_of_the_shard() -> None:
+    for given in (settings("labelled"), settings("numbers", "sequence-regression")):
+        reasons, shard = reasons_against(given), load_shard(given, 0, 1)
+        assert list(reasons) == ["ann", "bob", "cid"]
+        assert {name: why for name, why in reasons.items() if why} == shard.refused
+
+
+@pytest.mark.parametrize("read", [reasons_against, lambda given: load_shard(given, 0, 1)])
+def test_targets_that_the_task_cannot_learn(read: Any) -> None:
+    with pytest.raises(
+        DataError, match=f"task = 'sequence-regression': .* '{HERE}:labelled' are c"
+    ):
+        read(settings("labelled", "sequence-regression"))
+    with pytest.raises(DataError, match="are real numbers; set task = 'sequence-regression'"):
+        read(settings("numbers"))

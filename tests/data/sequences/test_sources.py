@@ -1,0 +1,110 @@
+"""What every source of sequences owes, and who reads what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.sources import FILE_SOURCES, load_sequences
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+from tests.data.sequences.made_sequences import measured, pool_of
+
+HERE = __name__  # this module serves as a user's own: "package.module:factory"
+POOL = pool_of([1, 0, 1], clients=["ann", "bob", "ann"], groups={"ann": "left"})
+NUMBERS = measured(3)
+
+handed_over: Any = None
+
+
+def given(settings: DataSettings) -> Any:
+    """Whatever the test at hand wants handed over."""
+    return handed_over
+
+
+def load_given(pool: Any, **settings: Any) -> SequencePool:
+    global handed_over
+    handed_over = pool
+    return load_sequences(DataSettings(source=f"{HERE}:given", **settings))
+
+
+def test_a_users_factory() -> None:
+    pool = load_given(POOL)
+    assert pool.classes == ("ant", "bee", "cat")
+    assert pool.targets.tolist() == [1, 0, 1]
+    assert load_given(NUMBERS).targets.tolist() == [0, 0.5, 1]
+
+
+def test_the_listed_order_of_the_classes() -> None:
+    pool = load_given(POOL, classes="cat, dog,bee,ant")
+    assert pool.classes == ("cat", "dog", "bee", "ant")
+    assert pool.targets.tolist() == [2, 3, 2]
+    with pytest.raises(DataError, match=f"^{HERE}:given: class 'cat' is not in data.classes"):
+        load_given(POOL, classes="ant,bee")
+    with pytest.raises(DataError, match=r"^data\.classes = 'ant,bee': the targets of .* real num"):
+        load_given(NUMBERS, classes="ant,bee")
+
+
+def step(value: Any, dtype: Any = np.float32) -> list[Any]:
+    return [*POOL.sequences[:2], np.array(value, dtype)]
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (None, "returned NoneType, expected a SequencePool"),
+        (replace(POOL, dimensions=("x", "x")), "dimensions .* none of them twice"),
+        (replace(POOL, dimensions=()), "dimensions .*: expected a tuple of names"),
+        (replace(POOL, sequences=[]), "no sequence in it"),
+        (replace(POOL, classes=("ant", "ant")), "classes .* none of them twice"),
+        (replace(POOL, classes=("ant",)), "label 1 is outside 0 … 0"),
+        (replace(POOL, targets=np.array([0, -1, 0])), "label -1 is outside 0 … 2"),
+        (replace(POOL, targets=np.array([0, 1])), "2 targets for 3 sequences"),
+        (replace(POOL, targets=None), "targets are a NoneType, expected an array"),  # type: ignore[arg-type]
+        (replace(POOL, targets=np.zeros(3)), r"targets are float64 \(3,\), expected int64"),
+        (replace(NUMBERS, targets=np.zeros(3, np.int64)), r"targets are int64 .* expected float64"),
+        (replace(NUMBERS, targets=np.array([0, np.nan, 1])), "sequence 1 has the target nan"),
+        (replace(POOL, clients=np.array(["a", "b"])), "2 clients for 3 sequences"),
+        (replace(POOL, clients=np.array(["a", " ", "b"])), "a sequence has a client without a n"),
+        (replace(POOL, clients=None), "groups are of clients, but no sequence has a client"),
+        (replace(POOL, groups={"ann": 1}), "groups: expected a mapping"),  # type: ignore[dict-item]
+        (replace(POOL, is_test=np.array([1, 0, 0])), "is_test are int64 .* expected bool"),
+        (replace(POOL, is_test=np.ones(3, np.bool_)), "all sequences are test"),
+        (replace(POOL, sequences=step([[1, 2]], np.float64)), "sequence 2 is float64, expected an"),
+        (replace(POOL, sequences=[[[1]]] * 3), "sequence 0 is list, expected an array"),
+        (replace(POOL, sequences=step([[1, 2, 3]])), r"sequence 2 has shape \(1, 3\), .*T, 2\]"),
+        (replace(POOL, sequences=step(np.zeros((0, 2)))), r"sequence 2 has shape \(0, 2\)"),
+        (replace(POOL, sequences=step([1, 2])), r"sequence 2 has shape \(2,\)"),
+        (replace(POOL, sequences=step([[0, 0], [0, np.nan]])), "sequence 2: y at step 1 is nan"),
+    ],
+)
+def test_what_a_factory_may_not_hand_over(pool: Any, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{HERE}:given: {message}"):
+        load_given(pool)
+
+
+def test_unknown_sources_and_paths(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"^data\.source = 'digits': .* known are sequence-npz, uea"
+    ):
+        load_sequences(DataSettings(source="digits"))
+    with pytest.raises(DataError, match=r"synthetic-ev reads no path; .*: sequence-npz, uea-ts"):
+        load_sequences(DataSettings(source="synthetic-ev", path="mine.csv"))
+    with pytest.raises(DataError, match="is a folder, but source sequence-npz reads a file"):
+        load_sequences(DataSettings(source="sequence-npz", path=str(tmp_path)))
+    for source in FILE_SOURCES:
+        with pytest.raises(DataError, match=f"data.path is empty: source {source} reads a path"):
+            load_sequences(DataSettings(source=source))
+
+
+@pytest.mark.parametrize("source", ["synthetic-air-writing", "synthetic-ev"])
+def test_embedded_sources_keep_the_rules(source: str) -> None:
+    pool = load_sequences(DataSettings(source=source))
+    assert pool.clients is not None
+    assert set(pool.groups) == set(pool.clients.tolist())
+    assert bool(pool.classes) == (source == "synthetic-air-writing")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedproto_app.data.sequences.clusters import Holding
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.split import Split, split_holding, why_refused
+from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
+from tests.data.sequences.made_sequences import measured, pool_of
+
+GIVEN = ClusterSettings(scheme="given")
+
+
+def split(pool: SequencePool, name: str = "ann", seed: int = 0, **settings: Any) -> Split:
+    holding = Holding(name, "", np.arange(len(pool.targets)))
+    return split_holding(pool, holding, DataSettings(clusters=GIVEN, **settings), seed)
+
+
+def test_every_class_is_split_by_the_shares() -> None:
+    pool = pool_of([0] * 20 + [1] * 10 + [2] * 10)
+    parts = split(pool)
+    counts = [np.bincount(pool.targets[p]).tolist() for p in (parts.train, parts.validation)]  # type: ignore[arg-type]
+    assert counts == [[14, 7, 7], [2, 1, 1]]
+    assert len(parts.test) == 8
+
+
+@given(labels=st.lists(st.integers(0, 2), min_size=1, max_size=40), seed=st.integers(0, 9))
+def test_nothing_is_lost_and_every_class_is_trained_on(labels: list[int], seed: int) -> None:
+    parts = split(pool_of(labels), seed=seed)
+    together = np.concatenate([parts.train, parts.validation, parts.test])
+    assert sorted(together.tolist()) == list(range(len(labels)))
+    assert {labels[place] for place in parts.train} == set(labels)
+
+
+def test_the_split_is_the_seeds_and_the_clients() -> None:
+    pool = pool_of([0, 1, 2] * 20)
+    tests = [split(pool, name, seed).test.tolist() for name, seed in
+             (("ann", 0), ("ann", 0), ("ann", 1), ("bob", 0))]  # fmt: skip
+    assert tests[0] == tests[1]
+    assert len({tuple(test) for test in tests}) == 3
+
+
+def test_real_targets_are_split_in_order() -> None:
+    parts = split(measured(20))
+    assert parts.train.tolist() == list(range(14))
+    assert parts.validation.tolist() == [14, 15]
+    assert parts.test.tolist() == [16, 17, 18, 19]
+
+
+def test_the_sources_own_test_sequences() -> None:
+    pool = pool_of([0, 1] * 10, is_test=[place < 4 for place in range(20)])
+    parts = split(pool, train_share=0.6, validation_share=0.2)
+    assert parts.test.tolist() == [0, 1, 2, 3]
+    assert (len(parts.train), len(parts.validation)) == (12, 4)
+
+
+def test_a_dealt_client_has_nothing_of_the_sources_split() -> None:
+    pool = pool_of([0, 1] * 10, is_test=[place < 10 for place in range(20)])
+    holding = Holding("client-000", "cluster-0", np.arange(20))
+    parts = split_holding(pool, holding, DataSettings(), 0)
+    assert (len(parts.train), len(parts.validation), len(parts.test)) == (14, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ((1, 1, 1), None),
+        ((0, 1, 1), "no train sequence: it has 2 in all"),
+        ((3, 0, 0), "no validation sequence: it has 3 in all"),
+        ((3, 1, 0), "no test sequence: it has 4 in all"),
+        ((0, 0, 0), "no sequence"),
+    ],
+)
+def test_why_a_client_cannot_take_part(sizes: tuple[int, int, int], reason: str | None) -> None:
+    parts = Split(*(np.arange(size) for size in sizes))
+    assert why_refused(parts, DataSettings()) == reason
+
+
+def test_a_recording_that_is_too_short() -> None:
+    nothing = np.arange(0)
+    settings = DataSettings(source="recordings", sequences=SequenceSettings(window=50))
+    reason = why_refused(Split(nothing, nothing, nothing), settings)
+    assert reason == "no sequence of data.sequences.window = 50 steps"

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+from tests.real_data import real_data
+
+HEADER = """# about the data
+@problemName Two
+@timeStamps false
+@univariate false
+@dimensions 2
+@classLabel true up down
+"""
+CASES = "1,2,3:4,5,6:down\n-1.5:2e1: up \n"
+TARGETS = HEADER.replace("@classLabel true up down", "@targetlabel true")
+
+
+def load(path: Path) -> SequencePool:
+    return load_sequences(DataSettings(source="uea-ts", path=str(path)))
+
+
+def read(folder: Path, text: str) -> SequencePool:
+    path = folder / "Two.ts"
+    path.write_text(text)
+    return load(path)
+
+
+def test_cases_of_two_dimensions_and_different_lengths(tmp_path: Path) -> None:
+    pool = read(tmp_path, f"{HEADER}\n@data\n{CASES}\n")
+    assert pool.classes == ("up", "down")
+    assert pool.targets.tolist() == [1, 0]
+    assert pool.sequences[0].tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert pool.sequences[1].tolist() == [[-1.5, 20]]
+    assert pool.dimensions == ("dimension-1", "dimension-2")
+    assert pool.is_test is None
+
+
+def test_numbers_as_targets(tmp_path: Path) -> None:
+    pool = read(tmp_path, f"{TARGETS}@data\n1:2:0.5\n1:2:-3\n")
+    assert pool.classes == ()
+    assert pool.targets.tolist() == [0.5, -3]
+
+
+def test_a_folder_of_train_and_test(tmp_path: Path) -> None:
+    (tmp_path / "Two_TRAIN.ts").write_text(f"{HEADER}@data\n{CASES}")
+    with pytest.raises(DataError, match=r"Two_TRAIN\.ts is there, but Two_TEST\.ts is not"):
+        load(tmp_path)
+    turned = HEADER.replace("up down", "down up")
+    (tmp_path / "Two_TEST.ts").write_text(f"{turned}@data\n7:8:down\n")
+    pool = load(tmp_path)
+    assert pool.is_test is not None
+    assert pool.is_test.tolist() == [False, False, True]
+    assert pool.classes == ("up", "down")
+    assert pool.targets.tolist() == [1, 0, 1]
+    (tmp_path / "Two_TEST.ts").write_text(f"{HEADER.replace('down', 'left')}@data\n7:8:left\n")
+    with pytest.raises(
+        DataError, match=r"Two_TEST\.ts: its @classLabel differs from that of Two_T"
+    ):
+        load(tmp_path)
+    (tmp_path / "One_TRAIN.ts").write_text("")
+    with pytest.raises(DataError, match=r"found One_TRAIN\.ts, Two_TRAIN\.ts"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2,3\n", "line 1: '1,2,3' before @data: expected a tag"),
+        ("@colour true\n@data\n", "line 1: '@colour true' before @data"),
+        (HEADER, "no line @data"),
+        (f"{HEADER}@data\n", "no case after @data"),
+        (HEADER.replace("false", "true", 1) + "@data\n" + CASES, "@timeStamps true: steps with"),
+        (HEADER.replace("true up down", "false") + "@data\n" + CASES, "expected either '@classLab"),
+        (f"{HEADER}@targetLabel true\n@data\n{CASES}", "expected either '@classLabel true' with"),
+        (HEADER.replace("2", "two") + "@data\n" + CASES, "@dimensions two: expected a number"),
+        (f"{HEADER}@data\n1,2:up\n", "line 8: 1 dimensions and a label .* expected 2"),
+        (f"{HEADER}@data\n1:2:up\n1:?:up\n", "line 9, dimension 2: a value is missing"),
+        (f"{HEADER}@data\n1:NaN:up\n", "line 8, dimension 2: a value is missing"),
+        (f"{HEADER}@data\n1:x:up\n", "line 8, dimension 2: could not convert .* 'x'"),
+        (f"{HEADER}@data\n1,2:1,2,3:up\n", "line 8: dimensions of different lengths, 2 to 3 steps"),
+        (f"{HEADER}@data\n1:2:left\n", "line 8: class 'left' is not in @classLabel"),
+        (f"{TARGETS}@data\n1:2:left\n", "line 8: target 'left' is not a number"),
+        (f"{HEADER}@data\n1:inf:up\n", "sequence 0: dimension-2 at step 0 is inf"),
+        (
+            HEADER.replace("@dimensions 2\n", "") + "@data\n1:2:up\n1:up\n",
+            "line 8: 1 dimensions, but .*line 7 has 2",
+        ),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{tmp_path / 'Two.ts'}: .*{message}"):
+        read(tmp_path, text)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "Two.ts").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
+        load(tmp_path / "Two.ts")
+
+
+def test_real_japanese_vowels() -> None:
+    """270 and 370 utterances of 7 to 29 steps, as the archive describes them."""
+    pool = load(real_data("JapaneseVowels"))
+    assert pool.is_test is not None
+    assert ((~pool.is_test).sum(), pool.is_test.sum()) == (270, 370)
+    lengths = [len(one) for one in pool.sequences]
+    assert (min(lengths), max(lengths)) == (7, 29)
+    assert {one.shape[1] for one in pool.sequences} == {12}
+    assert pool.classes == tuple("123456789")
+    assert np.bincount(pool.targets[~pool.is_test].astype(np.int64)).tolist() == [30] * 9
+    np.testing.assert_allclose(
+        pool.sequences[0][:2, :2], [[1.860936, -0.207383], [1.891651, -0.193249]]
+    )
+
+
+def test_real_basic_motions() -> None:
+    pool = load(real_data("BasicMotions"))
+    assert pool.classes == ("Standing", "Running", "Walking", "Badminton")
+    assert {one.shape for one in pool.sequences} == {(100, 6)}
+    assert np.bincount(pool.targets.astype(np.int64)).tolist() == [20] * 4

@@ -1,0 +1,260 @@
+"""Fed-REACT's client half: which samples it draws, what it fits and sends, what it predicts with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from fedproto_app.data.sequences.clients import ClientSequences
+from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
+from fedproto_app.heads import classifier_loss, fit_classifier
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.learners.evolutionary_cluster import HAS_RECEIVED, LOCAL, RECEIVED
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.node import Node
+from fedproto_app.store import ClientStore
+from fedproto_app.wire import Order
+from tests.learners.tiny_sequences import (
+    CLASSES,
+    ENCODER_ROUNDS,
+    WIDTH,
+    head_learner,
+    sequence_cohort,
+    vector_client,
+)
+
+A = vector_client("a", [0, 1, 2, 0, 1, 2, 0, 1, 2])
+B = vector_client("b", [0, 0, 1, 1, 1])
+C = vector_client("c", [2])
+GIVEN = {"encoder.path": "a run"}
+FIRST = ENCODER_ROUNDS + 1  # the first round of the second phase, where the encoder is learned
+
+
+def order_of(server_round: int, names: list[str], **parts: Any) -> Order:
+    return Order("run", "t", server_round, names, **parts)
+
+
+def drawn(
+    learner: AnyLearner, server_round: int, clients: tuple[ClientSequences, ...] = (A, B, C)
+) -> dict[str, list[int]]:
+    """The places of M_t among each client's train sequences."""
+    cohort = sequence_cohort(learner, clients, server_round)
+    learner.begin(cohort)
+    samples, places = cohort.samples, {}
+    for row, client in enumerate(clients):
+        count = samples.train_samples[row]
+        every = {one.tobytes(): place for place, one in enumerate(client.train.values)}
+        mine = [one.numpy().tobytes() for one in samples.values[row, :count]]
+        places[client.name] = [every[one] for one in mine]
+        assert samples.targets[row, :count].tolist() == [
+            client.train.targets[place] for place in places[client.name]
+        ]
+        assert (samples.lengths[row, :count] == 1).all()
+    return places
+
+
+def trained(learner: AnyLearner, clients: tuple[ClientSequences, ...] = (A, B, C)) -> Cohort:
+    cohort = sequence_cohort(learner, clients, FIRST)
+    learner.begin(cohort)
+    context = learner.context(order_of(FIRST, cohort.names), cohort)
+    train_cohort(learner, cohort, context)
+    return cohort
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(3, [3, 3, 1]), (6, [6, 5, 1]), (0, [9, 5, 1])])
+def test_a_client_draws_as_many_as_set_and_none_twice(samples: int, sizes: list[int]) -> None:
+    places = drawn(head_learner(**{"fed-react.samples": samples}), FIRST)
+    assert [len(places[name]) for name in "abc"] == sizes
+    assert [len(set(places[name])) for name in "abc"] == sizes
+
+
+def test_each_round_draws_anew_and_every_sequence_has_its_turn() -> None:
+    learner = head_learner()
+    rounds = [drawn(learner, FIRST + later)["a"] for later in range(200)]
+    assert drawn(learner, FIRST)["a"] == rounds[0]
+    assert len({tuple(sorted(places)) for places in rounds}) > 60  # of 84 subsets
+    counts = np.bincount(np.concatenate(rounds), minlength=9)
+    # Each is drawn with probability 1/3: 67 of 200 times, and the standard deviation is 6.7.
+    assert (abs(counts - 200 / 3) < 30).all()
+
+
+def test_the_seed_decides() -> None:
+    first, again, other = (drawn(head_learner(seed=seed), FIRST)["a"] for seed in (0, 0, 3))
+    assert first == again != other
+
+
+def test_neighbours_and_shards_change_nothing() -> None:
+    learner = head_learner()
+    together = drawn(learner, FIRST + 4)
+    for client in (A, B, C):
+        assert drawn(learner, FIRST + 4, (client,)) == {client.name: together[client.name]}
+
+
+def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_heads() -> None:
+    learned, given = head_learner(), head_learner(**GIVEN)
+    for task_round in (1, 2, 5):
+        assert drawn(learned, ENCODER_ROUNDS + task_round) == drawn(given, task_round)
+    cohorts = [sequence_cohort(one, (A, B), r) for one, r in ((learned, FIRST), (given, 1))]
+    for learner, cohort in zip((learned, given), cohorts, strict=True):
+        learner.begin(cohort)
+        context = learner.context(order_of(cohort.server_round, cohort.names), cohort)
+        train_cohort(learner, cohort, context)
+    assert torch.equal(cohorts[0].parameters[LOCAL], cohorts[1].parameters[LOCAL])
+
+
+def test_the_head_of_all_samples_is_the_support_vector_machine() -> None:
+    learner = head_learner(**{"fed-react.samples": 0})
+    cohort = sequence_cohort(learner, (A, B, C), FIRST)
+    learner.begin(cohort)
+    context = learner.context(order_of(FIRST, cohort.names), cohort)
+    losses = train_cohort(learner, cohort, context)
+    sent = learner.contribution(cohort, context, FIRST)
+    assert set(sent.arrays) == {"head"}
+    assert sent.arrays["head"].shape == (3, 3, WIDTH + 1)
+    assert sent.arrays["head"].dtype == np.float32
+    for row, client in enumerate((A, B, C)):
+        vectors = np.concatenate(client.train.values)
+        head = fit_classifier(vectors, client.train.targets, 3, 1.0, 0)
+        np.testing.assert_allclose(sent.arrays["head"][row], head, atol=1e-3)
+        fits = classifier_loss(sent.arrays["head"][row], vectors, client.train.targets)
+        assert losses["head"][row].item() == pytest.approx(fits, rel=1e-5)
+    assert sent.arrays["head"][1, 2].tolist() == [0] * WIDTH + [-1]  # b has no class 2
+    assert cohort.samples.train_samples == [9, 5, 1]
+
+
+def test_a_head_is_fitted_to_the_samples_of_the_round_alone() -> None:
+    learner = head_learner()
+    cohort = trained(learner)
+    places = drawn(learner, FIRST)["a"]
+    vectors = np.concatenate([A.train.values[place] for place in places])
+    head = fit_classifier(vectors, A.train.targets[places], 3, 1.0, 0)
+    np.testing.assert_allclose(cohort.parameters[LOCAL][0], head, atol=1e-3)
+    assert cohort.samples.train_samples == [3, 3, 1]
+
+
+def test_regression_sends_one_row() -> None:
+    client = vector_client("r", [3.0, 40.0, -20.0, 8.0])
+    learner = head_learner(
+        task="sequence-regression",
+        **{"data.sequences.target-scale": 10.0, "fed-react.samples": 0, "fed-react.penalty": 1e6},
+    )
+    cohort = trained(learner, (client,))
+    assert cohort.parameters[LOCAL].shape == (1, 1, WIDTH + 1)
+    # Four samples and five unknowns: nearly interpolated, in scaled units.
+    made = np.concatenate(client.train.values) @ cohort.parameters[LOCAL][0, 0, :-1].numpy()
+    made = made + cohort.parameters[LOCAL][0, 0, -1].item()
+    np.testing.assert_allclose(made, client.train.targets / 10, atol=1e-3)
+
+
+def always(label: int) -> NDArray[np.float32]:
+    """A head that says one class of everything."""
+    head = np.zeros((3, WIDTH + 1), dtype=np.float32)
+    head[label, -1] = 1
+    return head
+
+
+def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
+    learner = head_learner()
+    cohort = sequence_cohort(learner, (A, B), FIRST)
+    cohort.parameters[LOCAL][:] = torch.from_numpy(np.stack([always(0), always(1)]))
+    cohort.parameters[RECEIVED][:] = torch.from_numpy(always(2))  # unused until one came
+    metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
+    assert metrics["accuracy"] == pytest.approx([1 / 3, 3 / 5])
+    assert metrics["validation-error"] == pytest.approx([2 / 3, 2 / 5])
+    for name in ("accuracy", "validation-error"):
+        assert metrics["local-" + name] == metrics[name]
+
+
+def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
+    learner = head_learner()
+    cohort = sequence_cohort(learner, (A, B, C), FIRST)
+    cohort.parameters[LOCAL][:] = torch.from_numpy(always(0))
+    heads = np.stack([always(1), always(2)])
+    before = cohort.parameters[LOCAL].clone()
+    changed = learner.receive(
+        cohort, order_of(FIRST, cohort.names, arrays={"heads": heads}, guided=["b", "c"])
+    )
+    assert changed
+    assert cohort.parameters[HAS_RECEIVED].tolist() == [0, 1, 1]
+    assert not cohort.parameters[RECEIVED][0].any()
+    assert torch.equal(cohort.parameters[RECEIVED][1:], torch.from_numpy(heads))
+    assert torch.equal(cohort.parameters[LOCAL], before)
+    metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
+    assert metrics["accuracy"] == pytest.approx([1 / 3, 3 / 5, 1])
+    assert metrics["local-accuracy"] == pytest.approx([1 / 3, 2 / 5, 0])  # the own heads'
+
+
+def test_without_new_heads_nothing_changes() -> None:
+    learner = head_learner()
+    cohort = sequence_cohort(learner, (A, B), FIRST)
+    cohort.parameters[RECEIVED][:] = torch.from_numpy(always(1))
+    cohort.parameters[HAS_RECEIVED][1] = 1
+    before = {name: value.clone() for name, value in cohort.parameters.items()}
+    assert not learner.receive(cohort, order_of(FIRST, cohort.names))
+    assert all(torch.equal(value, before[name]) for name, value in cohort.parameters.items())
+
+
+def test_heads_and_names_must_be_equally_many() -> None:
+    learner = head_learner()
+    cohort = sequence_cohort(learner, (A,), FIRST)
+    arrays = {"heads": np.stack([always(1), always(2)])}
+    with pytest.raises(ValueError, match="longer than"):
+        learner.receive(cohort, order_of(FIRST, ["a"], arrays=arrays, guided=["a"]))
+
+
+def test_a_client_predicts_by_the_linear_rule() -> None:
+    """The metrics of a random head against a loop over the test vectors."""
+    learner = head_learner()
+    cohort = sequence_cohort(learner, (A, B), FIRST)
+    generator = torch.Generator().manual_seed(0)
+    cohort.parameters[LOCAL].normal_(generator=generator)
+    metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
+    for row, client in enumerate((A, B)):
+        head = cohort.parameters[LOCAL][row].numpy()
+        for part, name, right in (
+            (client.test, "accuracy", True),
+            (client.validation, "validation-error", False),
+        ):
+            said = [int((head[:, :-1] @ one[0] + head[:, -1]).argmax()) for one in part.values]
+            agrees = np.mean([(a == b) == right for a, b in zip(said, part.targets, strict=True)])
+            assert metrics[name][row] == pytest.approx(agrees)
+
+
+def test_labels_never_trained_on_count_as_mistakes() -> None:
+    client = vector_client("u", [0, 1, 0, 1], tested=[2, 2])
+    learner = head_learner(**{"fed-react.samples": 0})
+    cohort = trained(learner, (client,))
+    # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
+    metrics = learner.evaluate(cohort, order_of(FIRST, ["u"]))
+    assert metrics["accuracy"] == [0]
+    assert metrics["validation-error"] == [1]
+
+
+@pytest.mark.parametrize("cohort_size", [1, 16])
+def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: int) -> None:
+    """Three rounds at a node: heads come for a only, and after the first round only."""
+    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
+    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
+    node = Node(learner.settings, shard, ClientStore(tmp_path), learner)
+    heads = {"heads": np.stack([always(2)])}
+    own = []
+    for server_round in (1, 2, 3):
+        reply = node.train(order_of(server_round, ["a", "b"]))
+        assert dict(zip(reply.names, reply.samples, strict=True)) == {"a": 3, "b": 3}
+        own.append(dict(zip(reply.names, reply.arrays["head"], strict=True)))
+        news = {"arrays": heads, "guided": ["a"]} if server_round == 1 else {}
+        told = node.evaluate(order_of(server_round, ["a", "b"], **news))
+        table = {n: dict(zip(told.names, v, strict=True)) for n, v in told.metrics.items()}
+        assert table["accuracy"]["a"] == pytest.approx(1 / 3)
+        assert table["accuracy"]["b"] == table["local-accuracy"]["b"]
+        state = ClientStore(tmp_path).read_state("a", server_round)
+        assert state is not None
+        assert np.array_equal(state["parameters/" + RECEIVED], always(2))
+        assert np.array_equal(state["parameters/" + LOCAL], own[-1]["a"])
+    assert not np.array_equal(own[0]["a"], own[1]["a"])

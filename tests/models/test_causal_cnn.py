@@ -1,0 +1,222 @@
+"""The causal CNN against torch's modules, one client and one series at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from fedproto_app.models.causal_cnn import causal_cnn, causal_cnn_parameters, causal_features
+from fedproto_app.settings import EncoderSettings
+
+SMALL = EncoderSettings(blocks=4, channels=5, reduced_dim=7, output_dim=6)
+
+
+class Block(nn.Module):
+    """As Franceschi et al. build it: pad both sides, cut off the right one."""
+
+    def __init__(self, inputs: int, outputs: int, dilation: int) -> None:
+        super().__init__()
+        pad = 2 * dilation
+        self.first, self.second = (
+            weight_norm(nn.Conv1d(width, outputs, 3, padding=pad, dilation=dilation))
+            for width in (inputs, outputs)
+        )
+        self.residual = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, series: Tensor) -> Tensor:
+        hidden = series
+        for convolution in (self.first, self.second):
+            hidden = nn.functional.leaky_relu(convolution(hidden)[..., : series.shape[2]], 0.01)
+        return hidden + self.residual(series)
+
+
+def reference(own: dict[str, Tensor], dimensions: int) -> tuple[nn.Sequential, nn.Linear]:
+    """torch's model with one client's parameters, in the order in which they are stored."""
+    widths = [dimensions, *[SMALL.channels] * (SMALL.blocks - 1), SMALL.reduced_dim]
+    blocks = nn.Sequential(
+        *(Block(widths[n], widths[n + 1], 2**n) for n in range(SMALL.blocks))
+    ).double()
+    final = nn.Linear(SMALL.reduced_dim, SMALL.output_dim).double()
+    with torch.no_grad():
+        for n, block in enumerate(blocks):
+            for name in ("first", "second"):
+                convolution, stored = getattr(block, name), f"blocks.{n}.{name}."
+                kernel = convolution.parametrizations.weight
+                kernel.original0.copy_(own[stored + "scale"].view(-1, 1, 1))
+                kernel.original1.copy_(own[stored + "direction"].permute(2, 1, 0))
+                convolution.bias.copy_(own[stored + "bias"])
+            if not isinstance(block.residual, nn.Identity):
+                block.residual.weight.copy_(own[f"blocks.{n}.residual.weight"].T.unsqueeze(2))
+                block.residual.bias.copy_(own[f"blocks.{n}.residual.bias"])
+        final.weight.copy_(own["linear.weight"].T)
+        final.bias.copy_(own["linear.bias"])
+    return blocks, final
+
+
+def clients_parameters(clients: int, dimensions: int) -> dict[str, Tensor]:
+    """Stacked, in double precision; scales moved off the norms, so that they have a part."""
+    each = []
+    for k in range(clients):
+        generator = torch.Generator().manual_seed(k)
+        values = causal_cnn_parameters(dimensions, SMALL, generator)
+        for name, value in values.items():
+            if name.endswith("scale"):
+                value += 0.3 * torch.rand(value.shape, generator=generator)
+        each.append(values)
+    return {
+        "encoder." + name: torch.stack([one[name] for one in each]).double().requires_grad_()
+        for name in each[0]
+    }
+
+
+def one_client(parameters: dict[str, Tensor], k: int) -> dict[str, Tensor]:
+    return {name.removeprefix("encoder."): value[k] for name, value in parameters.items()}
+
+
+def series(clients: int, batch: int, steps: int, dimensions: int) -> Tensor:
+    generator = torch.Generator().manual_seed(99)
+    return torch.randn(clients, batch, steps, dimensions, generator=generator).double()
+
+
+# The dilations are 1, 2, 4, 8; with 5 dimensions the first block needs no residual convolution.
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize(
+    ("steps", "dimensions"), [(1, 3), (2, 1), (3, 5), (9, 2), (17, 3), (40, 8)]
+)
+def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int) -> None:
+    parameters = clients_parameters(clients, dimensions)
+    inputs = series(clients, 4, steps, dimensions)
+    lengths = torch.full((clients, 4), steps)
+    ours = causal_cnn(parameters, "encoder.", inputs, lengths)
+    assert ours.shape == (clients, 4, SMALL.output_dim)
+    upstream = torch.randn(ours.shape, generator=torch.Generator().manual_seed(7)).double()
+    gradients = torch.autograd.grad(ours, list(parameters.values()), upstream)
+    features = causal_features(parameters, "encoder.", inputs)
+    for k in range(clients):
+        blocks, final = reference(one_client(parameters, k), dimensions)
+        theirs = blocks(inputs[k].transpose(1, 2))
+        torch.testing.assert_close(features[k], theirs.transpose(1, 2))
+        expected = final(theirs.amax(dim=2))
+        torch.testing.assert_close(ours[k], expected)
+        expected.backward(upstream[k])
+        named = dict(zip(parameters, gradients, strict=True))
+        mine = one_client(named, k)
+        torch.testing.assert_close(mine["linear.weight"], final.weight.grad.T)
+        for n, block in enumerate(blocks):
+            for name in ("first", "second"):
+                convolution, stored = getattr(block, name), f"blocks.{n}.{name}."
+                kernel = convolution.parametrizations.weight
+                direction = kernel.original1.grad.permute(2, 1, 0)
+                torch.testing.assert_close(mine[stored + "direction"], direction)
+                torch.testing.assert_close(mine[stored + "scale"], kernel.original0.grad.flatten())
+                torch.testing.assert_close(mine[stored + "bias"], convolution.bias.grad)
+
+
+def test_the_gradient_of_the_inputs_is_torchs() -> None:
+    parameters = clients_parameters(2, 3)
+    inputs = series(2, 4, 11, 3).requires_grad_()
+    causal_cnn(parameters, "encoder.", inputs, torch.full((2, 4), 11)).square().sum().backward()
+    for k in range(2):
+        blocks, final = reference(one_client(parameters, k), 3)
+        own = inputs[k].detach().requires_grad_()
+        final(blocks(own.transpose(1, 2)).amax(dim=2)).square().sum().backward()
+        torch.testing.assert_close(inputs.grad[k], own.grad)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.integers(2, 40), data=st.data())
+def test_no_output_sees_what_comes_after_it(steps: int, data: st.DataObject) -> None:
+    changed = data.draw(st.integers(0, steps - 1))
+    parameters, inputs = clients_parameters(2, 2), series(2, 3, steps, 2)
+    before = causal_features(parameters, "encoder.", inputs)
+    other = inputs.clone()
+    other[:, :, changed:] += 1
+    after = causal_features(parameters, "encoder.", other)
+    torch.testing.assert_close(after[:, :, :changed], before[:, :, :changed], rtol=0, atol=0)
+    assert (after[:, :, changed] != before[:, :, changed]).any(dim=2).all()
+
+
+def test_an_output_sees_as_far_back_as_the_dilations_reach() -> None:
+    """Two convolutions a block, two dilations each: 4·(1 + 2 + 4 + 8) = 60 steps."""
+    parameters, inputs = clients_parameters(1, 2), series(1, 1, 62, 2).requires_grad_()
+    features = causal_features(parameters, "encoder.", inputs)
+    (gradient,) = torch.autograd.grad(features[0, 0, 61].sum(), inputs)
+    assert gradient[0, 0, 0].abs().sum() == 0
+    assert (gradient[0, 0, 1:].abs().sum(dim=1) > 0).all()
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("padding", [0.0, 1e3])
+def test_padding_changes_nothing(clients: int, padding: float) -> None:
+    parameters, inputs = clients_parameters(clients, 2), series(clients, 4, 12, 2)
+    lengths = torch.tensor([[12, 1, 5, 8], [3, 3, 2, 3], [1, 12, 7, 7]])[:clients]
+    inputs[torch.arange(12) >= lengths.unsqueeze(2)] = padding
+    padded = causal_cnn(parameters, "encoder.", inputs, lengths)
+    names = list(parameters)
+    gradients = torch.autograd.grad(padded.square().sum(), [parameters[name] for name in names])
+    alone = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    for k in range(clients):
+        for row in range(4):
+            length = int(lengths[k, row])
+            own = {name: value[k : k + 1] for name, value in parameters.items()}
+            exact = causal_cnn(
+                own,
+                "encoder.",
+                inputs[k : k + 1, row : row + 1, :length],
+                lengths[k, row].view(1, 1),
+            )
+            torch.testing.assert_close(padded[k, row], exact[0, 0])
+            parts = torch.autograd.grad(exact.square().sum(), [parameters[name] for name in names])
+            for name, part in zip(names, parts, strict=True):
+                alone[name] += part
+    for name, gradient in zip(names, gradients, strict=True):
+        torch.testing.assert_close(gradient, alone[name])
+
+
+def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:
+    parameters, inputs = clients_parameters(3, 2), series(3, 4, 12, 2)
+    together = causal_features(parameters, "encoder.", inputs)
+    for k in range(3):
+        own = {name: value[k : k + 1] for name, value in parameters.items()}
+        alone = causal_features(own, "encoder.", inputs[k : k + 1])
+        torch.testing.assert_close(together[k : k + 1], alone)
+
+
+def test_torch_draws_the_same_distribution() -> None:
+    """Bounds of `nn.Conv1d` and `nn.Linear`, scales equal to norms; and the paper's sizes."""
+    own = causal_cnn_parameters(3, EncoderSettings(), torch.Generator().manual_seed(0))
+    bounds = {
+        "blocks.0.first.": 9,
+        "blocks.0.residual.": 3,
+        "blocks.9.second.": 480,
+        "linear.": 160,
+    }
+    for name, fan_in in bounds.items():
+        weight = own.get(name + "direction", own.get(name + "weight"))
+        for drawn in (weight, own[name + "bias"]):
+            assert 0.9 * fan_in**-0.5 < drawn.abs().max() <= fan_in**-0.5
+    for name in own:
+        if name.endswith("direction"):
+            norms = own[name].square().sum(dim=(0, 1)).sqrt()
+            torch.testing.assert_close(own[name.replace("direction", "scale")], norms)
+    assert own["blocks.9.first.direction"].shape == (3, 40, 160)
+    assert own["linear.weight"].shape == (160, 320)
+    residuals = [name for name in own if name.endswith("residual.weight")]
+    assert residuals == ["blocks.0.residual.weight", "blocks.9.residual.weight"]
+
+
+def test_bfloat16_is_close() -> None:
+    parameters = {name: value.detach().float() for name, value in clients_parameters(2, 3).items()}
+    leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+    inputs, lengths = series(2, 4, 12, 3).float(), torch.full((2, 4), 12)
+    exact = causal_cnn(leaves, "encoder.", inputs, lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = causal_cnn(leaves, "encoder.", inputs, lengths)
+    assert rough.dtype == torch.bfloat16
+    assert (rough.float() - exact).norm() < 0.02 * exact.norm()
+    gradients = torch.autograd.grad(rough.float().sum(), list(leaves.values()))
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)

@@ -1,0 +1,129 @@
+"""The LSTM of every client against torch's module, with packed sequences as the oracle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedproto_app.models.lstm import lstm_last_hidden, lstm_parameters
+
+INPUTS, HIDDEN, ROWS = 3, 5, 4
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def made(
+    clients: int, steps: int, dtype: torch.dtype = torch.float64
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Parameters "a.*" of so many clients, different each, and their inputs [K, B, T, d]."""
+    each = [lstm_parameters(INPUTS, HIDDEN, generator(seed)) for seed in range(clients)]
+    parameters = {"a." + n: torch.stack([one[n] for one in each]).to(dtype) for n in each[0]}
+    inputs = torch.randn(clients, ROWS, steps, INPUTS, generator=generator(9)).to(dtype)
+    return parameters, inputs
+
+
+def module(parameters: dict[str, Tensor], client: int) -> nn.LSTM:
+    """torch's module with one client's parameters."""
+    reference = nn.LSTM(INPUTS, HIDDEN, batch_first=True).double()
+    with torch.no_grad():
+        for name, value in parameters.items():
+            getattr(reference, name.removeprefix("a.") + "_l0").copy_(transposed(value[client]))
+    return reference
+
+
+def transposed(value: Tensor) -> Tensor:
+    """A matrix as torch stores it, or from torch; a bias as it is."""
+    return value.T if value.dim() == 2 else value
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.parametrize("clients", [1, 3])
+def test_every_client_gets_torchs_lstm_of_its_packed_sequences(clients: int, steps: int) -> None:
+    """States and gradients; the lengths differ, and no sequence of the first client is longest."""
+    parameters, inputs = made(clients, steps)
+    lengths = torch.randint(1, steps + 1, (clients, ROWS), generator=generator(1))
+    lengths[0].clamp_(max=max(1, steps - 1))
+    leaves = [value.requires_grad_() for value in (*parameters.values(), inputs)]
+    ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
+    upstream = torch.randn(ours.shape, dtype=ours.dtype, generator=generator(2))
+    gradients = torch.autograd.grad(ours, leaves, upstream)
+    for k in range(clients):
+        reference = module(parameters, k)
+        sequences = inputs[k].detach().requires_grad_()
+        packed = nn.utils.rnn.pack_padded_sequence(
+            sequences, lengths[k], batch_first=True, enforce_sorted=False
+        )
+        _, (last, _) = reference(packed)
+        last[0].backward(upstream[k])
+        torch.testing.assert_close(ours[k], last[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradients[-1][k], sequences.grad, rtol=0, atol=1e-12)
+        for name, gradient in zip(parameters, gradients, strict=False):
+            expected = getattr(reference, name.removeprefix("a.") + "_l0").grad
+            torch.testing.assert_close(transposed(gradient[k]), expected, rtol=0, atol=1e-12)
+
+
+def test_the_fused_float32_kernel_gives_the_same_as_float64() -> None:
+    """A CPU computes float32 by another library than float64."""
+    parameters, inputs = made(2, 20, torch.float32)
+    lengths = torch.tensor([[20, 3, 1, 7], [2, 19, 20, 20]])
+    leaves = [value.requires_grad_() for value in parameters.values()]
+    ours = lstm_last_hidden(parameters, "a.", inputs, lengths)
+    exact_leaves = {n: v.detach().double().requires_grad_() for n, v in parameters.items()}
+    exact = lstm_last_hidden(exact_leaves, "a.", inputs.double(), lengths)
+    torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6)
+    wanted = torch.autograd.grad(exact.square().sum(), list(exact_leaves.values()))
+    for got, want in zip(torch.autograd.grad(ours.square().sum(), leaves), wanted, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+
+
+def test_a_cohort_is_its_clients_one_by_one_bit_for_bit() -> None:
+    parameters, inputs = made(3, 12, torch.float32)
+    lengths = torch.tensor([[12, 5, 2, 1], [4, 4, 1, 3], [1, 1, 1, 1]])
+    together = lstm_last_hidden(parameters, "a.", inputs, lengths)
+    for k in range(3):
+        alone = {name: value[k : k + 1] for name, value in parameters.items()}
+        longest = int(lengths[k].max())
+        single = lstm_last_hidden(alone, "a.", inputs[k : k + 1, :, :longest], lengths[k : k + 1])
+        assert torch.equal(together[k], single[0])
+
+
+@pytest.mark.parametrize("padding", [7.0, float("nan")])
+def test_what_stands_after_the_end_changes_nothing(padding: float) -> None:
+    parameters, inputs = made(2, 6)
+    lengths = torch.tensor([[6, 3, 1, 5], [2, 4, 1, 3]])
+    after = torch.arange(6) >= lengths.unsqueeze(2)
+    padded = inputs.masked_fill(after.unsqueeze(3), padding)
+    ours = lstm_last_hidden(parameters, "a.", padded, lengths)
+    assert torch.equal(ours, lstm_last_hidden(parameters, "a.", inputs, lengths))
+
+
+def test_one_step_by_hand() -> None:
+    """From state 0: σ(o)·tanh(σ(i)·tanh(g)); the forget gate and weight_hh have no part."""
+    gates = {"i": 1.0, "f": 99.0, "g": -2.0, "o": 0.5}
+    parameters = {
+        "weight_ih": torch.tensor([[list(gates.values())]]),
+        "weight_hh": torch.full((1, 1, 4), 99.0),
+        "bias_ih": torch.full((1, 4), 0.25),
+        "bias_hh": torch.full((1, 4), -0.25),
+    }
+    inputs = torch.tensor([[[[2.0]]]])
+    ours = lstm_last_hidden(parameters, "", inputs, torch.tensor([[1]]))
+    i, g, o = (torch.tensor(2 * gates[gate]) for gate in "igo")
+    expected = o.sigmoid() * (i.sigmoid() * g.tanh()).tanh()
+    torch.testing.assert_close(ours.flatten()[0], expected)
+
+
+def test_initial_values_are_torchs() -> None:
+    parameters = lstm_parameters(6, 16, generator())
+    reference = nn.LSTM(6, 16)
+    shapes = {
+        name.removesuffix("_l0"): transposed(value).shape
+        for name, value in reference.named_parameters()
+    }
+    assert {name: value.shape for name, value in parameters.items()} == shapes
+    assert all(0.2 < value.abs().max() <= 0.25 for value in parameters.values())
+    again = lstm_parameters(6, 16, generator())
+    assert all(torch.equal(value, again[name]) for name, value in parameters.items())

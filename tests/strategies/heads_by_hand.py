@@ -1,0 +1,151 @@
+"""Rounds of the methods with heads in clusters, in which the test says what each client sends.
+
+A head has two values, so that it can be given as an angle: of two heads the similarity is the
+cosine of the angle between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import uuid4
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.federation import Federation, RoundLog
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
+from fedproto_app.strategies.evolutionary_cluster import EvolutionaryClusterStrategy
+from fedproto_app.strategies.ifca import IfcaStrategy
+from fedproto_app.wire import NodeRoster, Order, Reply, array_record, read_order, write_reply
+
+Head = Sequence[float]
+DECLARED = 8  # train samples of each client
+ROUNDS = 9
+ENCODER = array_record({"encoder.weight": np.zeros((2, 3), np.float32)})
+NO_GRID = cast(Grid, None)  # strategies do not use it
+
+STRATEGIES: dict[str, type[ClusteredHeadStrategy]] = {
+    "fed-react": EvolutionaryClusterStrategy,
+    "ifca": IfcaStrategy,
+    "flsc": IfcaStrategy,
+}
+
+
+@dataclass
+class Played:
+    """A round: the orders to train and to evaluate by node, and the head that a client got."""
+
+    train: dict[int, Order]
+    evaluate: dict[int, Order]
+    sent: dict[str, list[float]]
+
+
+def federation_of(nodes: Sequence[str], groups: Mapping[str, str], **changes: Any) -> Federation:
+    """Nodes with a client for each letter; `groups`: the true group of some."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    settings = settings_from(
+        {
+            "task": "sequence-regression",
+            "method": "fed-react",
+            "rounds": ROUNDS,
+            "encoder.path": "given, so there is no first phase",
+            "encoder.output-dim": 1,
+            "fed-react.clusters": 2,
+            "fed-react.smoothing": "none",
+            "nodes.maximum-failed-share": 1.0,
+            **changes,
+        }
+    )
+    federation = Federation(settings, "run", "token")
+    federation.shape = DataShape((3,))
+    for names in nodes:
+        admit(federation, names, groups)
+    return federation
+
+
+def admit(federation: Federation, names: str, groups: Mapping[str, str] | None = None) -> None:
+    """A node joins, with a client for each letter."""
+    roster, groups = federation.roster, groups or {}
+    node_id = 1 + len(roster.members)
+    roster.connected.add(node_id)
+    samples, shares = dict.fromkeys(names, DECLARED), dict.fromkeys(names, 0.0)
+    its_groups = {name: groups.get(name, "") for name in names}
+    roster.admit(node_id, NodeRoster(f"node-{node_id}", 0, samples, its_groups, shares, {}))
+
+
+def server(
+    *nodes: str, groups: Mapping[str, str] | None = None, **changes: Any
+) -> ClusteredHeadStrategy:
+    """The strategy of `method`, by default Fed-REACT's with C = 2 and without smoothing."""
+    federation = federation_of(nodes, groups or {}, **changes)
+    return STRATEGIES[federation.settings.method](federation.settings, federation)
+
+
+def at(*degrees: float, length: float = 1.0) -> list[Head]:
+    """Heads in these directions."""
+    return [
+        (length * np.cos(angle), length * np.sin(angle)) for angle in np.deg2rad(degrees).tolist()
+    ]
+
+
+def play(
+    strategy: ClusteredHeadStrategy,
+    server_round: int,
+    heads: Mapping[str, Head],
+    samples: Mapping[str, int] | None = None,
+    chosen: Mapping[str, Sequence[float]] | None = None,
+) -> Played:
+    """One round: those in `heads` answer, the others and their nodes stay silent."""
+    strategy.federation.log = RoundLog()
+    orders, replies = {}, []
+    for message in strategy.configure_train(server_round, ENCODER, ConfigRecord(), NO_GRID):
+        node, order = _sent(message)
+        orders[node] = order
+        if names := [name for name in order.clients if name in heads]:
+            reply = _reply(names, heads, samples or {}, chosen)
+            replies.append(write_reply(reply, to=message))
+    strategy.aggregate_train(server_round, replies)
+    messages = strategy.configure_evaluate(server_round, ENCODER, ConfigRecord(), NO_GRID)
+    evaluate = dict(_sent(message) for message in messages)
+    sent = {
+        name: head[0].tolist()
+        for order in evaluate.values()
+        for name, head in zip(order.guided, order.arrays.get("heads", ()), strict=True)
+    }
+    return Played(orders, evaluate, sent)
+
+
+def answered(strategy: ClusteredHeadStrategy, server_round: int, *nodes: int) -> None:
+    """Of the evaluation that was asked for, these nodes answer."""
+    replies = []
+    for sent in strategy.federation._sent:
+        if sent.message.metadata.dst_node_id in nodes:
+            names = [key.client for key in sent.clients]
+            reply = Reply(names, [DECLARED] * len(names))
+            replies.append(write_reply(reply, to=sent.message))
+    strategy.aggregate_evaluate(server_round, replies)
+
+
+def _reply(
+    names: list[str],
+    heads: Mapping[str, Head],
+    samples: Mapping[str, int],
+    chosen: Mapping[str, Sequence[float]] | None,
+) -> Reply:
+    arrays = {"head": np.array([heads[name] for name in names], np.float32)[:, None]}
+    if chosen is not None:
+        arrays["chosen"] = np.array([chosen[name] for name in names], np.float32)
+    losses = {"head": [0.0] * len(names)}
+    return Reply(names, [samples.get(n, DECLARED) for n in names], losses, arrays=arrays)
+
+
+def _sent(message: Message) -> tuple[int, Order]:
+    """Flower gives a message its id when it is sent."""
+    message.metadata.__dict__["_message_id"] = str(uuid4())
+    return message.metadata.dst_node_id, read_order(message)

@@ -1,0 +1,229 @@
+"""The encoder travels once, heads every round: who gets what, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Error, Message, MessageType
+
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.server_app import conduct
+from fedproto_app.wire import Order, read_order
+from tests.local_grid import LocalGrid, sequence_settings, synthetic_nodes
+from tests.strategies.heads_by_hand import answered, at, play, server
+
+HEADS = dict(zip("abcd", at(0, 10, 90, 100), strict=True))
+HEAD = 10 * (10 + 1)  # values of a head of `sequence_settings`: classes x (output-dim + 1)
+FIRST = 3  # the first round of phase 2
+BAD_NODE = 1001
+
+Tamper = Callable[[int, Message], Message | None]
+
+
+def has_encoder(order: Order) -> bool:
+    return any(name.startswith("encoder") for name in order.arrays)
+
+
+# --- by hand ----------------------------------------------------------------------------------
+
+
+def test_a_node_gets_the_encoder_once() -> None:
+    strategy = server("ab", "cd")
+    first = play(strategy, 1, HEADS)
+    assert all(has_encoder(order) for order in first.train.values())
+    second = play(strategy, 2, HEADS)
+    assert [order.arrays for order in second.train.values()] == [{}, {}]
+    assert not any(has_encoder(order) for order in second.evaluate.values())
+
+
+def test_a_node_that_did_not_answer_gets_the_encoder_again() -> None:
+    strategy = server("ab", "cd")
+    played = play(strategy, 1, {"a": HEADS["a"], "b": HEADS["b"]})
+    assert list(played.evaluate) == [1]  # the other node has nothing to evaluate with
+    played = play(strategy, 2, HEADS)
+    assert {node: has_encoder(order) for node, order in played.train.items()} == {1: False, 2: True}
+    play(strategy, 3, {"c": HEADS["c"], "d": HEADS["d"]})
+    played = play(strategy, 4, HEADS)
+    assert {node: has_encoder(order) for node, order in played.train.items()} == {1: True, 2: False}
+
+
+def test_a_node_that_fails_to_evaluate_gets_the_encoder_again() -> None:
+    strategy = server("ab", "cd")
+    play(strategy, 1, HEADS)
+    answered(strategy, 1, 1)
+    played = play(strategy, 2, HEADS)
+    assert {node: has_encoder(order) for node, order in played.train.items()} == {1: False, 2: True}
+
+
+def test_a_node_under_a_new_id_gets_the_encoder_again() -> None:
+    strategy = server("ab", "cd")
+    play(strategy, 1, HEADS)
+    roster = strategy.federation.roster
+    roster.connected = {1, 7}
+    roster.admit(7, roster.members["node-2"].clients)
+    played = play(strategy, 2, HEADS)
+    assert {node: has_encoder(order) for node, order in played.train.items()} == {1: False, 7: True}
+
+
+def test_only_those_who_get_a_head_are_counted_down() -> None:
+    """The encoder is meant for each client of a node. c leaves d, so both get no head."""
+    strategy = server("ab", "cd")
+    play(strategy, 1, HEADS)
+    log = strategy.federation.log
+    assert (log.parameters_down, log.parameters_up) == (4 * 6, 4 * 2)
+    play(strategy, 2, HEADS)
+    log = strategy.federation.log
+    assert (log.parameters_down, log.parameters_up) == (4 * 2, 4 * 2)
+    play(strategy, 3, {**HEADS, "c": at(5)[0]})
+    log = strategy.federation.log
+    assert (log.parameters_down, log.parameters_up) == (0, 4 * 2)
+
+
+def test_who_was_never_heard_is_asked_whatever_the_share() -> None:
+    strategy = server("a", "b", "c", "d", participation=0.25)
+    assert len(play(strategy, 1, {"a": HEADS["a"], "b": HEADS["b"]}).train) == 4
+    asked = play(strategy, 2, HEADS).train
+    assert {3, 4} <= set(asked)  # c and d did not answer
+    assert len(play(strategy, 3, HEADS).train) == 1
+
+
+def test_a_given_encoder_does_not_change_who_is_chosen() -> None:
+    def chosen(encoder_rounds: int, **changes: Any) -> list[list[int]]:
+        strategy = server("a", "b", "c", "d", participation=0.5, **changes)
+        return [
+            sorted(play(strategy, encoder_rounds + server_round, HEADS).train)
+            for server_round in range(1, 7)
+        ]
+
+    learned = chosen(7, **{"encoder.path": "", "encoder.rounds": 7})
+    assert chosen(0) == learned
+    assert len({tuple(nodes) for nodes in learned}) > 2
+
+
+# --- whole runs -------------------------------------------------------------------------------
+
+
+def lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
+
+
+def run(
+    tmp_path: Path, tamper: Tamper | None = None, **changes: Any
+) -> tuple[RunFolder, LocalGrid]:
+    settings = sequence_settings(tmp_path, **{"encoder.rounds": FIRST - 1, **changes})
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
+    grid = LocalGrid(settings, nodes, tamper)
+    folder = RunFolder(settings)
+    conduct(grid, settings, folder)
+    return folder, grid
+
+
+def orders(grid: LocalGrid, kind: str, server_round: int) -> dict[int, Order]:
+    return {
+        message.metadata.dst_node_id: read_order(message)
+        for message in grid.sent
+        if message.metadata.message_type == kind and message.metadata.group_id == str(server_round)
+    }
+
+
+def with_encoder(grid: LocalGrid, server_round: int) -> list[int]:
+    asked = orders(grid, MessageType.TRAIN, server_round)
+    return sorted(node for node, order in asked.items() if has_encoder(order))
+
+
+@pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])
+def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
+    tmp_path: Path, method: str
+) -> None:
+    folder, grid = run(tmp_path, method=method)
+    encoder = sum(a.size for a in orders(grid, MessageType.TRAIN, 1)[1000].arrays.values())
+    shown = 0 if method == "fed-react" else 2 * HEAD  # both clusters' heads, to each client
+    said = HEAD if method == "fed-react" else HEAD + 2  # with what it chose
+    found = lines(folder)
+    assert len(found) == FIRST - 1 + 4
+    for line in found[: FIRST - 1]:
+        assert line["parameters_up"] == line["parameters_down"] == 8 * encoder
+    for number, line in enumerate(found[FIRST - 1 :], start=FIRST):
+        sent = [order.guided for order in orders(grid, MessageType.EVALUATE, number).values()]
+        heads = sum(map(len, sent))
+        once = encoder if number == FIRST else 0
+        assert with_encoder(grid, number) == ([1000, 1001] if once else [])
+        assert line["parameters_up"] == 8 * said
+        assert line["parameters_down"] == 8 * (once + shown) + heads * HEAD
+        if method == "fed-react":
+            assert line["figures"]["clients_sent_a_head"] == heads
+        assert 4 * line["parameters_up"] < line["bytes_up"] < 8 * line["parameters_up"]
+    assert found[FIRST]["bytes_down"] < found[FIRST - 1]["bytes_down"]
+    assert heads == 8  # in the last round
+
+
+def test_a_node_that_failed_in_a_round_is_equipped_anew(tmp_path: Path) -> None:
+    def tamper(node_id: int, reply: Message) -> Message:
+        told = reply.metadata
+        if node_id == BAD_NODE and told.group_id == "4" and told.message_type == MessageType.TRAIN:
+            failed = Message(Error(code=6, reason="it broke"), reply_to=reply)
+            failed.metadata.__dict__["_reply_to_message_id"] = told.reply_to_message_id
+            return failed
+        return reply
+
+    folder, grid = run(tmp_path, tamper)
+    assert [with_encoder(grid, number) for number in range(3, 7)] == [[1000, 1001], [], [1001], []]
+    assert list(orders(grid, MessageType.EVALUATE, 4)) == [1000]
+    found = lines(folder)
+    assert [line["clients"] for line in found[2:]] == [8, 4, 8, 8]
+    assert found[3]["refused"][0]["reason"] == "no reply: it broke"
+
+
+@pytest.mark.parametrize("phase", [MessageType.TRAIN, MessageType.EVALUATE])
+def test_a_node_that_lost_its_disk_recovers(tmp_path: Path, phase: str) -> None:
+    """Lost after training, it cannot evaluate; after that, it cannot train. Then it can again."""
+
+    def tamper(node_id: int, reply: Message) -> Message:
+        told = reply.metadata
+        if node_id == BAD_NODE and told.group_id == "3" and told.message_type == phase:
+            for folder in (tmp_path / "state").glob("test-*"):
+                shutil.rmtree(folder / "1")
+        return reply
+
+    folder, grid = run(tmp_path, tamper)
+    found = lines(folder)
+    if phase == MessageType.TRAIN:
+        assert [line["clients"] for line in found[2:]] == [8, 8, 8, 8]
+        assert with_encoder(grid, 4) == [1001]
+        failed = found[2]["refused"]
+    else:
+        assert [line["clients"] for line in found[2:]] == [8, 4, 8, 8]
+        assert [with_encoder(grid, number) for number in (4, 5, 6)] == [[], [1001], []]
+        failed = found[3]["refused"]
+    assert [refusal["node"] for refusal in failed] == ["1"]
+    assert "this node has no encoder yet" in failed[0]["reason"]
+    assert found[-1]["refused"] == []
+    assert 0 <= found[-1]["accuracy"] <= 1
+
+
+def test_a_node_that_joins_late_gets_the_encoder_and_then_a_head(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path, **{"encoder.rounds": 2})
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
+    grid = LocalGrid(settings, nodes)
+    grid.connected = {1000}  # a deployment does not wait for both
+    grid.contexts[1000].node_config["num-partitions"] = 2
+    send = grid.send_and_receive
+
+    def joining(messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        if any(message.metadata.group_id == "4" for message in messages):
+            grid.connected = {1000, 1001}
+        return send(messages, timeout=timeout)
+
+    grid.send_and_receive = joining  # type: ignore[method-assign]
+    folder = RunFolder(settings)
+    conduct(grid, settings, folder)
+    assert [line["clients"] for line in lines(folder)] == [4, 4, 4, 4, 8, 8]
+    assert [with_encoder(grid, number) for number in (3, 4, 5, 6)] == [[1000], [], [1001], []]
+    last = orders(grid, MessageType.EVALUATE, 6)
+    assert [len(order.guided) for order in last.values()] == [4, 4]

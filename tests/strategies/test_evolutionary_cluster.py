@@ -1,0 +1,307 @@
+"""Algorithm 2 on the server, worked by hand on heads of two values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.errors import FederationError
+from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
+from tests.strategies.heads_by_hand import ROUNDS, Head, admit, at, play, server
+
+APART = dict(zip("abcd", at(0, 10, 90, 100), strict=True))
+PAIRS = {"a": "east", "b": "east", "c": "north", "d": "north"}
+
+
+def clusters(strategy: ClusteredHeadStrategy) -> dict[str, int]:
+    state = strategy.state()
+    return dict(zip(state["names"].tolist(), state["labels"].tolist(), strict=True))
+
+
+def together(strategy: ClusteredHeadStrategy) -> set[str]:
+    """The clients of each cluster, as a word."""
+    labels = clusters(strategy)
+    return {"".join(sorted(n for n in labels if labels[n] == c)) for c in set(labels.values())}
+
+
+def figures(strategy: ClusteredHeadStrategy) -> dict[str, float | None]:
+    return strategy.federation.log.figures
+
+
+def test_the_first_round_finds_clusters_and_sends_nothing() -> None:
+    strategy = server("ab", "cd", groups=PAIRS)
+    assert play(strategy, 1, APART).sent == {}
+    angles = np.deg2rad([0, 10, 90, 100])
+    similarity = np.cos(angles[:, None] - angles)
+    np.testing.assert_allclose(strategy.state()["similarity"], similarity, atol=1e-6)
+    assert clusters(strategy) == {"a": 0, "b": 0, "c": 1, "d": 1}
+    assert figures(strategy) == {
+        "rand_index": 1.0,
+        "forgetting_factor": 0.0,
+        "clusters": 2.0,
+        "clients_sent_a_head": 0.0,
+    }
+
+
+def test_a_cluster_with_the_clients_of_before_gets_its_mean_head_weighted_by_samples() -> None:
+    strategy = server("ab", "cd")
+    play(strategy, 1, APART)
+    heads = {"a": (1.0, 0.0), "b": (1.0, 0.4), "c": (0.0, 2.0), "d": (0.2, 1.0)}
+    sent = play(strategy, 2, heads, {"a": 6, "b": 2, "c": 4, "d": 4}).sent
+    np.testing.assert_allclose(sent["a"], [1.0, 0.1], atol=1e-7)  # (6·a + 2·b) / 8
+    np.testing.assert_allclose(sent["c"], [0.1, 1.5], atol=1e-7)
+    assert (sent["b"], sent["d"]) == (sent["a"], sent["c"])
+    assert figures(strategy)["clients_sent_a_head"] == 4.0
+
+
+def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> None:
+    """Client c goes over to a and b; e and f stay what they were."""
+    strategy = server("abcdef", **{"fed-react.clusters": 3})
+    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
+    moved = {**start, "c": at(3)[0]}
+    play(strategy, 1, start)
+    assert set(play(strategy, 2, start).sent) == set("abcdef")
+    before = clusters(strategy)
+
+    assert set(play(strategy, 3, moved).sent) == {"e", "f"}
+    assert together(strategy) == {"abc", "d", "ef"}
+    assert clusters(strategy) == {**before, "c": before["a"]}  # clusters keep their names
+
+    sent = play(strategy, 4, moved).sent
+    assert set(sent) == set("abcdef")
+    np.testing.assert_allclose(sent["c"], np.mean([moved[n] for n in "abc"], axis=0), atol=1e-6)
+
+
+def test_the_last_round_sends_whatever_changed() -> None:
+    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
+    strategy = server("abcdef", **{"fed-react.clusters": 3, "rounds": 3})
+    play(strategy, 1, start)
+    play(strategy, 2, start)
+    assert set(play(strategy, 3, {**start, "c": at(3)[0]}).sent) == set("abcdef")
+    assert together(strategy) == {"abc", "d", "ef"}
+
+
+def test_a_run_of_one_round_sends_at_once() -> None:
+    strategy = server("abcd", rounds=1)
+    assert set(play(strategy, 1, APART).sent) == set("abcd")
+
+
+def test_the_last_round_is_counted_with_those_of_the_first_phase() -> None:
+    strategy = server("abcd", **{"rounds": 1, "encoder.path": "", "encoder.rounds": 7})
+    assert set(play(strategy, 8, APART).sent) == set("abcd")
+
+
+def test_a_snapshot_sends_every_round_and_forgets_the_one_before() -> None:
+    strategy = server("abcd", **{"fed-react.clustering": "snapshot"})
+    assert set(play(strategy, 1, APART).sent) == set("abcd")
+    other = dict(zip("abcd", at(0, 90, 5, 95), strict=True))
+    sent = play(strategy, 2, other).sent
+    assert together(strategy) == {"ac", "bd"}
+    np.testing.assert_allclose(sent["c"], np.mean([other["a"], other["c"]], axis=0), atol=1e-6)
+    cosine = np.cos(np.deg2rad(90))
+    assert strategy.state()["similarity"][0, 1] == pytest.approx(cosine, abs=1e-6)
+    assert figures(strategy)["forgetting_factor"] == 0.0
+
+
+def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
+    """C = 1. ψ̂_1 is 1 everywhere; W_2 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9.
+
+    Eq. 27: α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9) = 1/3, so ψ̂_2 of a and c is 1/3·1 + 2/3·0.
+    """
+    strategy = server("abc", **{"fed-react.clusters": 1})
+    play(strategy, 1, dict.fromkeys("abc", at(0)[0]))
+    play(strategy, 2, dict(zip("abc", at(0, 0, 90), strict=True)))
+    assert figures(strategy)["forgetting_factor"] == pytest.approx(1 / 3, abs=1e-6)
+    expected = np.array([[1, 1, 1 / 3], [1, 1, 1 / 3], [1 / 3, 1 / 3, 1]])
+    np.testing.assert_allclose(strategy.state()["similarity"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", ["mean", "forgetting"])
+def test_heads_are_smoothed_over_the_rounds_in_which_they_are_sent(smoothing: str) -> None:
+    """A1: the plain mean; A2: α_t of what was, 1 − α_t of what is. Round 1 sends nothing."""
+    strategy = server("abc", **{"fed-react.clusters": 1, "fed-react.smoothing": smoothing})
+    first: dict[str, Head] = {"a": (1, 0), "b": (1, 0), "c": (1, 0)}
+    second: dict[str, Head] = {"a": (4, 0), "b": (1, 0), "c": (1, 0)}
+    third: dict[str, Head] = {"a": (3, 0), "b": (6, 0), "c": (0, 9)}
+    play(strategy, 1, first)
+    assert play(strategy, 2, second).sent["a"] == [2, 0]
+    sent = play(strategy, 3, third).sent["a"]
+    alpha = figures(strategy)["forgetting_factor"]
+    assert alpha == pytest.approx(1 / 3, abs=1e-6)  # as in the test above
+    share = 1 / 2 if smoothing == "mean" else alpha
+    np.testing.assert_allclose(sent, [share * 2 + (1 - share) * 3, (1 - share) * 3], atol=1e-6)
+    again = play(strategy, 4, third).sent["a"]
+    if smoothing == "mean":
+        np.testing.assert_allclose(again, [(2 + 3 + 3) / 3, (0 + 3 + 3) / 3], atol=1e-6)
+
+
+def test_a_new_cluster_under_an_old_number_starts_its_mean_anew() -> None:
+    """Two clusters become one, which leaves a number for a part of what c to f were."""
+    changes = {"fed-react.clusters": 3, "fed-react.clustering": "snapshot"}
+    strategy = server("abcdef", **changes, **{"fed-react.smoothing": "mean"})
+    play(strategy, 1, dict(zip("abcdef", at(0, 60, 200, 200, 200, 200), strict=True)))
+    assert together(strategy) == {"a", "b", "cdef"}
+    second = dict(zip("abcdef", at(0, 0, 120, 120, 240, 240), strict=True))
+    sent = play(strategy, 2, second).sent
+    assert together(strategy) == {"ab", "cd", "ef"}
+    assert set(clusters(strategy).values()) == {0, 1, 2}
+    split_off = [n for n in "ce" if clusters(strategy)[n] < 2]  # not called as c to f were before
+    assert len(split_off) == 1
+    np.testing.assert_allclose(sent[split_off[0]], second[split_off[0]], atol=1e-6)
+    heir = {"c": "e", "e": "c"}[split_off[0]]
+    both = np.mean([at(200)[0], second[heir]], axis=0)
+    np.testing.assert_allclose(sent[heir], both, atol=1e-6)
+
+
+def test_a_client_that_is_away_stays_in_its_cluster_with_its_latest_head() -> None:
+    strategy = server("ab", "cd")
+    play(strategy, 1, APART)
+    moved = {"a": at(20)[0], "b": at(30)[0]}
+    sent = play(strategy, 2, {**moved, "c": at(110)[0]}).sent
+    assert together(strategy) == {"ab", "cd"}
+    state = strategy.state()
+    np.testing.assert_allclose(state["heads"][3, 0], APART["d"], atol=1e-6)
+    np.testing.assert_allclose(sent["c"], at(110)[0], atol=1e-6)  # of those who answered alone
+    assert sent["d"] == sent["c"]  # and for all who belong to it
+
+
+def test_a_cluster_of_which_nobody_answers_gets_nothing() -> None:
+    strategy = server("ab", "cd", **{"fed-react.smoothing": "mean"})
+    play(strategy, 1, APART)
+    play(strategy, 2, APART)
+    here = {"a": (1.0, 0.0), "b": (1.0, 0.0)}
+    assert set(play(strategy, 3, here).sent) == {"a", "b"}
+    assert together(strategy) == {"ab", "cd"}
+    sent = play(strategy, 4, APART).sent["c"]  # its mean is over two rounds, not three
+    np.testing.assert_allclose(sent, np.mean([APART["c"], APART["d"]], axis=0), atol=1e-6)
+
+
+def test_a_round_without_any_answer_changes_nothing() -> None:
+    strategy = server("abcd")
+    play(strategy, 1, APART)
+    before = strategy.state()
+    assert play(strategy, 2, {}).sent == {}
+    after = strategy.state()
+    assert set(before) == set(after)
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name])
+    assert figures(strategy) == {}
+
+
+def test_a_newcomer_in_round_3_joins_the_cluster_that_it_is_like() -> None:
+    strategy = server("ab", "cd", groups=PAIRS)
+    play(strategy, 1, APART)
+    play(strategy, 2, APART)
+    admit(strategy.federation, "e")
+    heads = {**APART, "e": at(95)[0]}
+    played = play(strategy, 3, heads)
+    assert together(strategy) == {"ab", "cde"}
+    assert set(played.sent) == {"a", "b"}  # the cluster of c and d has changed
+    similarity = strategy.state()["similarity"]
+    assert np.isfinite(similarity).all()
+    # Of a pair without a past ψ̂ is W, of the others it has some of the past.
+    np.testing.assert_allclose(similarity[4], np.cos(np.deg2rad([95, 85, 5, 5, 0])), atol=1e-6)
+    assert figures(strategy)["rand_index"] is None  # nobody knows where e belongs
+    assert set(play(strategy, 4, heads).sent) == set("abcde")
+
+
+def test_a_newcomer_of_an_earlier_name_is_not_mistaken_for_another() -> None:
+    """Rows stand in the order in which clients came, not in that of their names."""
+    strategy = server("bc", "de")
+    heads = dict(zip("bcde", at(0, 10, 90, 100), strict=True))
+    play(strategy, 1, heads)
+    admit(strategy.federation, "a")
+    play(strategy, 2, {**heads, "a": at(93)[0]})
+    assert strategy.state()["names"].tolist() == list("bcdea")
+    assert together(strategy) == {"bc", "ade"}
+    found = strategy.findings()["clusters"]
+    assert found["labels"].tolist() == [[0, 0, 1, 1, -1], [0, 0, 1, 1, 1]]
+    assert np.isnan(found["similarity"][0, 4]).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, {"abcd"}), (4, {"a", "b", "c", "d"}), (0, {"ab", "cd"})]
+)
+def test_one_cluster_one_each_or_as_many_as_the_silhouette_says(
+    count: int, expected: set[str]
+) -> None:
+    strategy = server("ab", "cd", groups=PAIRS, **{"fed-react.clusters": count})
+    play(strategy, 1, APART)
+    sent = play(strategy, 2, APART).sent
+    assert together(strategy) == expected
+    for names in expected:
+        for name in names:
+            mean = np.mean([APART[n] for n in names], axis=0)
+            np.testing.assert_allclose(sent[name], mean, atol=1e-6)
+    # Of six pairs, two belong together: C = 1 joins four too many, C = N parts both of them.
+    assert figures(strategy)["rand_index"] == pytest.approx({1: 2 / 6, 4: 4 / 6, 0: 1}[count])
+    assert figures(strategy)["clusters"] == len(expected)
+
+
+def test_the_order_in_which_nodes_answer_does_not_matter() -> None:
+    heads: dict[str, Head] = {"a": (0.1, 1e-8), "b": (0.2, 1e8), "c": (0.3, -1e8)}
+    sent = []
+    for nodes in (("abc",), ("c", "b", "a")):
+        strategy = server(*nodes, **{"fed-react.clusters": 1})
+        play(strategy, 1, heads)
+        sent.append(play(strategy, 2, heads).sent["a"])
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "north"}])
+def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
+    strategy = server("abcd", groups=groups)
+    play(strategy, 1, APART)
+    assert figures(strategy)["rand_index"] is None
+    assert np.isnan(strategy.findings()["clusters"]["rand_index"]).all()
+
+
+def test_a_wrong_cluster_shows_in_the_rand_index() -> None:
+    """b is found with a but belongs to c and d: pairs ab, bc, bd are wrong, three of six."""
+    strategy = server("abcd", groups={**PAIRS, "b": "north"})
+    play(strategy, 1, APART)
+    assert figures(strategy)["rand_index"] == 0.5
+
+
+@pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])
+def test_more_clusters_than_clients_are_refused(method: str) -> None:
+    with pytest.raises(FederationError, match=r"fed-react\.clusters = 5: more than the 4 clients"):
+        server("abcd", method=method, **{"fed-react.clusters": 5})
+
+
+@pytest.mark.parametrize("smoothing", ["none", "mean", "forgetting", "kalman"])
+def test_the_state_tells_all_that_decides(smoothing: str) -> None:
+    strategy = server("ab", "cd", **{"fed-react.smoothing": smoothing})
+    assert strategy.state() == {}
+    assert strategy.findings() == {}
+    for server_round in (1, 2, 3):
+        play(strategy, server_round, APART)
+    state: dict[str, Any] = strategy.state()
+    assert state["nodes"].tolist() == ["node-1", "node-1", "node-2", "node-2"]
+    of_one = {name.split("/")[1] for name in state if name.startswith("smoother-1/")}
+    average = {"rounds", "estimate"}
+    expected = {"none": set(), "mean": average, "forgetting": average, "kalman": {"history"}}
+    assert of_one == expected[smoothing]
+
+
+def test_evaluations_that_are_rare_get_the_newest_head() -> None:
+    strategy = server("abcd", **{"evaluate-every": 4})
+    for server_round in (1, 2, 3):
+        assert play(strategy, server_round, APART).evaluate == {}
+    newest = {name: (2 * x, 2 * y) for name, (x, y) in APART.items()}
+    sent = play(strategy, 4, newest).sent
+    np.testing.assert_allclose(sent["a"], 2 * np.mean([APART["a"], APART["b"]], 0), atol=1e-6)
+
+
+def test_findings_tell_every_round() -> None:
+    strategy = server("ab", "cd", groups=PAIRS)
+    for server_round in range(1, ROUNDS + 1):
+        play(strategy, server_round, APART)
+    found = strategy.findings()["clusters"]
+    assert found["rounds"].tolist() == list(range(1, ROUNDS + 1))
+    assert found["labels"].tolist() == [[0, 0, 1, 1]] * ROUNDS
+    assert found["groups"].tolist() == ["east", "east", "north", "north"]
+    assert found["rand_index"].tolist() == [1.0] * ROUNDS
+    assert len(found["forgetting_factor"]) == ROUNDS

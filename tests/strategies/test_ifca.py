@@ -1,0 +1,173 @@
+"""IFCA's and FLSC's server, worked by hand on heads of two values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
+from tests.strategies.heads_by_hand import Head, play, server
+
+EAST: list[float] = [1, 0]
+WEST: list[float] = [0, 1]
+PAIRS = {"a": "east", "b": "east", "c": "west", "d": "west"}
+HEADS: dict[str, Head] = {"a": (4, 0), "b": (8, 4), "c": (0, 2), "d": (2, 2)}
+BY_GROUP: dict[str, Sequence[float]] = {"a": EAST, "b": EAST, "c": WEST, "d": WEST}
+
+
+def ifca(*nodes: str, groups: dict[str, str] | None = None, **changes: Any) -> Any:
+    return server(*nodes, groups=groups, **{"method": "ifca", **changes})
+
+
+def heads(strategy: ClusteredHeadStrategy) -> list[list[float]]:
+    return strategy.state()["heads"][:, 0].tolist()  # type: ignore[no-any-return]
+
+
+def test_everyone_sees_the_same_random_start() -> None:
+    played = play(ifca("ab", "cd"), 1, HEADS, chosen=BY_GROUP)
+    shown = [order.arrays["clusters"] for order in played.train.values()]
+    assert shown[0].shape == (2, 1, 2)
+    np.testing.assert_array_equal(shown[0], shown[1])
+    assert np.unique(shown[0]).size == 4
+    np.testing.assert_array_equal(shown[0], ifca("abcd").state()["heads"])
+    other = ifca("abcd", seed=1).state()["heads"]
+    assert not np.array_equal(shown[0], other)
+
+
+def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it() -> None:
+    strategy = ifca("ab", "cd", groups=PAIRS)
+    played = play(strategy, 1, HEADS, samples={"a": 6, "b": 2}, chosen=BY_GROUP)
+    assert heads(strategy) == [[5, 1], [1, 2]]  # (6·a + 2·b) / 8, (c + d) / 2
+    assert played.sent == {"a": [5, 1], "b": [5, 1], "c": [1, 2], "d": [1, 2]}
+    assert strategy.federation.log.figures == {"clusters": 2.0, "rand_index": 1.0}
+
+
+def test_the_next_round_shows_the_means_and_averages_over_the_rounds() -> None:
+    strategy = ifca("abcd")
+    play(strategy, 1, HEADS, chosen=BY_GROUP)  # (6, 2) and (1, 2)
+    second: dict[str, Head] = {"a": (0, 0), "b": (0, 0), "c": (5, 5), "d": (5, 5)}
+    played = play(strategy, 2, second, chosen=BY_GROUP)
+    assert played.train[1].arrays["clusters"][:, 0].tolist() == [[6, 2], [1, 2]]
+    assert heads(strategy) == [[3, 1], [3, 3.5]]
+    third = dict.fromkeys("abcd", (9.0, 9.0))
+    play(strategy, 3, third, chosen=BY_GROUP)
+    np.testing.assert_allclose(heads(strategy), [[5, 11 / 3], [5, 16 / 3]], rtol=1e-6)
+
+
+def test_a_cluster_that_nobody_chose_keeps_its_head() -> None:
+    strategy = ifca("abcd")
+    start = heads(strategy)
+    play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", EAST))
+    assert heads(strategy) == [[3.5, 2], start[1]]
+    play(strategy, 2, dict.fromkeys("abcd", (2.0, 0.0)), chosen=dict.fromkeys("abcd", WEST))
+    # Its mean begins with those who chose it, not with the random start.
+    assert heads(strategy) == [[3.5, 2], [2, 0]]
+
+
+def test_a_client_may_change_its_cluster() -> None:
+    strategy = ifca("abcd", groups=PAIRS)
+    play(strategy, 1, HEADS, chosen=BY_GROUP)
+    sent = play(strategy, 2, HEADS, chosen={**BY_GROUP, "a": WEST}).sent
+    assert sent["a"] == sent["c"] != sent["b"]
+    assert strategy.state()["chosen"].tolist() == [[0, 1], [1, 0], [0, 1], [0, 1]]
+    found = strategy.findings()["clusters"]
+    assert found["labels"].tolist() == [[0, 0, 1, 1], [1, 0, 1, 1]]
+    np.testing.assert_allclose(found["rand_index"], [1, 3 / 6])
+    assert np.isnan(found["forgetting_factor"]).all()
+    assert "similarity" not in found
+
+
+def test_who_does_not_answer_neither_counts_nor_gets_a_head() -> None:
+    strategy = ifca("ab", "cd")
+    play(strategy, 1, HEADS, chosen=BY_GROUP)
+    sent = play(strategy, 2, {"a": (0, 0), "b": (0, 0)}, chosen=BY_GROUP).sent
+    assert set(sent) == {"a", "b"}
+    assert heads(strategy) == [[3, 1], [1, 2]]
+    assert len(strategy.findings()["clusters"]["labels"][1]) == 4  # they are where they were
+
+
+@pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "west"}])
+def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
+    strategy = ifca("abcd", groups=groups)
+    play(strategy, 1, HEADS, chosen=BY_GROUP)
+    assert strategy.federation.log.figures["rand_index"] is None
+
+
+def flsc(**changes: Any) -> Any:
+    return ifca("ab", "cd", groups=PAIRS, **{"method": "flsc", "fed-react.clusters": 3, **changes})
+
+
+TWO_EACH: dict[str, Sequence[float]] = {
+    "a": [1, 1, 0],
+    "b": [1, 0, 1],
+    "c": [0, 1, 1],
+    "d": [0, 1, 1],
+}
+
+
+def test_an_flsc_client_gets_the_mean_of_its_clusters_heads() -> None:
+    strategy = flsc()
+    sent = play(strategy, 1, HEADS, chosen=TWO_EACH).sent
+    np.testing.assert_allclose(heads(strategy), [[6, 2], [2, 4 / 3], [10 / 3, 8 / 3]], rtol=1e-6)
+    expected = {"a": [4, 5 / 3], "b": [14 / 3, 7 / 3], "c": [8 / 3, 2], "d": [8 / 3, 2]}
+    for name, head in expected.items():
+        np.testing.assert_allclose(sent[name], head, rtol=1e-6)
+
+
+def test_clients_in_several_clusters_have_no_rand_index() -> None:
+    strategy = flsc()
+    play(strategy, 1, HEADS, chosen=TWO_EACH)
+    assert strategy.federation.log.figures == {"clusters": 3.0}
+    assert strategy.findings() == {}
+
+
+def test_flsc_with_an_overlap_of_one_is_ifca() -> None:
+    alone = ifca("ab", "cd", groups=PAIRS)
+    same = flsc(**{"fed-react.clusters": 2, "flsc.overlap": 1})
+    assert play(alone, 1, HEADS, chosen=BY_GROUP).sent == play(same, 1, HEADS, chosen=BY_GROUP).sent
+    assert same.federation.log.figures == alone.federation.log.figures
+
+
+@pytest.mark.parametrize(
+    "said", [[0, 0], [1, 1], [0.5, 0.5], [2, 0], [-1, 1], [2, -1], [1, 1e-9]], ids=str
+)
+def test_a_choice_that_is_none_is_refused_and_its_head_counts_nowhere(said: list[float]) -> None:
+    strategy = ifca("ab", "cd", groups=PAIRS)
+    sent = play(strategy, 1, {**HEADS, "b": (999, 999)}, chosen={**BY_GROUP, "b": said}).sent
+    assert heads(strategy) == [[4, 0], [1, 2]]
+    assert set(sent) == {"a", "c", "d"}
+    (refusal,) = strategy.federation.log.refused
+    assert (refusal.node, refusal.client) == ("node-1", "b")
+    assert refusal.reason.startswith("chose clusters [")
+    assert refusal.reason.endswith("], expected 1 of 2")
+    assert strategy.state()["names"].tolist() == ["a", "c", "d"]
+    # It is asked again and evaluated with its own head meanwhile.
+    assert play(strategy, 2, HEADS, chosen=BY_GROUP).sent["b"] == [5, 1]
+
+
+def test_flsc_refuses_a_client_that_chose_another_number_of_clusters() -> None:
+    strategy = flsc()
+    chosen = {**TWO_EACH, "a": [1, 0, 0], "b": [1, 1, 1]}
+    assert set(play(strategy, 1, HEADS, chosen=chosen).sent) == {"c", "d"}
+    assert [refusal.client for refusal in strategy.federation.log.refused] == ["a", "b"]
+
+
+def test_a_round_in_which_nobody_chose_changes_nothing() -> None:
+    strategy = ifca("abcd")
+    before = heads(strategy)
+    assert play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", (0, 0))).sent == {}
+    assert heads(strategy) == before
+    assert strategy.findings() == {}
+
+
+def test_the_state_tells_all_that_decides() -> None:
+    strategy = ifca("ab", "cd")
+    assert set(strategy.state()) == {"heads"}
+    play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", EAST))
+    state = strategy.state()
+    assert state["nodes"].tolist() == ["node-1", "node-1", "node-2", "node-2"]
+    assert state["mean-0/rounds"] == 1
+    assert "mean-1/rounds" not in state  # nobody chose it yet

@@ -1,0 +1,226 @@
+"""Two phases: an encoder, learned or given, and then the method; given it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import MessageType
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch_file
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import Settings
+from fedproto_app.wire import Arrays
+from tests.local_grid import (
+    LocalGrid,
+    regression_settings,
+    run_locally,
+    sequence_settings,
+    synthetic_nodes,
+)
+
+TIMED = ("seconds", "node_seconds")
+
+
+def nodes(tmp_path: Path, source: str = "synthetic-air-writing") -> list[dict[str, Any]]:
+    return synthetic_nodes(2, tmp_path / "state", source)
+
+
+def lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "rounds.jsonl").read_text().splitlines()]
+
+
+def second_phase(folder: RunFolder, first: int) -> list[dict[str, Any]]:
+    """The lines of the rounds after the first phase, without times and numbers of rounds."""
+    left = lines(folder)[first:]
+    return [{k: v for k, v in line.items() if k not in (*TIMED, "round")} for line in left]
+
+
+@pytest.mark.parametrize(
+    ("method", "make", "inside"),
+    [
+        ("fed-react", sequence_settings, ""),
+        ("fed-react", regression_settings, "model/global.safetensors"),
+        ("flsc", sequence_settings, "model/global.safetensors"),
+        ("ifca", regression_settings, ""),
+    ],
+)
+def test_a_given_encoder_gives_the_second_phase_of_the_run_that_learned_it(
+    tmp_path: Path, method: str, make: Callable[..., Settings], inside: str
+) -> None:
+    """Number by number, even where only some of the clients train in a round."""
+    changes = {"method": method, "participation": 0.6}
+    learning = make(tmp_path, **changes)
+    source = learning.data.source
+    learned, _ = run_locally(learning, nodes(tmp_path, source))
+    # Runs of equally long names, as messages carry them and their bytes are counted.
+    reused = {"encoder.path": str(learned.path / inside), "output.name": "next"}
+    given_settings = make(tmp_path, **changes, **reused)
+    given, _ = run_locally(given_settings, nodes(tmp_path, source))
+    assert len(lines(given)) == given_settings.all_rounds == 4
+    assert len(lines(learned)) == learning.all_rounds == 6
+    assert second_phase(given, 0) == second_phase(learned, 2)
+    rows = [(folder.path / "clients.csv").read_text().splitlines() for folder in (given, learned)]
+    assert len(rows[0]) == 1 + 8
+    for ours, theirs in zip(*rows, strict=True):
+        assert _but_kept_round(ours) == _but_kept_round(theirs)
+
+
+def _but_kept_round(row: str) -> list[str]:
+    cells = row.split(",")
+    return cells[:4] + cells[5:]
+
+
+def test_the_encoder_is_the_runs_global_model_and_stays_as_it_was_learned(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path)
+    folder, grid = run_locally(settings, nodes(tmp_path))
+    model = load_file(folder.path / "model" / "global.safetensors")
+    assert all(name.startswith("encoder") for name in model)
+    checkpoints = sorted((folder.path / "checkpoint").glob("round-*"))
+    assert [path.name for path in checkpoints] == ["round-000005", "round-000006"]
+    with np.load(checkpoints[-1] / "strategy.npz", allow_pickle=False) as state:
+        assert state["heads"].shape == (8, 10, 11)
+    first = grid.sent[2].content.array_records["arrays"]  # after two roster queries
+    assert grid.sent[2].metadata.group_id == "1"
+    changed = [name for name in model if not np.array_equal(first[name].numpy(), model[name])]
+    assert changed  # it has learned something
+
+
+def test_there_is_nothing_to_evaluate_in_the_first_phase(tmp_path: Path) -> None:
+    folder, grid = run_locally(sequence_settings(tmp_path), nodes(tmp_path))
+    asked = {
+        int(message.metadata.group_id)
+        for message in grid.sent
+        if message.metadata.message_type == MessageType.EVALUATE
+    }
+    assert asked == {3, 4, 5, 6}
+    found = lines(folder)
+    assert [line["accuracy"] is None for line in found] == [True, True, *[False] * 4]
+    assert [sorted(line["loss"]) for line in found] == [
+        *[["contrastive", "total"]] * 2,
+        *[["head"]] * 4,
+    ]
+    assert [line["figures"] == {} for line in found] == [True, True, *[False] * 4]
+
+
+# --- encoders that do not fit -----------------------------------------------------------------
+
+
+def encoder(tmp_path: Path, **changes: Any) -> Arrays:
+    """That of a run with these settings."""
+    name = "learned" + "-".join(map(str, changes.values()))
+    settings = sequence_settings(
+        tmp_path, **{"rounds": 1, "encoder.rounds": 1, "output.name": name, **changes}
+    )
+    folder, _ = run_locally(settings, nodes(tmp_path))
+    return load_file(folder.path / "model" / "global.safetensors")
+
+
+def told(tmp_path: Path, path: Path, **changes: Any) -> str:
+    """What a run with this ``encoder.path`` says, which asks for rosters and nothing else."""
+    settings = sequence_settings(tmp_path, **{"encoder.path": str(path), **changes})
+    grid = LocalGrid(settings, nodes(tmp_path))
+    with pytest.raises(SettingsError) as caught:
+        conduct(grid, settings, RunFolder(settings))
+    assert {message.metadata.message_type for message in grid.sent} == {"query.roster"}
+    message = str(caught.value)
+    assert message.startswith(f"encoder.path = {str(path)!r}: ")
+    assert "\n" not in message
+    return message
+
+
+def test_a_path_without_a_file_says_which_file_is_missing(tmp_path: Path) -> None:
+    assert f"there is no {tmp_path / 'none'}" in told(tmp_path, tmp_path / "none")
+
+
+def test_a_folder_that_is_no_run_says_which_file_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    missing = folder / "model" / "global.safetensors"
+    assert f"there is no {missing}" in told(tmp_path, folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no tensors", b"\xff" * 64], ids=range(3))
+def test_a_file_of_another_kind_cannot_be_read(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "encoder.safetensors"
+    file.write_bytes(content)
+    assert f"{file} cannot be read as a safetensors file of float32" in told(tmp_path, file)
+
+
+def test_numbers_that_numpy_does_not_know_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "encoder.safetensors"
+    save_torch_file({"encoder.x": torch.zeros(2, dtype=torch.bfloat16)}, file)
+    assert "cannot be read as a safetensors file of float32" in told(tmp_path, file)
+
+
+def test_an_encoder_of_other_settings_names_the_array_and_both_shapes(tmp_path: Path) -> None:
+    file = tmp_path / "encoder.safetensors"
+    save_file(encoder(tmp_path, **{"encoder.output-dim": 12}), file)
+    message = told(tmp_path, file)
+    assert "float32 [12" in message
+    assert "by [encoder] and data with 3 dimensions float32 [10" in message
+
+
+def test_an_encoder_with_more_blocks_has_arrays_that_are_not_expected(tmp_path: Path) -> None:
+    file = tmp_path / "encoder.safetensors"
+    save_file(encoder(tmp_path, **{"encoder.blocks": 4}), file)
+    assert "is expected" in told(tmp_path, file)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Arrays:
+    return encoder(tmp_path)
+
+
+def test_arrays_that_are_missing_of_another_type_or_not_finite_are_named(
+    tmp_path: Path, good: Arrays
+) -> None:
+    name = max(good)
+    shape = f"float32 {list(good[name].shape)}"
+    nan = np.full_like(good[name], np.nan)
+    expected = f"by [encoder] and data with 3 dimensions {shape} is expected"
+    cases = [
+        ({n: a for n, a in good.items() if n != name}, f"{name} is no array; {expected}"),
+        ({**good, name: good[name].astype(np.float64)}, f"{name} is float64"),
+        ({**good, name: nan}, f"{name} holds NaN"),
+        ({**good, "head.weight": good[name]}, f"head.weight is {shape}"),
+    ]
+    for number, (arrays, reason) in enumerate(cases):
+        file = tmp_path / f"encoder-{number}.safetensors"
+        save_file(arrays, file)
+        assert reason in told(tmp_path, file, **{"output.name": f"case-{number}"})
+
+
+def test_a_run_of_a_supervised_method_has_no_such_encoder(tmp_path: Path) -> None:
+    settings = sequence_settings(
+        tmp_path, method="fedavg", rounds=1, **{"output.name": "supervised"}
+    )
+    folder, _ = run_locally(settings, nodes(tmp_path))
+    assert "is expected" in told(tmp_path, folder.path)
+
+
+def test_the_file_is_no_longer_needed_once_the_run_has_begun(tmp_path: Path, good: Arrays) -> None:
+    """It is read once; a node that is equipped anew gets it from the server's memory."""
+    file = tmp_path / "encoder.safetensors"
+    save_file(good, file)
+    settings = sequence_settings(tmp_path, **{"encoder.path": str(file)})
+
+    def remove(node_id: int, reply: Any) -> Any:
+        phase = (node_id, reply.metadata.message_type, reply.metadata.group_id)
+        if phase == (1001, MessageType.EVALUATE, "1"):
+            file.unlink()
+            for folder in (tmp_path / "state").glob("test-*"):
+                shutil.rmtree(folder / "1")
+        return reply
+
+    folder, _ = run_locally(settings, nodes(tmp_path), tamper=remove)
+    assert [line["clients"] for line in lines(folder)] == [8, 4, 8, 8]
