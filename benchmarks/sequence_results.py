@@ -183,9 +183,9 @@ SUBJECTS = {
     "α": _digits("forgetting_factor_rounds"),
 }
 EV = {
-    "kept": _digits("rmse_kept"),
     "last": _digits("rmse"),
     "mean of rounds": _digits("rmse_rounds"),
+    "kept": _digits("rmse_kept"),
     "validation, last": _digits("validation_rmse"),
     "Rand, mean of rounds": _digits("rand_index_rounds"),
     "last Rand": _digits("rand_index"),

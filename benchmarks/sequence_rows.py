@@ -98,6 +98,8 @@ TITLES = {
     "lstm-apfl": "LSTM, APFL",
     "cnn-fedavg": "causal CNN with labels, FedAvg",
     "encoder-svm": "encoder + SVM",
+    "eq-1": "encoder learned with eq. 1 as printed + SVM",
+    "untrained": "untrained encoder + SVM",
     "encoder-linear": "encoder + linear layer",
     "sc": "SC",
     "ec": "EC",
@@ -156,7 +158,13 @@ def one_and_own(clients: int) -> Variants:
 
 
 def encoder_rows(folder: str) -> dict[str, Row]:
-    variants = {**SUPERVISED, "encoder-svm": encoder_and_heads(10)}
+    heads = encoder_and_heads(10)
+    variants = {
+        **SUPERVISED,
+        "encoder-svm": heads,
+        "eq-1": {**heads, "encoder.negative-terms": "sum"},
+        "untrained": {**heads, "encoder.rounds": 0},
+    }
     return rows(folder, variants, {"data.clusters.beta": 0.1})
 
 

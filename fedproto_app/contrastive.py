@@ -48,26 +48,30 @@ class ContrastiveBatch:
     other_lengths: Tensor
 
 
-def triplet_loss(reference: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
+def triplet_loss(
+    reference: Tensor, positive: Tensor, negatives: Tensor, *, averages: bool = False
+) -> Tensor:
     """−log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (eq. 1), its mean over B: [K].
 
-    reference, positive: [K, B, D]; negatives: [K, B, R, D].
+    reference, positive: [K, B, D]; negatives: [K, B, R, D]. averages: over the negatives instead of
+    the sum.
     """
     near = (reference * positive).sum(dim=2)  # (K, B)
     far = (negatives @ reference.unsqueeze(3)).squeeze(3)  # (K, B, R, D) x (K, B, D, 1)
-    terms = functional.logsigmoid(near) + functional.logsigmoid(-far).sum(dim=2)
-    return -terms.mean(dim=1)
+    away = functional.logsigmoid(-far)
+    away = away.mean(dim=2) if averages else away.sum(dim=2)
+    return -(functional.logsigmoid(near) + away).mean(dim=1)
 
 
-def contrastive_loss(encode: Encode, batch: ContrastiveBatch) -> Tensor:
-    """The loss of a batch, [K].
+def contrastive_loss(encode: Encode, batch: ContrastiveBatch, *, averages: bool = False) -> Tensor:
+    """`triplet_loss` of a batch, [K].
 
     References are encoded by themselves: they are longer, and would lengthen all others.
     """
     reference = encode(batch.inputs, batch.lengths)
     others = encode(batch.others.flatten(1, 2), batch.other_lengths.flatten(1, 2))
     others = others.view(*batch.other_lengths.shape, -1)  # (K, B, 1 + R, D)
-    return triplet_loss(reference, others[:, :, 0], others[:, :, 1:])
+    return triplet_loss(reference, others[:, :, 0], others[:, :, 1:], averages=averages)
 
 
 def draw_crops(

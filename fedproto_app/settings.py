@@ -252,10 +252,11 @@ class EncoderSettings(Section):
     """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
 
     path: str = ""  # of a trained encoder, or its run; then there is no first phase
-    rounds: Count = 10  # before the rounds of the second phase
+    rounds: CountOrZero = 10  # before those of the second phase; 0 = the encoder as it is drawn
     steps: Count = 500  # of a client and round
     batch_size: Count = 10
     negatives: Count = 10  # R
+    negative_terms: Literal["sum", "mean"] = "sum"  # eq. 1 / as Franceschi et al. 2019 train
     blocks: Count = 10
     channels: Count = 40
     reduced_dim: Count = 160  # channels out of the last block, which are pooled over time

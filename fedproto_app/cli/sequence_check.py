@@ -123,7 +123,10 @@ def _pool_lines(pool: SequencePool, settings: DataSettings) -> list[tuple[str, s
         ),
     ]
     if constant := constant_sequences(pool):
-        lines.append(("constant", f"{constant}: all steps alike, or only one"))
+        zeros = "; scaling sequence makes zeros of them" * (
+            settings.sequences.scaling == "sequence"
+        )
+        lines.append(("constant", f"{constant}: all steps alike, or only one{zeros}"))
     if pool.classes:
         lines.append(("classes", f"{len(pool.classes)}: {some(pool.classes)}"))
     else:
@@ -168,7 +171,7 @@ def _dealing_lines(
         lines.append(("groups", f"clients in {some(sizes)}"))
     for title in ("train", "validation", "test"):
         held = np.array([len(getattr(one, title)) for one in clients])
-        lines.append((title, f"{span(held)} sequence{'s' * (held.max() != 1)} a client"))
+        lines.append((title, f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"))
     if pool.classes:
         distinct = (class_counts(clients, len(pool.classes)) > 0).sum(axis=1)
         lines.append(("classes", f"{span(distinct)} a client"))

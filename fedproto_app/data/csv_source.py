@@ -128,7 +128,7 @@ def _single_column(table: Table) -> Table:
         found = f"{len(table.names)} columns of values ({', '.join(table.names[:5])})"
         raise DataError(
             f"{table.path}: {found}, but source csv-folder reads one a file; "
-            "a column per client is source wide-csv"
+            "a column per client is source wide-csv, one to be predicted is source recordings"
         )
     return table
 

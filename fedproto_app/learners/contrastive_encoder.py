@@ -55,4 +55,6 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ContrastiveBatch, context: Context
     ) -> dict[str, Tensor]:
-        return {"contrastive": contrastive_loss(partial(self.task.encode, parameters), batch)}
+        averages = self.settings.encoder.negative_terms == "mean"
+        encode = partial(self.task.encode, parameters)
+        return {"contrastive": contrastive_loss(encode, batch, averages=averages)}

@@ -42,7 +42,9 @@ class PretrainedStrategy:
         else:
             task = make_task(settings, federation.shape)
             assert isinstance(task, SequenceTask)
-            self._initial = read_encoder(settings.encoder.path, task)
+            path = settings.encoder.path
+            drawn = {name: value.numpy() for name, value in task.initial_encoder().items()}
+            self._initial = read_encoder(path, task) if path else drawn
 
     def initial_arrays(self) -> Arrays:
         return self._initial

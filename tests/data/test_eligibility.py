@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.data.eligibility import holds_images, reasons_against
+from fedproto_app.data.eligibility import kind_of, reasons_against
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.images.sources import IMAGE_SOURCES
+from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import SOURCES
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from tests.data.sequences.made_sequences import pool_of as made_pool
 
 HERE = __name__  # this module serves as a user's own: "package.module:factory"
 IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
@@ -99,9 +101,55 @@ def test_a_users_function_of_the_other_task() -> None:
 
 
 def test_what_a_source_holds() -> None:
-    assert all(holds_images(DataSettings(source=source)) for source in IMAGE_SOURCES)
-    assert not any(holds_images(DataSettings(source=source)) for source in SOURCES)
-    assert holds_images(DataSettings(source=f"{HERE}:undecodable"))
-    assert not holds_images(DataSettings(source=f"{HERE}:two_series"))
-    with pytest.raises(DataError, match=r"unknown source; known are wide-csv, .*, digits and"):
-        holds_images(DataSettings(source="parquet"))
+    registries = {
+        "series": SOURCES,
+        "images": IMAGE_SOURCES,
+        "labelled sequences": SEQUENCE_SOURCES,
+    }
+    for kind, sources in registries.items():
+        assert {kind_of(DataSettings(source=source)) for source in sources} == {kind}
+    assert kind_of(DataSettings(source=f"{HERE}:undecodable")) == "images"
+    assert kind_of(DataSettings(source=f"{HERE}:two_series")) == "series"
+    assert kind_of(DataSettings(source=f"{HERE}:few_sequences")) == "labelled sequences"
+    with pytest.raises(DataError, match=r"unknown source; known are wide-csv, .*, digits, .* and"):
+        kind_of(DataSettings(source="parquet"))
+
+
+def few_sequences(settings: DataSettings) -> SequencePool:
+    """Ten sequences of ann, of which a test part stays, and two of bob, of which none does."""
+    return made_pool([0, 1] * 6, clients=["ann"] * 10 + ["bob"] * 2)
+
+
+GIVEN = {**SEQUENCES, "data.clusters.scheme": "given"}
+
+
+def test_sequences_too_few_to_split() -> None:
+    reasons = reasons_against(settings(f"{HERE}:few_sequences", **GIVEN))
+    shares = "data.train-share = 0.7, data.validation-share = 0.1"
+    assert reasons == {"ann": None, "bob": f"no validation sequence among its 2: {shares}"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"data.clusters.clients": 13},
+            r"^data\.clusters\.clients = 13: .* has 12 sequences, enough for at most 12 clients$",
+        ),
+        (
+            {"task": "sequence-regression"},
+            "^task = 'sequence-regression': the targets .* are classes; set task = 'sequence-class",
+        ),
+    ],
+)
+def test_sequences_that_no_run_can_use(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        reasons_against(settings(f"{HERE}:few_sequences", **(SEQUENCES | changes)))
+
+
+def test_clusters_of_real_targets() -> None:
+    ev = {**SEQUENCES, "task": "sequence-regression"}
+    with pytest.raises(
+        DataError, match=r"^data\.clusters\.scheme = 'dirichlet': .*scheme = 'given'$"
+    ):
+        reasons_against(settings("synthetic-ev", **ev))

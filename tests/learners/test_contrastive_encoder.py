@@ -82,7 +82,8 @@ def test_the_encoder_and_nothing_else_is_learned_and_sent() -> None:
 
 
 def test_a_head_beside_the_encoder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = learner_of()
+    """Even with a decay, which moves all that learns."""
+    learner = learner_of(**{"optimizer.name": "sgd", "optimizer.weight-decay": 0.1})
     whole = learner.task.initial_parameters()
     monkeypatch.setattr(learner, "initial_parameters", lambda: whole)
     _, cohort = trained(learner)

@@ -1,4 +1,4 @@
-"""Fed-REACT's client half: which samples it draws, what it fits and sends, what it predicts with."""
+"""Fed-REACT's client half: what it draws, fits and sends, and what it predicts with."""
 
 from __future__ import annotations
 

@@ -57,16 +57,15 @@ def test_flsc_chooses_the_clusters_with_the_lowest_losses() -> None:
     assert chosen[0].tolist() == [0, 1, 1]
     # Of b with label 2: 2² + 2² · 2 = 12 − 4 of the first, 1 + 1 + 2² of the second, 8 of the last.
     assert chosen[1].tolist() == [1, 1, 0]
-    assert sent(head_learner("flsc", **{"flsc.overlap": 3}), heads)["chosen"].tolist() == [
-        [1, 1, 1]
-    ] * 3
+    assert (
+        sent(head_learner("flsc", **{"flsc.overlap": 3}), heads)["chosen"].tolist()
+        == [[1, 1, 1]] * 3
+    )
     one = sent(head_learner("flsc", **{"flsc.overlap": 1}), heads)
     assert np.array_equal(one["chosen"], sent(head_learner("ifca"), heads)["chosen"])
 
 
-@pytest.mark.parametrize(
-    ("method", "expected"), [("ifca", [0, 1, 0, 0]), ("flsc", [0, 1, 1, 0])]
-)
+@pytest.mark.parametrize(("method", "expected"), [("ifca", [0, 1, 0, 0]), ("flsc", [0, 1, 1, 0])])
 def test_ties_go_to_the_first(method: str, expected: list[int]) -> None:
     same = says(1, -1, -1)
     learner = head_learner(method, **{"fed-react.clusters": 4})
@@ -82,7 +81,7 @@ def test_a_head_without_a_loss_is_chosen_last(method: str) -> None:
 
 
 def test_the_choice_is_by_the_samples_of_the_round() -> None:
-    """Of clusters that know one class each, c's three clients' samples decide, not its others."""
+    """Clusters know one class each, and a client that has all draws one sample a round."""
     client = vector_client("m", [0, 1, 2, 0, 1, 2])
     learner = head_learner("ifca", **{"fed-react.samples": 1})
     found = set()
@@ -120,7 +119,9 @@ def test_the_head_is_fed_reacts(method: str) -> None:
 def test_what_a_client_predicts_with_is_what_the_server_sent() -> None:
     learner = head_learner("ifca")
     cohort = sequence_cohort(learner, (A, B), FIRST)
-    order = Order("run", "t", FIRST, ["a", "b"], arrays={"heads": says(1, 0, 0)[None]}, guided=["a"])
+    order = Order(
+        "run", "t", FIRST, ["a", "b"], arrays={"heads": says(1, 0, 0)[None]}, guided=["a"]
+    )
     assert learner.receive(cohort, order)
     cohort.parameters["local-head"][:] = torch.from_numpy(says(0, 1, 0))
     metrics = learner.evaluate(cohort, order)

@@ -74,6 +74,17 @@ def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> No
     np.testing.assert_allclose(sent["c"], np.mean([moved[n] for n in "abc"], axis=0), atol=1e-6)
 
 
+def test_clusters_keep_their_numbers_when_the_first_client_moves() -> None:
+    """Counted anew by first appearance, a's new cluster would be 0, and that of c and d 2."""
+    strategy = server("abcdef", **{"fed-react.clusters": 3})
+    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
+    play(strategy, 1, start)
+    play(strategy, 2, start)
+    assert clusters(strategy) == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
+    assert set(play(strategy, 3, {**start, "a": at(243)[0]}).sent) == {"c", "d"}
+    assert clusters(strategy) == {"a": 2, "b": 0, "c": 1, "d": 1, "e": 2, "f": 2}
+
+
 def test_the_last_round_sends_whatever_changed() -> None:
     start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
     strategy = server("abcdef", **{"fed-react.clusters": 3, "rounds": 3})

@@ -72,12 +72,13 @@ def test_clients_are_stacked_with_zeros_after_the_end() -> None:
 
 def test_validation_and_test_sequences_stand_apart() -> None:
     task = sequence_task()
-    client = replace(sequence_client("a", [0, 1, 2], [4, 3]), validation=sequences_of([2], [6]))
-    samples = task.gather([client, sequence_client("b", [1])], 1)
-    assert samples.is_validation.tolist() == [[1, 0, 0, 0], [1, 0, 0, 0]]
-    assert samples.is_test.tolist() == [[0, 1, 1, 1], [0, 1, 0, 0]]
-    assert samples.test_targets.tolist() == [[2, 0, 1, 2], [1, 1, 0, 0]]
-    assert samples.test_lengths.tolist() == [[6, 4, 3, 4], [4, 4, 1, 1]]
+    first = replace(sequence_client("a", [0, 1, 2], [4, 3]), validation=sequences_of([2], [6]))
+    second = replace(sequence_client("b", [1]), validation=sequences_of([2, 0], [2]))
+    samples = task.gather([first, second], 1)
+    assert samples.is_validation.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
+    assert samples.is_test.tolist() == [[0, 1, 1, 1], [0, 0, 1, 0]]
+    assert samples.test_targets.tolist() == [[2, 0, 1, 2], [2, 0, 1, 0]]
+    assert samples.test_lengths.tolist() == [[6, 4, 3, 4], [2, 2, 4, 1]]
     assert samples.test_values.shape == (2, 4, 6, 2)
 
 

@@ -70,9 +70,10 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
     clients, total = settings.clusters.clients, len(pool.targets)
     wanted = max(1, settings.clusters.samples)
     if clients * wanted > total:
+        each = f" with data.clusters.samples = {wanted}" if settings.clusters.samples else ""
         raise DataError(
-            f"data.clusters.clients = {clients}, samples = {settings.clusters.samples}: "
-            f"{settings.source} has only {total} sequences, {total // clients} a client"
+            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences, enough "
+            f"for at most {total // wanted} clients{each}"
         )
 
 

@@ -32,7 +32,7 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     wanted = settings.sequences.target
     if wanted not in columns:
         raise DataError(
-            f"data.sequences.target = {wanted!r}: {path} has the columns {', '.join(columns)}"
+            f"data.sequences.target = {wanted!r}: expected a column of {path}: {', '.join(columns)}"
         )
     if len(columns) == 1:
         raise DataError(f"{path}: beside the target {wanted!r} there is no column")

@@ -62,4 +62,10 @@ def why_refused(split: Split, settings: DataSettings) -> str | None:
     if len(empty) == len(parts):
         window = f" of data.sequences.window = {settings.sequences.window} steps"
         return "no sequence" + (window if settings.source == "recordings" else "")
-    return f"no {empty[0]} sequence: it has {sum(map(len, parts.values()))} in all"
+    dealt = settings.clusters.scheme != "given"
+    return (
+        f"no {empty[0]} sequence among its {sum(map(len, parts.values()))}: data.train-share = "
+        f"{settings.train_share:g}, data.validation-share = {settings.validation_share:g}"
+        + f", data.clusters.clients = {settings.clusters.clients}"
+        * dealt
+    )

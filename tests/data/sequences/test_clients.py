@@ -46,7 +46,8 @@ def places(client: ClientSequences) -> list[int]:
 
 def test_clients_hold_their_sequences_and_targets() -> None:
     shard = load_shard(settings("labelled"), 0, 1)
-    assert shard.refused == {"cid": "no validation sequence: it has 2 in all"}
+    shares = "data.train-share = 0.7, data.validation-share = 0.1"
+    assert shard.refused == {"cid": f"no validation sequence among its 2: {shares}"}
     assert (shard.shape.inputs, shard.shape.classes) == ((2,), ("ant", "bee", "cat"))
     ann, bob = shard.clients["ann"], shard.clients["bob"]
     assert isinstance(ann, ClientSequences)

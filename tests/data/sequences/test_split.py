@@ -66,13 +66,16 @@ def test_a_dealt_client_has_nothing_of_the_sources_split() -> None:
     assert (len(parts.train), len(parts.validation), len(parts.test)) == (14, 2, 4)
 
 
+SHARES = "data.train-share = 0.7, data.validation-share = 0.1, data.clusters.clients = 10"
+
+
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
         ((1, 1, 1), None),
-        ((0, 1, 1), "no train sequence: it has 2 in all"),
-        ((3, 0, 0), "no validation sequence: it has 3 in all"),
-        ((3, 1, 0), "no test sequence: it has 4 in all"),
+        ((0, 1, 1), f"no train sequence among its 2: {SHARES}"),
+        ((3, 0, 0), f"no validation sequence among its 3: {SHARES}"),
+        ((3, 1, 0), f"no test sequence among its 4: {SHARES}"),
         ((0, 0, 0), "no sequence"),
     ],
 )
