@@ -24,15 +24,17 @@ check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(DEV)  ## speed, memory and disk as ratios against peers, about ten minutes
+bench: $(DEV)  ## speed, memory and disk as ratios against peers, about twelve minutes
 	$(BIN)/python -m benchmarks.throughput
 	$(BIN)/python -m benchmarks.stock_flower
 	$(BIN)/python -m benchmarks.client_state
 	$(BIN)/python -m benchmarks.jsd
+	$(BIN)/python -m benchmarks.affect
 
 results: $(DEV)  ## the tables of docs/results: half an hour a series dataset, two hours CIFAR-10
 	$(BIN)/python -m benchmarks.forecasting_results
 	$(BIN)/python -m benchmarks.classification_results
+	$(BIN)/python -m benchmarks.sequence_results
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

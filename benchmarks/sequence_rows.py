@@ -35,6 +35,10 @@ NORMS: Variants = {
     f"{name}-norms": {**_APPROACHES[name], "fed-react.similarity": "class-norms"}
     for name in ("sc", "a1")
 }
+PENALTIES: Variants = {
+    f"a1-penalty-{penalty:g}": {**PLAIN["a1"], "fed-react.penalty": penalty}
+    for penalty in (0.1, 10.0)
+}
 # q and r of the paper's grid with the lowest validation error on the first seed's air writing.
 SET_VARIANCES: Variants = {
     "a3-set": {
@@ -109,6 +113,7 @@ TITLES = {
     "ifca": "IFCA",
     "flsc": "FLSC",
     "a3-set": "A3, q and r set",
+    **{name: f"A1, penalty {name.removeprefix('a1-penalty-')}" for name in PENALTIES},
     **{name: f"{name.removesuffix('-centred').upper()}, centred" for name in CENTRED},
     **{name: f"{name.removesuffix('-norms').upper()}, class norms" for name in NORMS},
     "one-head": "A1, C = 1",
@@ -169,7 +174,8 @@ def encoder_rows(folder: str) -> dict[str, Row]:
 
 
 def cluster_rows(folder: str) -> dict[str, Row]:
-    variants = {**PLAIN, **SET_VARIANCES, **CHOOSING, **CENTRED, **NORMS, **one_and_own(10)}
+    ours = {**SET_VARIANCES, **CENTRED, **NORMS, **PENALTIES}
+    variants = {**PLAIN, **CHOOSING, **ours, **one_and_own(10)}
     return rows_on_encoder(folder, variants, {}, 10)
 
 

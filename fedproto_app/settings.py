@@ -268,7 +268,7 @@ class FedReactSettings(Section):
 
     clusters: CountOrZero = 3  # C; 0 = as the silhouette of each round has it
     samples: CountOrZero = 64  # |M_t| labelled samples of a client and round; 0 = all it has
-    penalty: Positive = 10.0  # of an error, over the head's norm: the support vector machine's C
+    penalty: Positive = 1.0  # of an error, over the head's norm: the support vector machine's C
     clustering: Literal["evolutionary", "snapshot"] = "evolutionary"
     similarity: Literal["cosine", "centred-cosine", "class-norms"] = "cosine"
     affect_iterations: Count = 5

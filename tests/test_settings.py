@@ -108,7 +108,7 @@ def test_flat_and_nested_are_the_same() -> None:
         *(
             ({f"encoder.{key}": 0}, [f"encoder.{key} = 0", "greater than or equal to 1"])
             for key in (
-                *("rounds", "steps", "batch-size", "negatives"),
+                *("steps", "batch-size", "negatives"),
                 *("blocks", "channels", "reduced-dim", "output-dim"),
             )
         ),

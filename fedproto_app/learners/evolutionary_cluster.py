@@ -84,7 +84,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
             head = self.task.fit_head(vectors, targets, seed % 2**31)
             cohort.parameters[LOCAL][row] = torch.from_numpy(head)
             losses.append(self.task.head_loss(head, vectors, targets))
-        return {"head": torch.tensor(losses)}
+        return {"head": torch.tensor(losses), "total": torch.tensor(losses)}
 
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
         return Contribution({"head": cohort.parameters[LOCAL].cpu().numpy()})

@@ -15,10 +15,13 @@ from flwr.app import MessageType
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch_file
 
+from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import SettingsError
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.registry import make_task
+from fedproto_app.tasks.sequences import SequenceTask
 from fedproto_app.wire import Arrays
 from tests.local_grid import (
     LocalGrid,
@@ -224,3 +227,15 @@ def test_the_file_is_no_longer_needed_once_the_run_has_begun(tmp_path: Path, goo
 
     folder, _ = run_locally(settings, nodes(tmp_path), tamper=remove)
     assert [line["clients"] for line in lines(folder)] == [8, 4, 8, 8]
+
+
+def test_without_rounds_the_encoder_stays_as_it_is_drawn(tmp_path: Path) -> None:
+    settings = sequence_settings(tmp_path, **{"encoder.rounds": 0, "rounds": 1})
+    folder, _ = run_locally(settings, synthetic_nodes(1, tmp_path / "state", settings.data.source))
+    task = make_task(settings, DataShape((3,), tuple("0123456789")))
+    assert isinstance(task, SequenceTask)
+    drawn = task.initial_encoder()
+    kept = load_file(folder.path / "model" / "global.safetensors")
+    assert set(kept) == set(drawn)
+    for name, value in drawn.items():
+        np.testing.assert_array_equal(kept[name], value.numpy())
