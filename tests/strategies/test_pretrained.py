@@ -110,7 +110,7 @@ def test_there_is_nothing_to_evaluate_in_the_first_phase(tmp_path: Path) -> None
     assert [line["accuracy"] is None for line in found] == [True, True, *[False] * 4]
     assert [sorted(line["loss"]) for line in found] == [
         *[["contrastive", "total"]] * 2,
-        *[["head"]] * 4,
+        *[["head", "total"]] * 4,
     ]
     assert [line["figures"] == {} for line in found] == [True, True, *[False] * 4]
 
