@@ -31,7 +31,7 @@ bench: $(DEV)  ## speed, memory and disk as ratios against peers, about twelve m
 	$(BIN)/python -m benchmarks.jsd
 	$(BIN)/python -m benchmarks.affect
 
-results: $(DEV)  ## the tables of docs/results: half an hour a series dataset, two hours CIFAR-10
+results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results
 	$(BIN)/python -m benchmarks.classification_results
 	$(BIN)/python -m benchmarks.sequence_results

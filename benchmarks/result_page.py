@@ -29,6 +29,7 @@ from benchmarks.result_runs import (
 )
 from fedproto_app.report.runs import Group, Run, flat, read_run
 from fedproto_app.report.task_report import UNKNOWN, percent_text
+from fedproto_app.settings import Settings, flat_settings, settings_from
 
 # Settings that no figure depends on: a run may have been made with others.
 _OF_NO_MATTER = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")
@@ -146,9 +147,11 @@ def finished(experiment: Experiment, output: Path) -> dict[str, Group]:
 
 def _require_settings(run: Run, config: str, row: Row) -> None:
     text = (ROOT / "configs" / config).read_text(encoding="utf-8")
-    wanted = flat(tomllib.loads(text)) | dict(row.changes)
+    wanted = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
+    # A setting that is younger than the run: what it then did is the default now.
+    found = flat_settings(Settings()) | dict(run.settings)
     pairs = [
-        (key, run.settings.get(key), value)
+        (key, found[key], value)
         for key, value in wanted.items()
         if key not in _OF_NO_MATTER and not key.startswith(("output.", "nodes."))
     ]
@@ -156,10 +159,10 @@ def _require_settings(run: Run, config: str, row: Row) -> None:
     learner = row.encoder.run_name(run.summary["seed"]) if row.encoder else ""
     path = Path(str(run.settings.get("encoder.path", "")))
     pairs.append(("encoder.path", path.parts[-2:], Path(learner).parts))
-    for key, found, value in pairs:
-        if found != value:
+    for key, made, value in pairs:
+        if made != value:
             raise SystemExit(
-                f"{run.folder}: made with {key} = {found!r}, which is {value!r} now; delete the "
+                f"{run.folder}: made with {key} = {made!r}, which is {value!r} now; delete the "
                 "folder to repeat the run"
             )
 

@@ -13,13 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.clustering import (
-    Labels,
-    Matrix,
-    agglomerate,
-    agglomerate_by_silhouette,
-    spans,
-)
+from fedproto_app.clustering import Labels, Matrix, find_clusters, spans
 
 Table = NDArray[np.float64]
 
@@ -58,13 +52,13 @@ def affect(past: Matrix | None, current: Matrix, clusters: int, iterations: int 
     clusters repeat, so does α, and it stops. psi may be `current` itself.
     """
     alpha, psi = 0.0, current
-    labels = _clusters(psi, clusters)
+    labels = find_clusters(psi, clusters)
     if past is None:
         return Affect(labels, alpha, psi)
     for _ in range(iterations):
         alpha = forgetting_factor(past, current, labels)
         psi = blend(past, current, alpha)
-        before, labels = labels, _clusters(psi, clusters)
+        before, labels = labels, find_clusters(psi, clusters)
         if np.array_equal(before, labels):
             break
     return Affect(labels, alpha, psi)
@@ -114,10 +108,6 @@ def blend(past: Matrix, current: Matrix, alpha: float) -> Matrix:
         mixed = alpha * past[rows] + (1 - alpha) * current[rows]
         psi[rows] = np.where(np.isnan(past[rows]), current[rows], mixed)
     return psi
-
-
-def _clusters(psi: Matrix, clusters: int) -> Labels:
-    return agglomerate(psi, clusters) if clusters else agglomerate_by_silhouette(psi)
 
 
 def _by_cluster(matrix: Matrix, order: NDArray[np.intp]) -> Iterator[tuple[slice, Table]]:

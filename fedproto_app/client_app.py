@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -95,12 +96,23 @@ def _node(context: Context, order: Order) -> Node:
     shard, device = _shard(context), torch_device(settings.device)
     store = ClientStore(_state_dir(context, settings, order))
     task = make_task(settings, shard.shape, device)
+    prepared_in = 0.0
     if settings.method in PRETRAINED and order.server_round > settings.encoder_rounds:
         assert isinstance(task, SequenceTask)
-        shard = represented(shard, order.clients, order.arrays, task, store)
+        start = time.perf_counter()
+        with _without_denormals():
+            shard = represented(shard, order.clients, order.arrays, task, store)
+        prepared_in = time.perf_counter() - start
         task = make_task(settings, shard.shape, device)
     learner = make_learner(settings, task, order.server_round)
-    return Node(settings, shard, store, learner, tells_classes=_is_dealt(context))
+    return Node(
+        settings,
+        shard,
+        store,
+        learner,
+        tells_classes=_is_dealt(context),
+        prepared_in=prepared_in,
+    )
 
 
 def _is_dealt(context: Context) -> bool:

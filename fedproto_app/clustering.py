@@ -8,7 +8,6 @@ added up is float64.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +16,17 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import silhouette_score
 
+from fedproto_app.settings import Cosine, HeadSimilarity
+
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Heads = NDArray[np.float32]
-Kind = Literal["cosine", "centred-cosine"]
 
 MOST_CLUSTERS = 20  # that the silhouette chooses among
 BLOCK = 1024  # rows and columns of a product, so that float64 never holds a whole [N, N]
 
 
-def head_similarity(
-    heads: Heads, kind: Literal["cosine", "centred-cosine", "class-norms"]
-) -> Matrix:
+def head_similarity(heads: Heads, kind: HeadSimilarity) -> Matrix:
     """W of heads [N, outputs, D + 1] as ``fed-react.similarity`` has it: [N, N].
 
     "class-norms" (ours) compares, centred, only how large the row of each class is. That tells
@@ -36,11 +34,12 @@ def head_similarity(
     directions are mostly the noise of a few samples.
     """
     if kind == "class-norms":
-        return similarity(np.linalg.norm(heads, axis=2), "centred-cosine")
+        norms = np.linalg.norm(heads.astype(np.float64), axis=2)  # float32's squares overflow
+        return similarity(norms, "centred-cosine")
     return similarity(heads.reshape(len(heads), -1), kind)
 
 
-def similarity(heads: Matrix, kind: Kind) -> Matrix:
+def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
     """W, the cosine of every two heads (eq. 2): [N, P] → [N, N] within [−1, 1], symmetric.
 
     "centred-cosine" takes the mean head away first, which shows differences that heads with much
@@ -60,6 +59,11 @@ def similarity(heads: Matrix, kind: Kind) -> Matrix:
             cosines[rows, columns] = block
     _mirror_diagonal_blocks(cosines)
     return cosines
+
+
+def find_clusters(psi: Matrix, clusters: int) -> Labels:
+    """`agglomerate` to C clusters, or with 0 to as many as the silhouette says: [N, N] → [N]."""
+    return agglomerate(psi, clusters) if clusters else agglomerate_by_silhouette(psi)
 
 
 def agglomerate(psi: Matrix, clusters: int) -> Labels:

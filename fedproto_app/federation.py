@@ -173,6 +173,7 @@ class Federation:
             if answer.error:
                 raise Unusable(answer.error)
             shape = self._common_shape(answer)
+            self._check_room(node_id, answer)
             label = self.roster.admit(node_id, answer)
         except ValueError as error:
             self._turned_away.add(node_id)
@@ -196,6 +197,16 @@ class Federation:
                 f"federation's are {self.shape.inputs} with {', '.join(self.shape.classes)}"
             )
         return shape
+
+    def _check_room(self, node_id: int, answer: NodeRoster) -> None:
+        """Raises `Unusable` if the node's clients are more than there is room for."""
+        clients = self.roster.clients_with(node_id, answer)
+        most = self.settings.nodes.maximum_clients
+        if clients > most:
+            raise Unusable(
+                f"with its {len(answer.samples)} clients there would be {clients}, more than "
+                f"nodes.maximum-clients = {most}"
+            )
 
     def _miss(self, node_id: int, reason: str) -> None:
         self._misses[node_id] += 1
@@ -254,9 +265,12 @@ class Federation:
 
     # --- reading ----------------------------------------------------------------------------
 
-    def read(self, replies: Iterable[Message], spec: ArraySpec) -> list[NodeReply]:
+    def read(
+        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+    ) -> list[NodeReply]:
         """The usable replies in the order of the nodes' labels, so that sums are reproducible.
 
+        most_samples: that a client can have used, if not all that it declared.
         Refuses what is wrong or missing, records losses, metrics and costs. Raises
         `FederationError` when too large a share of the nodes asked gave nothing usable.
         """
@@ -269,7 +283,7 @@ class Federation:
                 node = self.roster.label_of(message.metadata.src_node_id)
                 self.refuse(Refusal(node, "", "a second or unasked reply"))
                 continue
-            if answer := self._read_one(message, sent, spec):
+            if answer := self._read_one(message, sent, spec, most_samples):
                 usable[sent.node] = answer
         for sent in asked.values():
             within = self.settings.nodes.round_deadline
@@ -281,12 +295,16 @@ class Federation:
             self._record(answer, spec)
         return answers
 
-    def _read_one(self, message: Message, sent: _Sent, spec: ArraySpec) -> NodeReply | None:
+    def _read_one(
+        self, message: Message, sent: _Sent, spec: ArraySpec, most_samples: int | None
+    ) -> NodeReply | None:
         if message.has_error():
             self.refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
             return None
         self.log.bytes_up += received_bytes(message)
         asked = {key.client: self.roster.facts[key].samples for key in sent.clients}
+        if most_samples is not None:
+            asked = {name: min(declared, most_samples) for name, declared in asked.items()}
         reply, refusals = read_reply(
             message, sent.node, asked, spec, self._expected, self._task.metrics_fault
         )

@@ -71,7 +71,7 @@ class Smoothed:
     lag_one: Array  # (N, n, n)
 
 
-def filter(model: StateSpace, observations: Array) -> Filtered:
+def kalman_filter(model: StateSpace, observations: Array) -> Filtered:
     """The Kalman filter (eqs. 9–13). observations: [N, m], finite.
 
     Raises LinAlgError where an observation's covariance HP⁻Hᵀ + R is singular.
@@ -94,7 +94,7 @@ def filter(model: StateSpace, observations: Array) -> Filtered:
     return Filtered(predicted_means, predicted, means, covariances, log_likelihood)
 
 
-def smooth(model: StateSpace, filtered: Filtered) -> Smoothed:
+def rts_smoother(model: StateSpace, filtered: Filtered) -> Smoothed:
     """The Rauch-Tung-Striebel smoother and its lag-one covariances (eqs. 14–18).
 
     Raises LinAlgError where a predicted covariance is singular; a positive definite Q has none.
@@ -123,7 +123,7 @@ def expectation_maximisation(
     M step keeps them from there, as the best Q and R that are so bounded.
     """
     for _ in range(iterations):
-        smoothed = smooth(model, filter(model, observations))
+        smoothed = rts_smoother(model, kalman_filter(model, observations))
         if "F" in estimated:
             model = replace(model, F=_best_transition(smoothed))
         if "Q" in estimated:
@@ -193,16 +193,6 @@ def newest_state(observations: Array, q: float, r: float) -> Array:
     for observation, gain in zip(observations, _walk(len(observations), q, r).gains, strict=True):
         state += gain * (observation - state)  # eqs. 9 and 12
     return state
-
-
-def smooth_random_walk(observations: Array, q: float, r: float) -> tuple[Array, Array]:
-    """x̂_{1|T} … x̂_{T|T} and their variances (eqs. 14–16): [T, P] → [T, P], [T].
-
-    The model is that of `newest_state`, T ≥ 1.
-    """
-    covariance = _walk(len(observations), q, r).covariance()[1:, 1:]
-    start = observations[0]
-    return start + covariance / r @ (observations - start), covariance.diagonal().copy()
 
 
 def fit_random_walk(

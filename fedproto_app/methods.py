@@ -29,7 +29,7 @@ METHODS = {
         "evolutionary_cluster.EvolutionaryClusterLearner",
     ),
     "ifca": ("ifca.IfcaStrategy", "ifca.IfcaLearner"),
-    "flsc": ("ifca.IfcaStrategy", "flsc.FlscLearner"),
+    "flsc": ("ifca.IfcaStrategy", "ifca.IfcaLearner"),
     "solo": ("solo.SoloStrategy", "solo.SoloLearner"),
     "fedavg": ("fedavg.FedAvgStrategy", "fedavg.FedAvgLearner"),
     "fedprox": ("fedprox.FedProxStrategy", "fedprox.FedProxLearner"),

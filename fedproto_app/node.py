@@ -35,16 +35,19 @@ class Node:
         learner: AnyLearner,
         *,
         tells_classes: bool = True,
+        prepared_in: float = 0.0,
     ) -> None:
-        """tells_classes: whether the server may learn how many samples of a class a client has."""
-        self._tells_classes = tells_classes
+        """tells_classes: whether the server may learn how many samples of a class a client has.
+        prepared_in: seconds that the order has cost already, part of the node's working time.
+        """
+        self._tells_classes, self._prepared_in = tells_classes, prepared_in
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
 
     def train(self, order: Order) -> Reply:
         """Train the clients asked for; evaluate them too if the order says so."""
-        start = time.perf_counter()
+        start = time.perf_counter() - self._prepared_in
         result = _Gathered()
         mean = _Mean(self._learner)
         for clients in self._cohorts(order):
@@ -65,7 +68,7 @@ class Node:
 
     def evaluate(self, order: Order) -> Reply:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
-        start = time.perf_counter()
+        start = time.perf_counter() - self._prepared_in
         result = _Gathered()
         received: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, _GUIDANCE: {}}
         for name, array in order.arrays.items():
@@ -77,9 +80,8 @@ class Node:
             self._store.write_shared(order.server_round, flatten(received))
         for clients in self._cohorts(order):
             cohort = self._load(clients, order, upto=order.server_round, trains=False)
+            self._save(cohort, self._learner.receive(cohort, order))
             rows = list(range(len(clients)))
-            if self._learner.receive(cohort, order):
-                self._save(cohort, rows)
             result.add_clients(cohort, rows)
             self._evaluate(cohort, rows, order, result, final=True)
         return result.reply({}, time.perf_counter() - start, self._shard.absent(order.clients))

@@ -96,7 +96,7 @@ def read_reply(
 ) -> tuple[Reply | None, list[Refusal]]:
     """The usable part of a node's reply, and what was refused of it.
 
-    asked: the clients that were asked, with the sample counts they declared in the roster.
+    asked: the clients that were asked, with the most samples that each can have used.
     spec: the arrays that must come. metrics: those that a client whose kept model is
     told must have. fault: why a client's metrics cannot be true, or None.
     A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
@@ -256,7 +256,7 @@ def _bad_clients(
         if name not in asked:
             bad[name] = "not a client of this node that was asked"
         elif not 0 < count <= asked[name]:
-            bad[name] = f"reports {count} train samples, declared {asked[name]}"
+            bad[name] = f"reports {count} train samples, expected 1 … {asked[name]}"
         elif not all(math.isfinite(values[row]) for values in reply.losses.values()):
             bad[name] = "its loss is not finite"
         elif reason := fault(metrics):

@@ -29,7 +29,8 @@ def represented(
     """The shard with these clients, and their sequences as vectors.
 
     received: arrays of an order, with the encoder's or without; then it is the one of before.
-    Raises `DataError` if this node has none yet.
+    Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
+    encoder yet.
     """
     encoder = {n: torch.from_numpy(a) for n, a in received.items() if n.startswith(task.encoder)}
     if encoder:
@@ -40,28 +41,41 @@ def represented(
         raise DataError("this node has no encoder yet")
     digest = _digest(encoder)
     stacked = {name: value.unsqueeze(0).to(task.device) for name, value in encoder.items()}
-    clients = {}
+    clients, refused = {}, dict(shard.refused)
     for name in names:
         client = shard.clients.get(name)
-        if client is not None:
-            assert isinstance(client, ClientSequences)
-            clients[name] = _of_client(client, stacked, digest, task, store)
+        if client is None:
+            continue
+        assert isinstance(client, ClientSequences)
+        vectors = _vectors(client, stacked, digest, task, store)
+        if vectors.isfinite().all():
+            clients[name] = _with_vectors(client, vectors)
+        else:
+            refused[name] = "the encoder makes NaN or infinite values of its sequences"
     shape = DataShape((task.representation_dim,), shard.shape.classes)
-    return Shard(clients, shard.refused, shape)
+    return Shard(clients, refused, shape)
 
 
-def _of_client(
+def _vectors(
     client: ClientSequences,
     encoder: Mapping[str, Tensor],
     digest: str,
     task: SequenceTask,
     store: ClientStore,
-) -> ClientSequences:
+) -> Tensor:
+    """[n, D] of the client's train, validation and test sequences; kept if all are finite."""
     parts = (client.train, client.validation, client.test)
     vectors = store.read_vectors(client.name, digest)
     if vectors is None or len(vectors) != sum(map(len, parts)):
         vectors = represent_sequences([one for part in parts for one in part.values], encoder, task)
-        store.write_vectors(client.name, digest, vectors)
+        if vectors.isfinite().all():
+            store.write_vectors(client.name, digest, vectors)
+    return vectors
+
+
+def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
+    """The client with vectors [n, D] of all its parts for its sequences."""
+    parts = (client.train, client.validation, client.test)
     made = vectors.numpy()
     ends = np.cumsum([len(part) for part in parts])
     train, validation, test = (

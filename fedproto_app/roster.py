@@ -53,7 +53,7 @@ class Roster:
 
         Raises ValueError if another connected node goes by the same name.
         """
-        label = answer.label or str(node_id)
+        label = _label(node_id, answer)
         known = self.members.get(label)
         if known and known.node_id != node_id and known.node_id in self.connected:
             raise ValueError(f"its name {label!r} belongs to another connected node")
@@ -66,6 +66,11 @@ class Roster:
                 answer.class_counts.get(client, ()),
             )
         return label
+
+    def clients_with(self, node_id: int, answer: NodeRoster) -> int:
+        """How many clients would ever have been declared, once this answer is entered."""
+        label = _label(node_id, answer)
+        return len(self.facts.keys() | {ClientKey(name, label) for name in answer.samples})
 
     def knows(self, node_id: int) -> bool:
         """Whether the node has been admitted under this id."""
@@ -91,6 +96,11 @@ class Roster:
         """How many nodes the simulation has, by its nodes' own account; 0 in deployment."""
         told = {member.clients.partitions for member in self.members.values()}
         return told.pop() if len(told) == 1 else 0
+
+
+def _label(node_id: int, answer: NodeRoster) -> str:
+    """The name by which a node is known."""
+    return answer.label or str(node_id)
 
 
 def select(

@@ -52,6 +52,11 @@ ONLY_TASKS: dict[str, tuple[str, ...]] = {
 PRETRAINED = ("fed-react", "ifca", "flsc")
 
 
+# What ``fed-react.similarity`` compares heads by.
+Cosine = Literal["cosine", "centred-cosine"]
+HeadSimilarity = Literal[Cosine, "class-norms"]
+
+
 def methods_of(task: str) -> list[str]:
     """The methods that work with a task."""
     return [name for name in METHOD_NAMES if task in ONLY_TASKS.get(name, TASK_NAMES)]
@@ -262,6 +267,12 @@ class EncoderSettings(Section):
     reduced_dim: Count = 160  # channels out of the last block, which are pooled over time
     output_dim: Count = 320
 
+    @property
+    def file(self) -> Path:
+        """The file that `path` means: an encoder's own, or that of a run by the run's folder."""
+        path = Path(self.path).expanduser()
+        return path / "model" / "global.safetensors" if path.is_dir() else path
+
 
 class FedReactSettings(Section):
     """``[fed-react]``: the second phase; IFCA and FLSC share its heads."""
@@ -270,7 +281,7 @@ class FedReactSettings(Section):
     samples: CountOrZero = 64  # |M_t| labelled samples of a client and round; 0 = all it has
     penalty: Positive = 1.0  # of an error, over the head's norm: the support vector machine's C
     clustering: Literal["evolutionary", "snapshot"] = "evolutionary"
-    similarity: Literal["cosine", "centred-cosine", "class-norms"] = "cosine"
+    similarity: HeadSimilarity = "cosine"
     affect_iterations: Count = 5
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = "kalman"  # - / A1 / A2 / A3
     process_variance: Positive = 0.01  # q, where the EM algorithm starts
@@ -324,6 +335,7 @@ class NodesSettings(Section):
     start_deadline: Positive = 120.0  # seconds to wait for them
     round_deadline: Positive = 3600.0  # seconds to wait for the replies of one phase
     maximum_failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5  # above: the run stops
+    maximum_clients: Count = 20_000  # of all nodes that ever came; a node with more is turned away
 
 
 class OutputSettings(Section):
@@ -372,6 +384,11 @@ class Settings(Section):
     def encoder_rounds(self) -> int:
         """Rounds of the first phase, in which an encoder is learned without labels."""
         return self.encoder.rounds if self.method in PRETRAINED and not self.encoder.path else 0
+
+    @property
+    def clusters_of_a_client(self) -> int:
+        """Clusters that a client belongs to: several with FLSC."""
+        return self.flsc.overlap if self.method == "flsc" else 1
 
     @property
     def all_rounds(self) -> int:

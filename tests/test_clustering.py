@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from fedproto_app.clustering import (
     agglomerate,
     agglomerate_by_silhouette,
     by_first_appearance,
+    find_clusters,
     head_similarity,
     similarity,
 )
+from fedproto_app.settings import HeadSimilarity
 
 # Clients 0 and 2 against clients 1, 3 and 4.
 TWO_GROUPS = np.array(
@@ -167,6 +170,22 @@ def test_a_similarity_that_is_no_number_is_refused() -> None:
     broken[1, 2] = broken[2, 1] = np.nan
     with pytest.raises(ValueError, match="finite"):
         agglomerate(broken, 2)
+
+
+@pytest.mark.parametrize("kind", get_args(HeadSimilarity))
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_a_row_of_any_size_gives_a_finite_similarity(kind: HeadSimilarity, scale: float) -> None:
+    """The square of 1e30 overflows float32."""
+    heads = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
+    heads[2, 1] *= np.float32(scale)
+    found = head_similarity(heads, kind)
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() <= 1
+
+
+def test_clusters_are_as_many_as_wanted_or_as_the_silhouette_says() -> None:
+    assert np.array_equal(find_clusters(TWO_GROUPS, 3), agglomerate(TWO_GROUPS, 3))
+    assert np.array_equal(find_clusters(TWO_GROUPS, 0), agglomerate_by_silhouette(TWO_GROUPS))
 
 
 def test_class_norms_compare_which_classes_heads_know() -> None:

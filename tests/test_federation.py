@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from io import BytesIO
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error, Message, MessageType
 
+from fedproto_app import client_app
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.federation import Federation
 from fedproto_app.report.artefacts import RunFolder
@@ -22,6 +24,7 @@ from fedproto_app.wire import Order, array_record, numpy_arrays, read_order, wri
 from tests.local_grid import (
     LocalGrid,
     digits_settings,
+    regression_settings,
     run_locally,
     sequence_settings,
     small_settings,
@@ -163,8 +166,8 @@ FAULTS = [
     (change_arrays(missing), "arrays missing", 0),
     (set_clients("names", ["office-00", "x", "y", "z"]), "not a client of this node", 4),
     (set_clients("names", ["x"]), "4 sample counts for 1", 0),
-    (set_metric("num-examples", [-1] * 4), "declared", 4),
-    (set_metric("num-examples", [10**9] * 4), "declared", 4),
+    (set_metric("num-examples", [-1] * 4), "expected 1 … ", 4),
+    (set_metric("num-examples", [10**9] * 4), "expected 1 … ", 4),
     (set_metric("num-examples", [1]), "1 sample counts for 4", 0),
     (set_metric("loss/total", [float("nan")] * 4), "not finite", 4),
     (drop("metrics"), "malformed", 0),
@@ -250,12 +253,13 @@ def test_bad_prototypes_are_refused_and_the_run_goes_on(
 HEAD_FAULTS = {
     "nan": ("fed-react", of_third("head", np.nan), "its 'head' holds NaN", True),
     "infinite": ("ifca", of_third("head", np.inf), "its 'head' holds NaN", True),
+    "large": ("ifca", of_third("head", -2e6), "its head holds ±2e+06, more than 1e+06", True),
     "shape": ("fed-react", change_arrays(wrong_shape), "expected (4, ", False),
     "dtype": ("fed-react", change_arrays(wrong_dtype), "dtype float64", False),
     "missing": ("fed-react", change_arrays(missing), "arrays missing", False),
     "no-choice": ("ifca", change_arrays(missing), "arrays missing: ['chosen']", False),
     "extra": ("fed-react", change_arrays(extra), "not expected: ['one more']", False),
-    "samples": ("fed-react", set_metric("num-examples", [9, 9, 10**6, 9]), "declared", True),
+    "samples": ("fed-react", set_metric("num-examples", [9, 9, 10**6, 9]), "expected 1 … 16", True),
     "no-samples": ("fed-react", set_metric("num-examples", [9, 9, 0, 9]), "reports 0", True),
     "chooses-nothing": ("ifca", of_third("chosen", 0), "chose clusters [0.0, 0.0", True),
     "chooses-all": ("flsc", of_third("chosen", 1), "chose clusters [1.0, 1.0, 1.0]", True),
@@ -280,8 +284,8 @@ def test_bad_heads_are_refused_and_the_run_goes_on(tmp_path: Path, fault: str) -
     assert reason in refusal["reason"]
     assert (refusal["client"] != "") == alone
     assert [line["refused"] for line in lines[:2] + lines[3:]] == [[], [], []]
-    # A client whose choice is refused has trained all the same.
-    expected = 8 if "chose clusters" in reason else 7 if alone else 4
+    # A client whose choice or size is refused has trained all the same.
+    expected = 8 if "chose clusters" in reason or "its head" in reason else 7 if alone else 4
     assert [line["clients"] for line in lines] == [8, 8, expected, 8]
     assert [0 <= line["accuracy"] <= 1 for line in lines[1:]] == [True] * 3
     sent = [array for m in grid.sent for array in m.content.array_records.values()]
@@ -289,6 +293,35 @@ def test_bad_heads_are_refused_and_the_run_goes_on(tmp_path: Path, fault: str) -
     if method != "fed-react":  # there a cluster's head goes to all of its clients
         assert len(guided_in_round_3(grid)) == (7 if alone else 4)
         assert refusal["client"] not in guided_in_round_3(grid)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "centred-cosine"])
+def test_a_huge_head_costs_its_own_client_alone(tmp_path: Path, similarity: str) -> None:
+    """Finite as it is, in a mean it would make the errors of honest clients infinite."""
+    changes = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2, "fed-react.clusters": 1}
+    settings = regression_settings(tmp_path, **changes, **{"fed-react.similarity": similarity})
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-ev")
+    bad_heads = [
+        on_reply(of_third("head", 1e36), MessageType.TRAIN, server_round) for server_round in (2, 3)
+    ]
+
+    def tamper(node_id: int, reply: Message) -> Message | None:
+        for change in bad_heads:
+            reply = change(node_id, reply) or reply
+        return reply
+
+    folder, grid = run_locally(settings, nodes, tamper=tamper)
+    _, *found = rounds(folder)
+    refused = [line["refused"] for line in found]
+    assert [len(its) for its in refused] == [1, 1]
+    (bad,) = {its[0]["client"] for its in refused}
+    assert bad
+    assert all("its head holds ±1e+36" in its[0]["reason"] for its in refused)
+    assert all(np.isfinite(line["rmse"]) for line in found)
+    with (folder.path / "clients.csv").open() as file:
+        rows = {row["client"]: row for row in csv.DictReader(file)}
+    assert {name for name, row in rows.items() if not row["rmse"]} <= {bad}
+    assert len(guided_in_round_3(grid)) == 7
 
 
 def guided_in_round_3(grid: LocalGrid) -> list[str]:
@@ -322,12 +355,32 @@ def test_an_encoder_with_nan_is_refused_with_its_node(tmp_path: Path) -> None:
     assert "holds NaN" in lines[1]["refused"][0]["reason"]
 
 
-def test_more_clusters_than_clients_stop_the_run_before_any_training(tmp_path: Path) -> None:
+def test_more_clusters_than_clients_stop_a_simulation_before_any_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_app, "in_simulation", lambda: True)
     settings = sequence_settings(tmp_path, **{"fed-react.clusters": 9})
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing"))
     with pytest.raises(FederationError, match=r"fed-react\.clusters = 9: more than the 8 clients"):
         conduct(grid, settings, RunFolder(settings))
     assert {message.metadata.message_type for message in grid.sent} == {"query.roster"}
+
+
+def test_a_node_whose_clients_are_too_many_is_turned_away(tmp_path: Path) -> None:
+    """What the server keeps of clients grows with their number, in clusters with its square."""
+    settings = small_settings(tmp_path, **{"nodes.maximum-clients": 7})
+    folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    lines = rounds(folder)
+    assert [line["clients"] for line in lines] == [4, 4, 4]
+    (refusal,) = lines[0]["refused"]
+    assert refusal["reason"] == (
+        "with its 4 clients there would be 8, more than nodes.maximum-clients = 7"
+    )
+    asked = [message.metadata.message_type for message in grid.sent]
+    assert asked.count("query.roster") == 2  # it is not asked again
+    just_enough = small_settings(tmp_path, **{"nodes.maximum-clients": 8, "output.name": "8"})
+    folder, _ = run_locally(just_enough, synthetic_nodes(2, tmp_path / "state"))
+    assert rounds(folder)[0]["clients"] == 8
 
 
 def in_phases(encoder_rounds: int, every: int = 1, task_rounds: int = 7, **of: Any) -> Federation:

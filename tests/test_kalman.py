@@ -17,12 +17,12 @@ from fedproto_app.kalman import (
     VARIANCE_FLOOR,
     Array,
     StateSpace,
+    _walk,
     expectation_maximisation,
-    filter,
     fit_random_walk,
+    kalman_filter,
     newest_state,
-    smooth,
-    smooth_random_walk,
+    rts_smoother,
 )
 
 SHAPES = [(1, 1, 1), (5, 1, 1), (4, 2, 3), (6, 3, 2)]  # N, n, m
@@ -63,6 +63,13 @@ def noisy_walk(seed: int, steps: int, coordinates: int, q: float, r: float) -> A
     return 3 + walk + rng.normal(scale=r**0.5, size=walk.shape)
 
 
+def smoothed_walk(observations: Array, q: float, r: float) -> tuple[Array, Array]:
+    """x̂_{1|T} … x̂_{T|T} and their variances, of what a step of the EM algorithm works with."""
+    covariance = _walk(len(observations), q, r).covariance()[1:, 1:]
+    start = observations[0]
+    return start + covariance / r @ (observations - start), covariance.diagonal().copy()
+
+
 def joint_posterior(model: StateSpace, observations: Array) -> tuple[Array, Array, float]:
     """Mean [N + 1, n] and covariance [N + 1, n, N + 1, n] of all states, and log p(y).
 
@@ -92,11 +99,11 @@ def joint_posterior(model: StateSpace, observations: Array) -> tuple[Array, Arra
 def test_two_steps_of_a_scalar_by_hand() -> None:
     """F = H = 1, Q = R = Σ_0 = 1, μ_0 = 0 and y = 3, 0: P⁻ = 2, 5/3; K = 2/3, 5/8."""
     model = random_walk(np.zeros(1), 1, 1)
-    filtered = filter(model, np.array([[3.0], [0.0]]))
+    filtered = kalman_filter(model, np.array([[3.0], [0.0]]))
     np.testing.assert_allclose(filtered.predicted_covariances.ravel(), [2, 5 / 3])
     np.testing.assert_allclose(filtered.means.ravel(), [0, 2, 0.75])
     np.testing.assert_allclose(filtered.covariances.ravel(), [1, 2 / 3, 5 / 8])
-    smoothed = smooth(model, filtered)  # G = 1/2, 2/5
+    smoothed = rts_smoother(model, filtered)  # G = 1/2, 2/5
     np.testing.assert_allclose(smoothed.means.ravel(), [0.75, 1.5, 0.75])
     np.testing.assert_allclose(smoothed.covariances.ravel(), [5 / 8, 1 / 2, 5 / 8])
     np.testing.assert_allclose(smoothed.lag_one.ravel(), [1 / 4, 1 / 4])
@@ -105,8 +112,8 @@ def test_two_steps_of_a_scalar_by_hand() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_smoothing_is_conditioning_the_joint_gaussian(shape: tuple[int, int, int]) -> None:
     model, observations = drawn(1, *shape)
-    filtered = filter(model, observations)
-    smoothed = smooth(model, filtered)
+    filtered = kalman_filter(model, observations)
+    smoothed = rts_smoother(model, filtered)
     mean, covariance, log_likelihood = joint_posterior(model, observations)
     np.testing.assert_allclose(smoothed.means, mean, rtol=1e-9, atol=1e-12)
     for t in range(len(mean)):
@@ -118,7 +125,7 @@ def test_smoothing_is_conditioning_the_joint_gaussian(shape: tuple[int, int, int
 
 def test_filtering_is_smoothing_what_was_seen_so_far() -> None:
     model, observations = drawn(2, 5, 2, 2)
-    filtered = filter(model, observations)
+    filtered = kalman_filter(model, observations)
     for t in range(1, 6):
         mean, covariance, _ = joint_posterior(model, observations[:t])
         np.testing.assert_allclose(filtered.means[t], mean[t], rtol=1e-9)
@@ -128,7 +135,7 @@ def test_filtering_is_smoothing_what_was_seen_so_far() -> None:
 def test_equations_14_and_18_as_printed_are_not_the_joint_gaussian() -> None:
     """And Shumway & Stoffer's recursion for the lag-one covariances is, with eq. 17 at its end."""
     model, observations = drawn(3, 4, 2, 3)
-    filtered = filter(model, observations)
+    filtered = kalman_filter(model, observations)
     past, predicted = filtered.covariances[:-1], filtered.predicted_covariances
     inverse = np.linalg.inv(predicted)
     gains = past @ model.F.T @ inverse
@@ -160,8 +167,8 @@ def test_statsmodels_smooths_alike(shape: tuple[int, int, int]) -> None:
     # Theirs starts at x_1.
     theirs.initialize_known(model.F @ model.mean0, model.F @ model.cov0 @ model.F.T + model.Q)
     result = theirs.smooth()
-    filtered = filter(model, observations)
-    smoothed = smooth(model, filtered)
+    filtered = kalman_filter(model, observations)
+    smoothed = rts_smoother(model, filtered)
     np.testing.assert_allclose(filtered.means[1:], result.filtered_state.T, atol=1e-9)
     np.testing.assert_allclose(smoothed.means[1:], result.smoothed_state.T, atol=1e-9)
     variances = result.smoothed_state_cov.transpose(2, 0, 1)
@@ -177,10 +184,10 @@ def test_no_step_of_em_lowers_the_likelihood(
 ) -> None:
     model, observations = drawn(seed, steps, states, measured)
     model = replace(model, F=np.eye(states), Q=np.eye(states), R=np.eye(measured))
-    before = filter(model, observations).log_likelihood
+    before = kalman_filter(model, observations).log_likelihood
     for _ in range(3):
         model = expectation_maximisation(observations, model, 1)
-        after = filter(model, observations).log_likelihood
+        after = kalman_filter(model, observations).log_likelihood
         assert after >= before - 1e-7 * abs(before)
         before = after
 
@@ -198,7 +205,7 @@ def test_em_ends_at_a_maximum_of_the_likelihood() -> None:
         return replace(start, F=np.array([[f]]), Q=np.exp([[log_q]]), R=np.exp([[log_r]]))
 
     def cost(parameters: Array) -> float:
-        return -filter(at(*parameters), observations).log_likelihood
+        return -kalman_filter(at(*parameters), observations).log_likelihood
 
     options = {"xatol": 1e-6, "fatol": 1e-10}
     best = minimize(cost, [1.0, 0.0, 0.0], method="Nelder-Mead", options=options)
@@ -206,7 +213,7 @@ def test_em_ends_at_a_maximum_of_the_likelihood() -> None:
     found = [stays.F[0, 0], np.log(stays.Q[0, 0]), np.log(stays.R[0, 0])]
     np.testing.assert_allclose(found, best.x, atol=1e-4)
     climbed = expectation_maximisation(observations, start, 50)
-    assert -best.fun - filter(climbed, observations).log_likelihood < 0.1
+    assert -best.fun - kalman_filter(climbed, observations).log_likelihood < 0.1
 
 
 @pytest.mark.parametrize("estimated", [["F"], ["Q"], ["R"], ["Q", "R"], []])
@@ -216,8 +223,8 @@ def test_em_leaves_what_is_not_estimated(estimated: list[str]) -> None:
     for name in ("F", "H", "Q", "R", "mean0", "cov0"):
         same = np.array_equal(getattr(fitted, name), getattr(model, name))
         assert same == (name not in estimated), name
-    before = filter(model, observations).log_likelihood
-    after = filter(fitted, observations).log_likelihood
+    before = kalman_filter(model, observations).log_likelihood
+    after = kalman_filter(fitted, observations).log_likelihood
     assert after > before if estimated else after == before
 
 
@@ -260,9 +267,9 @@ def test_the_random_walk_is_the_general_form(
     q, r = 10**log_q, 10**log_r
     observations = noisy_walk(seed, steps, coordinates, 0.3, 0.2)
     model = random_walk(observations[0], q, r)
-    filtered = filter(model, observations)
-    smoothed = smooth(model, filtered)
-    states, variances = smooth_random_walk(observations, q, r)
+    filtered = kalman_filter(model, observations)
+    smoothed = rts_smoother(model, filtered)
+    states, variances = smoothed_walk(observations, q, r)
     np.testing.assert_allclose(states, smoothed.means[1:], rtol=1e-10)
     expected = variances[:, None, None] * np.eye(coordinates)
     np.testing.assert_allclose(smoothed.covariances[1:], expected, rtol=1e-10, atol=1e-12)
@@ -299,7 +306,7 @@ def test_the_random_walks_em_is_the_general_form_over_many_steps() -> None:
 def test_two_observations_by_hand() -> None:
     """q = r = 1, y = 0, 6: K = 2/3, 5/8 and x̂_2 = 15/4; G_1 = 2/5 and x̂_1|2 = 3/2."""
     observations = np.array([[0.0], [6.0]])
-    states, variances = smooth_random_walk(observations, 1, 1)
+    states, variances = smoothed_walk(observations, 1, 1)
     np.testing.assert_allclose(states.ravel(), [1.5, 3.75])
     np.testing.assert_allclose(variances, [1 / 2, 5 / 8])
     np.testing.assert_allclose(newest_state(observations, 1, 1), [3.75])
@@ -324,7 +331,7 @@ def test_no_step_of_the_random_walks_em_lowers_the_likelihood(
     before = -np.inf
     for _ in range(5):
         model = random_walk(observations[0], q, r)
-        after = filter(model, observations).log_likelihood
+        after = kalman_filter(model, observations).log_likelihood
         assert after >= before - 1e-8 * abs(after)
         before = after
         q, r = fit_random_walk(observations, q, r, 1)
@@ -351,7 +358,7 @@ def test_without_change_the_variances_fall_to_the_floor_at_most(
     assert VARIANCE_FLOOR <= q <= start[0]
     assert VARIANCE_FLOOR <= r <= start[1]
     np.testing.assert_array_equal(newest_state(observations, q, r), observations[0])
-    states, variances = smooth_random_walk(observations, q, r)
+    states, variances = smoothed_walk(observations, q, r)
     np.testing.assert_array_equal(states, observations)
     assert (variances > 0).all()
 
@@ -378,14 +385,14 @@ def test_extreme_variances_keep_their_digits(q: float, r: float) -> None:
     for t in range(30, 0, -1):
         gain = variances[t - 1] / (variances[t - 1] + Fraction(q))
         means[t - 1] += gain * (means[t] - means[t - 1])
-    states, _ = smooth_random_walk(observations, q, r)
+    states, _ = smoothed_walk(observations, q, r)
     np.testing.assert_allclose(states.ravel(), np.array(means[1:], dtype=float), rtol=1e-12)
     assert np.isfinite(fit_random_walk(observations, q, r, 3)).all()
 
 
 def test_coordinates_do_not_touch_each_other() -> None:
     observations = noisy_walk(11, 6, 4, 0.3, 0.2)
-    states, _ = smooth_random_walk(observations, 0.2, 0.4)
+    states, _ = smoothed_walk(observations, 0.2, 0.4)
     for p in range(4):
-        alone, _ = smooth_random_walk(observations[:, p : p + 1], 0.2, 0.4)
+        alone, _ = smoothed_walk(observations[:, p : p + 1], 0.2, 0.4)
         np.testing.assert_allclose(states[:, p : p + 1], alone, rtol=1e-12)

@@ -15,18 +15,22 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError
+from fedproto_app.methods import make_learner
+from fedproto_app.node import Node
 from fedproto_app.representations import represent_sequences, represented
 from fedproto_app.store import ClientStore
 from fedproto_app.tasks.sequences import SequenceTask
-from fedproto_app.wire import Arrays
+from fedproto_app.wire import Arrays, Order
 from tests.learners.tiny_sequences import (
     CLASSES,
     DIMENSIONS,
+    ENCODER_ROUNDS,
     WIDTH,
     encoder_arrays,
     sequence_client,
     sequence_task,
     sequences_of,
+    task_of,
 )
 
 PARTS = ("train", "validation", "test")
@@ -101,7 +105,8 @@ def test_a_vector_is_what_the_encoder_makes_of_the_sequence_alone(
             assert np.array_equal(old.targets, new.targets)
             assert [one.shape for one in new.values] == [(1, WIDTH)] * len(old)
             assert all(one.dtype == np.float32 for one in new.values)
-        assert replace(after, train=before.train, validation=before.validation, test=before.test)
+        parts = {part: getattr(before, part) for part in PARTS}
+        assert replace(after, **parts) == before
 
 
 def test_the_shard_afterwards_is_of_vectors_and_of_the_clients_asked_for(
@@ -226,3 +231,32 @@ def test_a_client_with_another_number_of_sequences_is_encoded_anew(
     assert counted == [8, 6, 9]
     expected = alone(grown, encoder_arrays(task), task)
     np.testing.assert_allclose(vectors_of(made, "a"), expected, rtol=1e-5, atol=1e-6)
+
+
+def overflowing(client: ClientSequences) -> ClientSequences:
+    """The same with one test sequence whose values are so large that vectors overflow."""
+    values = [np.full_like(client.test.values[0], 3e38), *client.test.values[1:]]
+    return replace(client, test=replace(client.test, values=values))
+
+
+def test_a_client_with_vectors_that_are_not_finite_costs_no_other_client(
+    shard: Shard, task: SequenceTask, store: ClientStore, tmp_path: Path
+) -> None:
+    a, b = shard.clients["a"], shard.clients["b"]
+    assert isinstance(a, ClientSequences)
+    assert isinstance(b, ClientSequences)
+    encoder = encoder_arrays(task, shift=10.0)
+    before = vectors_of(represented(shard, ["b"], encoder, task, store), "b")
+    made = represented(shard_of(overflowing(a), b), ["a", "b"], {}, task, store)
+    reason = "the encoder makes NaN or infinite values of its sequences"
+    assert made.absent(["a", "b", "c"]) == {"a": reason, "c": "no test sequence"}
+    assert np.array_equal(vectors_of(made, "b"), before)
+    assert [path.parent.name for path in tmp_path.rglob("vectors.*")] == ["c-b"]
+    assert shard.refused == {"c": "no test sequence"}  # of all orders
+
+    learner = make_learner(task.settings, task_of(task.settings, WIDTH), ENCODER_ROUNDS + 1)
+    node = Node(task.settings, made, store, learner)
+    reply = node.train(Order("run", "t", ENCODER_ROUNDS + 1, ["a", "b"], evaluate=True))
+    assert reply.names == ["b"]
+    assert reply.failed == {"a": reason}
+    assert np.isfinite(reply.arrays["head"]).all()

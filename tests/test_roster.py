@@ -52,6 +52,15 @@ def test_a_restarted_node_takes_its_old_place() -> None:
     assert roster.label_of(2) == "a"
 
 
+def test_clients_are_counted_once_however_often_a_node_comes_and_goes() -> None:
+    roster = Roster(connected={1, 2})
+    assert roster.clients_with(1, answer("a", "x", "y")) == 2
+    roster.admit(1, answer("a", "x", "y"))
+    assert roster.clients_with(3, answer("a", "y", "z")) == 3  # the same node, restarted
+    assert roster.clients_with(2, answer("", "x")) == 3  # a node without a name has its own x
+    assert len(roster.facts) == 2  # only looked at
+
+
 def test_a_name_in_use_is_refused() -> None:
     roster = Roster(connected={1, 2})
     roster.admit(1, answer("a", "x"))

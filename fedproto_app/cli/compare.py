@@ -45,7 +45,8 @@ def compare(
     Runs that differ only in their seed become one row: mean and sample
     standard deviation over the seeds, the best run first. Errors of
     forecasts are on the standardised scale, of the models that the runs
-    kept; accuracies of classifiers are of the last round's models.
+    kept; accuracies on images are of the last round's models; on
+    sequences both are told, and the mean over all rounds.
 
     [bold]Examples[/bold]
 
@@ -80,7 +81,9 @@ def pictures(
     rounds and against communicated parameters. Forecasting: for FUELS the
     matrix of divergences between prototypes, and after a simulation the
     learned filters and the forecasts of single clients. Classification:
-    accuracy by stage and by class, and who holds which images.
+    accuracy by stage and by class, and who holds which images. Sequences:
+    the clusters over the rounds, how similar the clients are, the
+    forgetting factor, and after a simulation the encoder's vectors.
 
     [bold]Example[/bold]
 

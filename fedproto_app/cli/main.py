@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="Personalised federated learning on time series and images, through Flower.",
+    help="Personalised federated learning on series, images and sequences, through Flower.",
     epilog="Start with: fedproto run",
 )
 app.command()(run)

@@ -24,6 +24,7 @@ from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import flat, read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import (
+    PRETRAINED,
     Settings,
     default_run_name,
     flat_settings,
@@ -75,12 +76,14 @@ def run(
       fedproto run --set method=fedavg --set rounds=20 --set seed=1
       fedproto run --set data.source=wide-csv --set data.path=my.csv
       fedproto run my-experiment.toml --set fuels.beta=30 --nodes 4
+      fedproto run configs/fed-react-synthetic.toml --set rounds=20
     """
     _check_cpus(cpus_per_node)
     folder = app.resolve() if app else _nearest_app()
     settings = _resolve(folder, config, changes or [], nodes)
     import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
     gpus = _gpus(settings.device, nodes, cpus_per_node) if gpus_per_node is None else gpus_per_node
+    _check_encoder(settings)
     _check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
 
@@ -202,8 +205,21 @@ def _run_name(settings: Settings, output: Path) -> str:
     return unused
 
 
+def _check_encoder(settings: Settings) -> None:
+    """Raise `SettingsError` now for an encoder that the server would not find after the start."""
+    path = settings.encoder.path
+    if settings.method not in PRETRAINED or not path:
+        return
+    if not settings.encoder.file.is_file():
+        raise SettingsError(
+            f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of an encoder, or the "
+            f"folder of a run of {', '.join(PRETRAINED)}"
+        )
+
+
 def _check_data(settings: Settings, import_path: Path | None) -> None:
-    """Raise `DataError` now for data that every node would refuse after the start."""
+    """Raise `DataError` now for data that every node would refuse after the start, `SettingsError`
+    for fewer clients than clusters."""
     from fedproto_app.data.eligibility import reasons_against  # its readers are slow to import
 
     if import_path is not None and str(import_path) not in sys.path:
@@ -212,6 +228,12 @@ def _check_data(settings: Settings, import_path: Path | None) -> None:
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
+    clients, clusters = list(reasons.values()).count(None), settings.fed_react.clusters
+    if settings.method in PRETRAINED and clusters > clients:
+        raise SettingsError(
+            f"fed-react.clusters = {clusters}: must be at most {clients}, the number of clients "
+            "that can take part"
+        )
 
 
 def _check_cpus(cpus: int) -> None:

@@ -89,14 +89,14 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
         return Contribution({"head": cohort.parameters[LOCAL].cpu().numpy()})
 
-    def receive(self, cohort: Cohort, order: Order) -> bool:
+    def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """The heads that the server sends some of the clients for their clusters."""
         heads: dict[str, Head] = dict(zip(order.guided, order.arrays.get("heads", ()), strict=True))
-        for row, name in enumerate(cohort.names):
-            if name in heads:
-                cohort.parameters[RECEIVED][row] = torch.from_numpy(heads[name])
-                cohort.parameters[HAS_RECEIVED][row] = 1.0
-        return bool(heads)
+        rows = [row for row, name in enumerate(cohort.names) if name in heads]
+        for row in rows:
+            cohort.parameters[RECEIVED][row] = torch.from_numpy(heads[cohort.names[row]])
+            cohort.parameters[HAS_RECEIVED][row] = 1.0
+        return rows
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
         """Metrics of the head in use, and with the prefix ``local-`` of the client's own."""

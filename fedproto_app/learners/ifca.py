@@ -1,7 +1,9 @@
-"""IFCA (Ghosh et al., NeurIPS 2020), client half, on heads.
+"""IFCA (Ghosh et al., NeurIPS 2020) and FLSC (Li, Li and Varshney, IEEE Internet of Things Journal
+2021), client half, on heads.
 
 The server sends the heads of all clusters; the client chooses the one with the lowest loss on its
-samples of the round, and says so with the head that it fits to them.
+samples of the round, in FLSC the ``flsc.overlap`` lowest, and says so with the head that it fits to
+them.
 """
 
 from __future__ import annotations
@@ -27,15 +29,13 @@ class ChoiceContext(HeadContext):
 class IfcaLearner(EvolutionaryClusterLearner):
     """Fed-REACT's heads in clusters that the clients choose themselves."""
 
-    overlap = 1  # clusters that a client chooses
-
     def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
         drawn = super().context(order, cohort)
-        heads = order.arrays["clusters"]
+        heads, wanted = order.arrays["clusters"], self.settings.clusters_of_a_client
         chosen = torch.zeros(len(cohort.names), len(heads))
         for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
             losses = [self.task.head_loss(head, vectors, targets) for head in heads]
-            chosen[row, np.argsort(losses, kind="stable")[: self.overlap].tolist()] = 1
+            chosen[row, np.argsort(losses, kind="stable")[:wanted].tolist()] = 1
         return ChoiceContext(drawn, chosen)
 
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:

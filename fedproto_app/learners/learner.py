@@ -114,12 +114,13 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """What the cohort's clients send, apart from their shared parameters."""
         return Contribution()
 
-    def receive(self, cohort: Cohort, order: Order) -> bool:
+    def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Called before an evaluation on its own, to take in what the order brings the clients.
 
-        Changes the cohort's parameters in place; returns whether it did, so that they are kept.
+        Changes the cohort's parameters in place; returns the rows of the clients it changed, whose
+        state is then kept.
         """
-        return False
+        return []
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
         """The task's metrics of the cohort's models, a list over the clients each."""

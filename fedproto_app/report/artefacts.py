@@ -1,8 +1,9 @@
 """The folder a run leaves behind. Other tools read these files: their names and fields are stable.
 
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
-(methods with a global model), ``divergence.npz`` (FUELS), ``partition.csv`` and ``classes.csv``
-(classification); docs/artefacts.md describes each.
+(methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA),
+``partition.csv`` (images and sequences with classes), ``classes.csv`` (images);
+docs/artefacts.md describes each.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.federation import ClientResult, Federation, RoundLog
 from fedproto_app.report.reports import FIRST_TASK, report_for
-from fedproto_app.report.runs import read_rounds
+from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
@@ -160,8 +161,11 @@ class RunFolder:
 
 
 def settings_digest(settings: Settings) -> str:
-    """Equal for runs that differ in nothing but seed, output and waiting for nodes."""
+    """Equal for runs that differ in nothing but seed, output, waiting for nodes and where a given
+    encoder lies: each seed may have its own."""
     table = settings.model_dump(exclude={"seed", "output", "nodes"}, by_alias=True)
+    if settings.encoder.path:
+        table["encoder"]["path"] = GIVEN_ENCODER
     return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
 

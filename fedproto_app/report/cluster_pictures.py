@@ -128,7 +128,7 @@ def _name_clusters(figure: Figure, colours: list[Any], absent: bool) -> None:
         Patch(facecolor=colour, label=f"cluster {number}") for number, colour in enumerate(colours)
     ]
     if absent:
-        patches.append(Patch(facecolor=_ABSENT, label="none yet"))
+        patches.append(Patch(facecolor=_ABSENT, label="none"))
     rows = ceil(len(patches) / _CLUSTERS_IN_A_ROW)
     figure.legend(handles=patches, loc="outside lower center", ncols=ceil(len(patches) / rows))
 

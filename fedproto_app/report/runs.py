@@ -19,6 +19,11 @@ from fedproto_app.report.reports import FIRST_TASK, REPORTS, report_for
 Parsed = TypeVar("Parsed")
 
 
+# Where an encoder lies does not set a run apart from others, that it was given does: in comparisons
+# this stands for encoder.path, if there is one.
+GIVEN_ENCODER = "given"
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished run: its folder, its ``summary.json`` and its settings with dotted keys."""
@@ -147,10 +152,10 @@ def labels(groups: Sequence[Group]) -> list[str]:
         alike[group.dataset, group.method].append(group)
     names = []
     for group in groups:
-        settings = [other.runs[0].settings for other in alike[group.dataset, group.method]]
-        keys = sorted({key for table in settings for key in table if _matters(key)})
+        settings = [_comparable(other) for other in alike[group.dataset, group.method]]
+        keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
-        own = group.runs[0].settings
+        own = _comparable(group)
         traits = [f"{key.removeprefix(f'{group.method}.')}={own.get(key)}" for key in differing]
         names.append(" ".join([group.method, *traits]))
     return names
@@ -173,8 +178,13 @@ def _place(group: Group) -> tuple[int, str, float, str]:
     return list(REPORTS).index(group.task), group.dataset, badness, group.method
 
 
-def _matters(key: str) -> bool:
-    return key != "seed" and not key.startswith("output.")
+def _comparable(group: Group) -> dict[str, Any]:
+    """The settings by which groups are told apart."""
+    table = group.runs[0].settings
+    kept = {k: v for k, v in table.items() if k != "seed" and not k.startswith("output.")}
+    if kept.get("encoder.path"):
+        kept["encoder.path"] = GIVEN_ENCODER
+    return kept
 
 
 def _read(path: Path, parse: Callable[[str], Parsed]) -> Parsed:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.cluster_identity import ABSENT
 from fedproto_app.roster import ClientFacts, ClientKey
 
 MOST_CLIENTS = 200  # of whom whole similarity matrices are kept
@@ -33,7 +34,9 @@ class ClusterHistory:
         forgetting: float | None,
         rand: float | None,
     ) -> None:
-        """Note a round. matrix: ψ̂ [N, N]; forgetting: α_t; rand: the Rand index; None: unknown."""
+        """Note a round. labels: of those who were there. matrix: their ψ̂ in this order, [n, n];
+        forgetting: α_t; rand: the Rand index; None: unknown.
+        """
         self._rounds.append(server_round)
         self._labels.append(dict(labels))
         self._forgetting.append(np.nan if forgetting is None else forgetting)
@@ -60,7 +63,7 @@ class ClusterHistory:
     ) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: see docs/artefacts.md; nothing before the first round.
 
-        A matrix of a round in which not all clients had been heard yet is filled up with NaN.
+        Clients that were not there have the label ABSENT and NaN in the round's matrix.
         """
         if not self._rounds:
             return {}
@@ -69,14 +72,16 @@ class ClusterHistory:
             "nodes": np.array([key.node for key in keys]),
             "groups": np.array([facts[key].group for key in keys]),
             "rounds": np.array(self._rounds),
-            "labels": np.array([[its.get(key, -1) for key in keys] for its in self._labels]),
+            "labels": np.array([[its.get(key, ABSENT) for key in keys] for its in self._labels]),
             "forgetting_factor": np.array(self._forgetting),
             "rand_index": np.array(self._rand),
         }
         if self._matrices:
             whole = np.full((len(self._matrices), len(keys), len(keys)), np.nan, np.float32)
-            for row, matrix in enumerate(self._matrices.values()):
-                whole[row, : len(matrix), : len(matrix)] = matrix
+            place_of = {key: place for place, key in enumerate(keys)}
+            for row, (at, matrix) in enumerate(self._matrices.items()):
+                places = [place_of[key] for key in self._labels[at]]
+                whole[row][np.ix_(places, places)] = matrix
             arrays["similarity"] = whole
             arrays["similarity_rounds"] = np.array([self._rounds[at] for at in self._matrices])
         return {"clusters": arrays}

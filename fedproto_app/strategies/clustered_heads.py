@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from logging import WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -24,8 +26,8 @@ from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.registry import make_task
-from fedproto_app.tasks.sequences import SequenceTask
-from fedproto_app.wire import Arrays, ArraySpec, Order, numpy_arrays
+from fedproto_app.tasks.sequences import LARGEST_HEAD, SequenceTask
+from fedproto_app.wire import Arrays, ArraySpec, Order, Refusal, numpy_arrays
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
-        clients, clusters = len(federation.roster.clients()), settings.fed_react.clusters
-        if clusters > clients:
-            raise FederationError(
-                f"fed-react.clusters = {clusters}: more than the {clients} clients there are"
-            )
+        self._compare_numbers()
         task = make_task(settings, federation.shape)
         assert isinstance(task, SequenceTask)
         self.head_shape = (task.outputs, task.representation_dim + 1)
@@ -63,6 +61,17 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def shown(self) -> Arrays:
         """Arrays that every client sees before it fits its head."""
         return {}
+
+    def _compare_numbers(self) -> None:
+        """Fewer clients than clusters are a fault, unless more of them can still join."""
+        roster, clusters = self.federation.roster, self.settings.fed_react.clusters
+        clients = len(roster.clients())
+        if clusters <= clients:
+            return
+        fault = f"fed-react.clusters = {clusters}: more than the {clients} clients there are"
+        if roster.partitions():  # a simulation is complete from the start
+            raise FederationError(fault)
+        log(WARNING, "%s so far; others may join", fault)
 
     @abstractmethod
     def cluster(
@@ -92,11 +101,12 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self._answers(replies, self.spec)
+        drawn = self.settings.fed_react.samples or None  # |M_t|, the weights of line 9
         fitted = {
             key: one
-            for answer in answers
+            for answer in self._answers(replies, self.spec, drawn)
             for key, one in zip(answer.keys(), _parted(answer), strict=True)
+            if self._is_bounded(key, one)
         }
         self._heard |= set(fitted)
         self._pending |= self.cluster(dict(sorted(fitted.items())), server_round)
@@ -113,7 +123,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
             guided = [key for key in keys if key in self._pending]
             if not guided:
                 return plain
-            heads = np.stack([self._pending.pop(key) for key in guided])
+            heads = np.stack([self._pending[key] for key in guided])
             names = [key.client for key in guided]
             return replace(plain, arrays={"heads": heads}, guided=names)
 
@@ -127,8 +137,18 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        self._answers(replies, ArraySpec())
+        for answer in self._answers(replies, ArraySpec()):
+            for key in answer.keys():  # noqa: SIM118 - no dictionary
+                self._pending.pop(key, None)
         return None
+
+    def _is_bounded(self, key: ClientKey, fitted: Fitted) -> bool:
+        """Whether the head can be used; if not, its client is refused."""
+        largest = float(np.abs(fitted.head).max())
+        if largest > LARGEST_HEAD:
+            reason = f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}"
+            self.federation.refuse(Refusal(key.node, key.client, reason))
+        return largest <= LARGEST_HEAD
 
     def _ask(
         self, keys: list[ClientKey], make: Callable[[list[ClientKey]], Order], message_type: str
@@ -136,12 +156,14 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._asked = {self._node_id(key.node) for key in keys}
         return self.federation.orders(keys, make, message_type)
 
-    def _answers(self, replies: Iterable[Message], spec: ArraySpec) -> list[NodeReply]:
+    def _answers(
+        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+    ) -> list[NodeReply]:
         """The usable replies, and who has the encoder by them.
 
         A node that did not answer may have lost its disk, and gets the encoder once more.
         """
-        answers = self.federation.read(replies, spec)
+        answers = self.federation.read(replies, spec, most_samples)
         self._equipped -= self._asked
         self._equipped |= {self._node_id(answer.node) for answer in answers}
         return answers

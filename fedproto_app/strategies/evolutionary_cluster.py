@@ -7,6 +7,7 @@ A2, A3). With ``clustering = "snapshot"`` it is Algorithm 3 of the appendix.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,13 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.affect import affect
-from fedproto_app.cluster_identity import match_labels, rand_index
-from fedproto_app.clustering import (
-    MOST_CLUSTERS,
-    agglomerate,
-    agglomerate_by_silhouette,
-    head_similarity,
-)
+from fedproto_app.cluster_identity import ABSENT, match_labels, rand_index
+from fedproto_app.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_similarity
 from fedproto_app.federation import Federation
 from fedproto_app.head_smoothing import HeadSmoother, make_smoother
 from fedproto_app.heads import Head
@@ -31,14 +27,19 @@ from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy, Fitte
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
-    """ψ̂ [N, N] of all clients ever heard, whose cluster each is in, each cluster's head."""
+    """ψ̂ [N, N] of all clients ever heard, whose cluster each is in, each cluster's head.
+
+    Only clients of connected nodes are clustered. Of the others the latest head and the rows of ψ̂
+    stay as they were, for their return.
+    """
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
         self._keys: list[ClientKey] = []  # in the order in which they were first heard
         self._heads: dict[ClientKey, Head] = {}  # each client's latest
-        self._past: NDArray[np.float32] | None = None  # ψ̂ of the round before
-        self._labels: dict[ClientKey, int] = {}
+        # ψ̂ of the last round in which both were there, NaN for pairs that never were
+        self._past: Matrix = np.zeros((0, 0), np.float32)
+        self._labels: dict[ClientKey, int] = {}  # of the last round, in the order of _keys
         self._smoothers: dict[int, HeadSmoother] = {}
         self._history = ClusterHistory()
 
@@ -47,39 +48,51 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     ) -> dict[ClientKey, Head]:
         if not fitted:
             return {}
+        self._keys += [key for key in fitted if key not in self._heads]
         self._heads |= {key: one.head for key, one in fitted.items()}
-        self._keys += [key for key in fitted if key not in self._labels]
-        before = dict(self._labels)
-        forgetting = self._find_clusters()
+        before = self._labels
+        psi, forgetting = self._find_clusters()
         new = self._new_heads(fitted, before, forgetting, server_round)
-        self._tell(server_round, forgetting, len(new))
+        self._tell(server_round, psi, forgetting, len(new))
         return new
 
-    def _find_clusters(self) -> float:
-        """Cluster all clients by their latest heads; returns the forgetting factor α_t."""
+    def _find_clusters(self) -> tuple[Matrix, float]:
+        """Cluster those who are there by their latest heads; returns their ψ̂_t and α_t."""
         chosen = self.settings.fed_react
-        heads = np.stack([self._heads[key] for key in self._keys])
+        connected = set(self.federation.roster.clients())
+        rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
+        there = [self._keys[row] for row in rows]
+        heads = np.stack([self._heads[key] for key in there])
         observed = head_similarity(heads, chosen.similarity)  # W_t
-        clusters = min(chosen.clusters, len(self._keys))
+        clusters = min(chosen.clusters, len(there))
         if chosen.clustering == "snapshot":
-            labels = (
-                agglomerate(observed, clusters) if clusters else agglomerate_by_silhouette(observed)
-            )
-            forgetting, self._past = 0.0, observed
+            labels, forgetting, psi = find_clusters(observed, clusters), 0.0, observed
         else:
-            past = self._past_with_newcomers()
-            labels, forgetting, self._past = affect(
-                past, observed, clusters, chosen.affect_iterations
-            )
-        previous = np.array([self._labels.get(key, -1) for key in self._keys])
-        labels = match_labels(previous, labels, clusters or MOST_CLUSTERS)
-        self._labels = dict(zip(self._keys, labels.tolist(), strict=True))
-        return forgetting
+            past = self._past_of(rows)
+            labels, forgetting, psi = affect(past, observed, clusters, chosen.affect_iterations)
+        self._remember(psi, rows)
+        previous = np.array([self._labels.get(key, ABSENT) for key in there])
+        labels = match_labels(previous, labels, chosen.clusters or MOST_CLUSTERS)
+        self._labels = dict(zip(there, labels.tolist(), strict=True))
+        return psi, forgetting
 
-    def _past_with_newcomers(self) -> NDArray[np.float32] | None:
-        """ψ̂ of the round before, NaN where a client has no past."""
-        if self._past is None:
+    def _past_of(self, rows: NDArray[np.intp]) -> Matrix | None:
+        """ψ̂ of these clients as it was, NaN for pairs without a past; None before the first."""
+        if not len(self._past):
             return None
+        past = self._with_newcomers()
+        return past if len(rows) == len(past) else past[np.ix_(rows, rows)]
+
+    def _remember(self, psi: Matrix, rows: NDArray[np.intp]) -> None:
+        """Enter the ψ̂ of these clients; pairs that are not together keep theirs."""
+        if len(rows) == len(self._keys):
+            self._past = psi
+        else:
+            self._past = self._with_newcomers()
+            self._past[np.ix_(rows, rows)] = psi
+
+    def _with_newcomers(self) -> Matrix:
+        """A copy of ψ̂ with rows of NaN for clients that it does not have yet."""
         newcomers = len(self._keys) - len(self._past)
         return np.pad(self._past, (0, newcomers), constant_values=np.nan)
 
@@ -98,23 +111,21 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         always = self.settings.fed_react.clustering == "snapshot"
         always = always or server_round == self.settings.all_rounds
         new: dict[ClientKey, Head] = {}
-        for cluster in sorted(set(self._labels.values())):
-            members = [key for key in self._keys if self._labels[key] == cluster]
+        old = _by_cluster(before)
+        for cluster, members in sorted(_by_cluster(self._labels).items()):
             answered = [fitted[key] for key in sorted(members) if key in fitted]
-            same = members == [key for key in self._keys if before.get(key) == cluster]
             if all(before.get(key) != cluster for key in members):  # a new one
                 self._smoothers[cluster] = make_smoother(self.settings.fed_react)
-            if not answered or not (same or always):
+            if not answered or not (members == old.get(cluster) or always):
                 continue
             smoothed = self._smoothers[cluster].update(weighted_head(answered), forgetting)
             new |= dict.fromkeys(members, smoothed.astype(np.float32))
         return new
 
-    def _tell(self, server_round: int, forgetting: float, sent: int) -> None:
+    def _tell(self, server_round: int, psi: Matrix, forgetting: float, sent: int) -> None:
         """Note the round for the artefacts."""
-        assert self._past is not None
-        groups = [self.federation.roster.facts[key].group for key in self._keys]
-        labels = np.array([self._labels[key] for key in self._keys])
+        groups = [self.federation.roster.facts[key].group for key in self._labels]
+        labels = np.array(list(self._labels.values()))
         rand = rand_index(labels, np.array(groups)) if all(groups) else None
         self.federation.log.figures = {
             "rand_index": rand,
@@ -122,12 +133,11 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             "clusters": float(len(set(labels.tolist()))),
             "clients_sent_a_head": float(sent),
         }
-        self._history.add(server_round, self._labels, self._past, forgetting, rand)
+        self._history.add(server_round, self._labels, psi, forgetting, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
         if not self._keys:
             return {}
-        assert self._past is not None
         smoothed = {
             f"smoother-{cluster}/{name}": array
             for cluster, smoother in self._smoothers.items()
@@ -136,7 +146,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         return {
             "names": np.array([key.client for key in self._keys]),
             "nodes": np.array([key.node for key in self._keys]),
-            "labels": np.array([self._labels[key] for key in self._keys]),
+            "labels": np.array([self._labels.get(key, ABSENT) for key in self._keys]),
             "heads": np.stack([self._heads[key] for key in self._keys]),
             "similarity": self._past,
             **smoothed,
@@ -145,3 +155,11 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: who was in which cluster in each round, and what decided it."""
         return self._history.findings(self._keys, self.federation.roster.facts)
+
+
+def _by_cluster(labels: Mapping[ClientKey, int]) -> dict[int, list[ClientKey]]:
+    """The clients of each cluster, in the order of the labels."""
+    clusters: dict[int, list[ClientKey]] = defaultdict(list)
+    for key, cluster in labels.items():
+        clusters[cluster].append(key)
+    return clusters

@@ -61,23 +61,24 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
     def _choices(self, fitted: Mapping[ClientKey, Fitted]) -> dict[ClientKey, NDArray[np.bool_]]:
         """The clusters [C] of each client; one that says anything else is refused."""
-        overlap = self.settings.flsc.overlap if self.settings.method == "flsc" else 1
+        wanted = self.settings.clusters_of_a_client
         choices = {}
         for key, one in fitted.items():
             said = one.others["chosen"]
-            if np.isin(said, (0, 1)).all() and said.sum() == overlap:
+            if np.isin(said, (0, 1)).all() and said.sum() == wanted:
                 choices[key] = said > 0
             else:
-                reason = f"chose clusters {said.tolist()[:10]}, expected {overlap} of {len(said)}"
+                reason = f"chose clusters {said.tolist()[:10]}, expected {wanted} of {len(said)}"
                 self.federation.refuse(Refusal(key.node, key.client, reason))
         return choices
 
     def _tell(self, server_round: int) -> None:
-        """Note the round; clients in several clusters have no Rand index."""
-        keys = list(self._chosen)
+        """Note the round of those who are there; clients in several clusters have no Rand index."""
+        there = set(self.federation.roster.clients())
+        keys = [key for key in self._chosen if key in there]
         figures: dict[str, float | None] = {"clusters": float(len(self._heads))}
-        if keys and all(its.sum() == 1 for its in self._chosen.values()):
-            labels = {key: int(its.argmax()) for key, its in self._chosen.items()}
+        if keys and self.settings.clusters_of_a_client == 1:
+            labels = {key: int(self._chosen[key].argmax()) for key in keys}
             groups = [self.federation.roster.facts[key].group for key in keys]
             rand = None
             if all(groups):

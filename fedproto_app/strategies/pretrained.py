@@ -7,7 +7,6 @@ The encoder stands as the global model of the run from the first phase on, so it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +18,16 @@ from safetensors.numpy import load_file
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.federation import Federation
-from fedproto_app.settings import Settings
+from fedproto_app.settings import EncoderSettings, Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.strategy import MethodStrategy
 from fedproto_app.tasks.registry import make_task
 from fedproto_app.tasks.sequences import SequenceTask
-from fedproto_app.wire import Arrays, ArraySpec
+from fedproto_app.wire import Arrays
 
 
 class PretrainedStrategy:
     """Hands each round to the strategy of its phase."""
-
-    spec = ArraySpec()  # each phase reads its replies with its own
 
     def __init__(self, settings: Settings, federation: Federation, of_task: MethodStrategy) -> None:
         self._settings = settings
@@ -42,9 +39,9 @@ class PretrainedStrategy:
         else:
             task = make_task(settings, federation.shape)
             assert isinstance(task, SequenceTask)
-            path = settings.encoder.path
+            given = settings.encoder
             drawn = {name: value.numpy() for name, value in task.initial_encoder().items()}
-            self._initial = read_encoder(path, task) if path else drawn
+            self._initial = read_encoder(given, task) if given.path else drawn
 
     def initial_arrays(self) -> Arrays:
         return self._initial
@@ -81,15 +78,12 @@ class PretrainedStrategy:
         return self._of_task
 
 
-def read_encoder(path: str, task: SequenceTask) -> Arrays:
-    """A trained encoder from its file, or from the folder of its run.
+def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:
+    """The trained encoder that the settings name.
 
     Raises `SettingsError` if it is none, or does not fit the settings and the data.
     """
-    file = Path(path).expanduser()
-    if file.is_dir():
-        file = file / "model" / "global.safetensors"
-    where = f"encoder.path = {path!r}"
+    file, where = settings.file, f"encoder.path = {settings.path!r}"
     try:
         found: Arrays = load_file(file)
     except FileNotFoundError:

@@ -19,12 +19,7 @@ from fedproto_app.wire import Arrays, ArraySpec, Order
 
 
 class MethodStrategy(Protocol):
-    """A Flower strategy that also tells what it exchanges and what it must remember.
-
-    spec: the arrays expected in a train reply.
-    """
-
-    spec: ArraySpec
+    """A Flower strategy that also tells what it must remember."""
 
     def initial_arrays(self) -> Arrays:
         """The global model before round 1, empty if the method has none."""
@@ -53,7 +48,10 @@ class MethodStrategy(Protocol):
 
 
 class MethodDefaults:
-    """What most methods answer: nothing to exchange, to remember or to find."""
+    """What most methods answer: nothing to exchange, to remember or to find.
+
+    spec: the arrays expected in a train reply.
+    """
 
     federation: Federation
     spec: ArraySpec = ArraySpec()

@@ -40,6 +40,7 @@ from fedproto_app.tasks.task import Task, masked_mean, without_prefix
 
 ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
+LARGEST_HEAD = 1e6  # of a value; one beyond would own its cluster's mean and every similarity
 MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound what a server allocates
 
 

@@ -12,6 +12,7 @@ from tests.cli.conftest import Fedproto
     ("command", "taught"),
     [
         (["run"], "fedproto run --set method=fedavg"),
+        (["run"], "fedproto run configs/fed-react-synthetic.toml"),
         (["compare"], "fedproto compare runs"),
         (["pictures"], "fedproto pictures runs/my-run"),
         (["data", "check"], "fedproto data check"),

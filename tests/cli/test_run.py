@@ -77,6 +77,12 @@ Fake = Callable[[str], FakeSuperLink]
 
 IMAGES = [f"--set={change}" for change in ("task=classification", "method=gldp", "keep=last")]
 DIGITS = [*IMAGES, "--set=data.source=digits"]
+DRAWN_DIGITS = [
+    "--set=task=sequence-classification",
+    "--set=method=fed-react",
+    "--set=data.source=synthetic-air-writing",
+    "--set=data.synthetic.sequences=200",
+]
 
 
 @pytest.fixture
@@ -207,16 +213,21 @@ def test_the_path_of_an_encoder_becomes_absolute(
     fedproto: Fedproto, flower: Fake, here: Path
 ) -> None:
     fake = flower("failed")  # the artefacts that it leaves else are a forecasting run's
-    changes = [
-        "task=sequence-classification",
-        "method=fed-react",
-        "data.source=synthetic-air-writing",
-        "data.synthetic.sequences=200",
-    ]
-    given = [part for change in changes for part in ("--set", change)]
+    encoder = here / "runs" / "before" / "model" / "global.safetensors"
+    encoder.parent.mkdir(parents=True)
+    encoder.touch()
     for path, expected in (("runs/before", str(here / "runs" / "before")), ("", "")):
-        assert fedproto("run", *given, "--set", f"encoder.path={path}").code == 1
+        assert fedproto("run", *DRAWN_DIGITS, "--set", f"encoder.path={path}").code == 1
         assert fake.submitted[-1][1]["encoder"]["path"] == expected
+
+
+def test_methods_without_an_encoder_and_clusters_need_neither(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("failed")
+    unused = ["--set=method=fedavg", "--set=encoder.path=before", "--set=fed-react.clusters=99"]
+    assert fedproto("run", *DRAWN_DIGITS, *unused).code == 1
+    assert len(fake.submitted) == 1
 
 
 def test_images_that_can_be_dealt_are_submitted(
@@ -275,6 +286,18 @@ def test_a_folder_that_exists_is_never_written_over(
         ([*DIGITS, "--set", "data.classes=0,1,2"], "class '3' is not in data.classes = 0,1,2"),
         ([*DIGITS, "--set", "data.partition.classes=11"], "the images have only 10 classes"),
         (DIGITS, "data.partition: too few images: 412 "),
+        (
+            [*DRAWN_DIGITS, "--set=encoder.path=before"],
+            "work/before': there is no ",
+        ),
+        (
+            [*DRAWN_DIGITS, "--set=encoder.path=."],
+            "work/model/global.safetensors; it must be a file of an encoder, or the folder of a ",
+        ),
+        (
+            [*DRAWN_DIGITS, "--set=method=ifca", "--set=fed-react.clusters=11"],
+            "fed-react.clusters = 11: must be at most 10, the number of clients that can take part",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(

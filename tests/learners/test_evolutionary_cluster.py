@@ -180,7 +180,7 @@ def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     changed = learner.receive(
         cohort, order_of(FIRST, cohort.names, arrays={"heads": heads}, guided=["b", "c"])
     )
-    assert changed
+    assert changed == [1, 2]
     assert cohort.parameters[HAS_RECEIVED].tolist() == [0, 1, 1]
     assert not cohort.parameters[RECEIVED][0].any()
     assert torch.equal(cohort.parameters[RECEIVED][1:], torch.from_numpy(heads))
@@ -196,8 +196,16 @@ def test_without_new_heads_nothing_changes() -> None:
     cohort.parameters[RECEIVED][:] = torch.from_numpy(always(1))
     cohort.parameters[HAS_RECEIVED][1] = 1
     before = {name: value.clone() for name, value in cohort.parameters.items()}
-    assert not learner.receive(cohort, order_of(FIRST, cohort.names))
+    assert learner.receive(cohort, order_of(FIRST, cohort.names)) == []
     assert all(torch.equal(value, before[name]) for name, value in cohort.parameters.items())
+
+
+def test_heads_for_other_cohorts_change_nobody_here() -> None:
+    learner = head_learner()
+    cohort = sequence_cohort(learner, (A, B), FIRST)
+    order = order_of(FIRST, ["a", "b", "c"], arrays={"heads": always(1)[None]}, guided=["c"])
+    assert learner.receive(cohort, order) == []
+    assert not cohort.parameters[HAS_RECEIVED].any()
 
 
 def test_heads_and_names_must_be_equally_many() -> None:
@@ -258,3 +266,26 @@ def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: i
         assert np.array_equal(state["parameters/" + RECEIVED], always(2))
         assert np.array_equal(state["parameters/" + LOCAL], own[-1]["a"])
     assert not np.array_equal(own[0]["a"], own[1]["a"])
+
+
+@pytest.mark.parametrize("cohort_size", [1, 16])
+def test_a_node_writes_only_the_clients_that_a_head_came_for(
+    tmp_path: Path, cohort_size: int
+) -> None:
+    """Both train in round 1; in round 2 neither does, and a head comes for a."""
+    learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
+    shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
+    node = Node(learner.settings, shard, ClientStore(tmp_path), learner)
+    node.train(order_of(1, ["a", "b"]))
+    heads = {"heads": always(2)[None]}
+    node.evaluate(order_of(2, ["a", "b"], arrays=heads, guided=["a"]))
+    written = sorted(path.parent.name + path.name[5:12] for path in tmp_path.rglob("state-*"))
+    assert written == ["c-a-000001", "c-a-000002", "c-b-000001"]
+
+
+def test_what_the_order_has_cost_before_is_working_time(tmp_path: Path) -> None:
+    learner = head_learner(**GIVEN)
+    shard = Shard({"a": A}, {}, DataShape((WIDTH,), CLASSES))
+    node = Node(learner.settings, shard, ClientStore(tmp_path), learner, prepared_in=1000.0)
+    assert node.train(order_of(1, ["a"])).seconds > 1000
+    assert node.evaluate(order_of(1, ["a"])).seconds > 1000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedproto_app.federation import ClientResult, RoundLog
-from fedproto_app.report.artefacts import RunFolder, round_line
+from fedproto_app.report.artefacts import RunFolder, round_line, settings_digest
 from fedproto_app.settings import Settings, settings_from
 from tests.report.made_federation import LONG_TAIL, MadeFederation, key
 from tests.report.made_runs import (
@@ -103,6 +103,19 @@ def test_nobody_trained_means_no_parameters_per_training(tmp_path: Path) -> None
     assert summary["parameters_up_per_client_round"] == 0
     assert summary["parameters_up"] == 1000
     assert "trainings" not in summary
+
+
+def test_runs_that_differ_in_seed_and_in_where_their_encoder_lies_have_one_digest(
+    tmp_path: Path,
+) -> None:
+    def digest(**changes: Any) -> str:
+        config = {"task": "sequence-classification", "method": "fed-react", **changes}
+        return settings_digest(settings_from(config))
+
+    first = digest(**{"encoder.path": "/runs/s0", "seed": 0})
+    assert first == digest(**{"encoder.path": "/runs/s1", "seed": 1, "output.name": "x"})
+    assert first != digest()
+    assert first != digest(**{"encoder.path": "/runs/s0", "fed-react.clusters": 2})
 
 
 def test_the_partition_lists_who_trains_on_what(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_timeline_has_a_row_a_client_and_a_column_a_round(tmp_path: Path) ->
     assert right.get_yticks().tolist() == [0.5, 2.5]
     [legend] = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["cluster 0", "cluster 1", "cluster 2", "none yet"]
+    assert labels == ["cluster 0", "cluster 1", "cluster 2", "none"]
 
 
 def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path: Path) -> None:

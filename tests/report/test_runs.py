@@ -8,6 +8,7 @@ import pytest
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.runs import (
+    Run,
     Spread,
     find_runs,
     flat,
@@ -129,6 +130,27 @@ def test_labels_name_only_what_differs_within_dataset_and_method(tmp_path: Path)
     folders = [made("a", "fuels", 0, 1.0), made("b", "fuels", 1, 5.0), made("c", "solo", 0, 9.0)]
     groups, _ = group_runs([read_run(folder) for folder in folders])
     assert labels(groups) == ["fuels inter-weight=1.0", "fuels inter-weight=5.0", "solo"]
+
+
+def test_labels_tell_that_an_encoder_was_given_but_not_where_it_lies(tmp_path: Path) -> None:
+    def made(name: str, seed: int, path: str, clusters: int) -> Run:
+        settings = {"encoder": {"path": path}, "fed-react": {"clusters": clusters}}
+        folder = make_run(
+            tmp_path / name,
+            settings=settings,
+            method="fed-react",
+            seed=seed,
+            mse=float(clusters),
+            settings_digest=f"{bool(path)} {clusters}",
+        )
+        return read_run(folder)
+
+    runs = [made("a", 0, "/x/s0", 2), made("b", 1, "/x/s1", 2), made("c", 0, "/x/s0", 3)]
+    groups, _ = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [2, 1]
+    assert labels(groups) == ["fed-react clusters=2", "fed-react clusters=3"]
+    groups, _ = group_runs([runs[0], made("d", 0, "", 2)])
+    assert labels(groups) == ["fed-react encoder.path=given", "fed-react encoder.path="]
 
 
 def test_a_run_knows_its_task_and_old_ones_are_forecasts(tmp_path: Path) -> None:

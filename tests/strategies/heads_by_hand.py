@@ -6,7 +6,7 @@ cosine of the angle between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
@@ -46,8 +46,13 @@ class Played:
     sent: dict[str, list[float]]
 
 
-def federation_of(nodes: Sequence[str], groups: Mapping[str, str], **changes: Any) -> Federation:
-    """Nodes with a client for each letter; `groups`: the true group of some."""
+def federation_of(
+    nodes: Sequence[str], groups: Mapping[str, str], simulated: bool = False, **changes: Any
+) -> Federation:
+    """Nodes with a client for each letter; `groups`: the true group of some.
+
+    simulated: the nodes tell how many there are.
+    """
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     settings = settings_from(
         {
@@ -65,18 +70,24 @@ def federation_of(nodes: Sequence[str], groups: Mapping[str, str], **changes: An
     federation = Federation(settings, "run", "token")
     federation.shape = DataShape((3,))
     for names in nodes:
-        admit(federation, names, groups)
+        admit(federation, names, groups, partitions=len(nodes) if simulated else 0)
     return federation
 
 
-def admit(federation: Federation, names: str, groups: Mapping[str, str] | None = None) -> None:
+def admit(
+    federation: Federation,
+    names: str,
+    groups: Mapping[str, str] | None = None,
+    partitions: int = 0,
+) -> None:
     """A node joins, with a client for each letter."""
     roster, groups = federation.roster, groups or {}
     node_id = 1 + len(roster.members)
     roster.connected.add(node_id)
     samples, shares = dict.fromkeys(names, DECLARED), dict.fromkeys(names, 0.0)
     its_groups = {name: groups.get(name, "") for name in names}
-    roster.admit(node_id, NodeRoster(f"node-{node_id}", 0, samples, its_groups, shares, {}))
+    answer = NodeRoster(f"node-{node_id}", partitions, samples, its_groups, shares, {})
+    roster.admit(node_id, answer)
 
 
 def server(
@@ -100,8 +111,12 @@ def play(
     heads: Mapping[str, Head],
     samples: Mapping[str, int] | None = None,
     chosen: Mapping[str, Sequence[float]] | None = None,
+    unevaluated: Collection[int] = (),
 ) -> Played:
-    """One round: those in `heads` answer, the others and their nodes stay silent."""
+    """One round: those in `heads` answer, the others and their nodes stay silent.
+
+    unevaluated: nodes that do not answer when their clients are evaluated.
+    """
     strategy.federation.log = RoundLog()
     orders, replies = {}, []
     for message in strategy.configure_train(server_round, ENCODER, ConfigRecord(), NO_GRID):
@@ -112,24 +127,27 @@ def play(
             replies.append(write_reply(reply, to=message))
     strategy.aggregate_train(server_round, replies)
     messages = strategy.configure_evaluate(server_round, ENCODER, ConfigRecord(), NO_GRID)
-    evaluate = dict(_sent(message) for message in messages)
+    evaluated = [_sent(message) for message in messages]
     sent = {
         name: head[0].tolist()
-        for order in evaluate.values()
+        for _, order in evaluated
         for name, head in zip(order.guided, order.arrays.get("heads", ()), strict=True)
     }
-    return Played(orders, evaluate, sent)
-
-
-def answered(strategy: ClusteredHeadStrategy, server_round: int, *nodes: int) -> None:
-    """Of the evaluation that was asked for, these nodes answer."""
-    replies = []
-    for sent in strategy.federation._sent:
-        if sent.message.metadata.dst_node_id in nodes:
-            names = [key.client for key in sent.clients]
-            reply = Reply(names, [DECLARED] * len(names))
-            replies.append(write_reply(reply, to=sent.message))
+    replies = [
+        write_reply(Reply(order.clients, [DECLARED] * len(order.clients)), to=message)
+        for message, (node, order) in zip(messages, evaluated, strict=True)
+        if node not in unevaluated
+    ]
     strategy.aggregate_evaluate(server_round, replies)
+    return Played(orders, dict(evaluated), sent)
+
+
+def leave(strategy: ClusteredHeadStrategy, *nodes: int) -> None:
+    strategy.federation.roster.connected -= set(nodes)
+
+
+def come_back(strategy: ClusteredHeadStrategy, *nodes: int) -> None:
+    strategy.federation.roster.connected |= set(nodes)
 
 
 def _reply(

@@ -43,6 +43,17 @@ def test_rounds_stand_one_below_the_other() -> None:
     np.testing.assert_array_equal(second, square(0.2, 3))
 
 
+def test_who_is_away_is_in_no_cluster_and_in_no_matrix() -> None:
+    history = ClusterHistory()
+    history.add(1, {A: 0, B: 1}, square(0.1), 0.0, None)
+    history.add(2, {A: 0, C: 1}, np.array([[1, 2], [3, 4]], np.float32), 0.0, None)
+    found = history.findings([A, B, C], FACTS)["clusters"]
+    assert found["labels"].tolist() == [[0, 1, -1], [0, -1, 1]]
+    np.testing.assert_array_equal(
+        found["similarity"][1], [[1, np.nan, 2], [np.nan] * 3, [3, np.nan, 4]]
+    )
+
+
 def test_a_method_without_similarities_has_no_matrices() -> None:
     history = ClusterHistory()
     history.add(1, {A: 1}, None, None, None)

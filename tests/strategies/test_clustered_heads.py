@@ -15,7 +15,7 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.wire import Order, read_order
 from tests.local_grid import LocalGrid, sequence_settings, synthetic_nodes
-from tests.strategies.heads_by_hand import answered, at, play, server
+from tests.strategies.heads_by_hand import at, play, server
 
 HEADS = dict(zip("abcd", at(0, 10, 90, 100), strict=True))
 HEAD = 10 * (10 + 1)  # values of a head of `sequence_settings`: classes x (output-dim + 1)
@@ -54,10 +54,54 @@ def test_a_node_that_did_not_answer_gets_the_encoder_again() -> None:
 
 def test_a_node_that_fails_to_evaluate_gets_the_encoder_again() -> None:
     strategy = server("ab", "cd")
-    play(strategy, 1, HEADS)
-    answered(strategy, 1, 1)
+    play(strategy, 1, HEADS, unevaluated=[2])
     played = play(strategy, 2, HEADS)
     assert {node: has_encoder(order) for node, order in played.train.items()} == {1: False, 2: True}
+
+
+def test_a_head_whose_evaluation_was_not_answered_is_sent_again() -> None:
+    strategy = server("ab", "cd")
+    play(strategy, 1, HEADS)
+    first = play(strategy, 2, HEADS, unevaluated=[2])
+    assert set(first.sent) == set("abcd")
+    moved = {**HEADS, "b": at(80)[0]}  # both clusters change, so there is nothing new to send
+    again = play(strategy, 3, moved)
+    assert again.sent == {name: first.sent[name] for name in "cd"}
+    assert again.evaluate[1].guided == []
+
+
+def test_a_newer_head_takes_the_place_of_one_that_did_not_arrive() -> None:
+    strategy = server("ab", "cd")
+    play(strategy, 1, HEADS)
+    play(strategy, 2, HEADS, unevaluated=[2])
+    longer = {name: (2 * x, 2 * y) for name, (x, y) in HEADS.items()}
+    sent = play(strategy, 3, longer).sent
+    assert sent["c"] == pytest.approx([longer["c"][0] / 2 + longer["d"][0] / 2, sent["c"][1]])
+
+
+def test_more_samples_than_a_round_has_are_refused() -> None:
+    """|M_t| weighs the head in its cluster's mean."""
+    strategy = server("ab", "cd", **{"fed-react.samples": 4})
+    used = dict.fromkeys("abcd", 4)
+    play(strategy, 1, HEADS, used)
+    sent = play(strategy, 2, HEADS, {**used, "b": 8}).sent
+    (refusal,) = strategy.federation.log.refused
+    assert (refusal.node, refusal.client) == ("node-1", "b")
+    assert refusal.reason == "reports 8 train samples, expected 1 … 4"
+    assert sent["a"] == pytest.approx(HEADS["a"])  # of a alone
+
+
+@pytest.mark.parametrize("value", [1.1e6, -1e36])
+def test_a_head_that_is_too_large_is_refused_and_not_clustered(value: float) -> None:
+    strategy = server("ab", "cd", **{"fed-react.similarity": "centred-cosine"})
+    play(strategy, 1, {**HEADS, "b": (1.0, value)})
+    (refusal,) = strategy.federation.log.refused
+    assert (refusal.node, refusal.client) == ("node-1", "b")
+    assert refusal.reason.startswith(f"its head holds ±{abs(value):g}, more than 1e+06")
+    assert strategy.state()["names"].tolist() == ["a", "c", "d"]
+    assert play(strategy, 2, {**HEADS, "b": (1.0, 1e6)}).train[1].clients == ["a", "b"]
+    assert strategy.federation.log.refused == []
+    assert strategy.state()["names"].tolist() == ["a", "c", "d", "b"]
 
 
 def test_a_node_under_a_new_id_gets_the_encoder_again() -> None:

@@ -9,7 +9,16 @@ import pytest
 
 from fedproto_app.errors import FederationError
 from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
-from tests.strategies.heads_by_hand import ROUNDS, Head, admit, at, play, server
+from tests.strategies.heads_by_hand import (
+    ROUNDS,
+    Head,
+    admit,
+    at,
+    come_back,
+    leave,
+    play,
+    server,
+)
 
 APART = dict(zip("abcd", at(0, 10, 90, 100), strict=True))
 PAIRS = {"a": "east", "b": "east", "c": "north", "d": "north"}
@@ -178,6 +187,72 @@ def test_a_client_that_is_away_stays_in_its_cluster_with_its_latest_head() -> No
     assert sent["d"] == sent["c"]  # and for all who belong to it
 
 
+def test_clients_of_a_node_that_left_are_clustered_no_more_until_they_return() -> None:
+    """Without a and b there is room to tell e from c and d."""
+    strategy = server("ab", "cd", groups=PAIRS, **{"fed-react.smoothing": "mean"})
+    play(strategy, 1, APART)
+    play(strategy, 2, APART)
+    first = strategy.state()
+    leave(strategy, 1)
+    admit(strategy.federation, "e", {"e": "south"})
+    here = {**APART, "e": at(150)[0]}
+    assert set(play(strategy, 3, here).sent) == {"c", "d"}  # with the clients of before
+    assert clusters(strategy) == {"a": -1, "b": -1, "c": 1, "d": 1, "e": 0}
+    assert figures(strategy)["clusters"] == 2.0
+    assert figures(strategy)["rand_index"] == 1.0  # of the three
+    away = strategy.state()
+    np.testing.assert_array_equal(away["heads"][:2], first["heads"][:2])
+    np.testing.assert_array_equal(away["similarity"][:2, :4], first["similarity"][:2])
+    assert np.isnan(away["similarity"][:2, 4]).all()  # never there together
+
+    come_back(strategy, 1)
+    assert play(strategy, 4, here).sent == {}  # both clusters have changed
+    assert clusters(strategy) == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1}
+    assert np.isfinite(strategy.state()["similarity"]).all()
+    longer = {name: (3 * x, 3 * y) for name, (x, y) in here.items()}
+    sent = play(strategy, 5, longer).sent
+    assert set(sent) == set("abcde")
+    # Cluster 0 was another's meanwhile, so its mean does not hold round 2.
+    np.testing.assert_allclose(sent["a"], np.mean([longer["a"], longer["b"]], axis=0), atol=1e-6)
+
+    found = strategy.findings()["clusters"]
+    assert (found["labels"] == -1).tolist() == [
+        [False] * 4 + [True],
+        [False] * 4 + [True],
+        [True] * 2 + [False] * 3,
+        [False] * 5,
+        [False] * 5,
+    ]
+    third = found["similarity"][2]
+    assert np.isnan(third[:2]).all()
+    np.testing.assert_array_equal(third[2:, 2:], away["similarity"][2:, 2:])
+
+
+def test_a_leaver_does_not_weigh_in_alpha() -> None:
+    """Client e, whose head is long out of date, decides nothing for those who are there."""
+    with_e, without = (server(*nodes) for nodes in (("abcd", "e"), ("abcd",)))
+    start = {**APART, "e": at(45)[0]}
+    play(with_e, 1, start)
+    leave(with_e, 2)
+    play(without, 1, APART)
+    moved = dict(zip("abcd", at(3, 15, 80, 104), strict=True))
+    for strategy in (with_e, without):
+        play(strategy, 2, moved)
+        play(strategy, 3, moved)
+    assert figures(with_e)["forgetting_factor"] == figures(without)["forgetting_factor"] > 0
+    ours = with_e.state()["similarity"][:4, :4]
+    np.testing.assert_array_equal(ours, without.state()["similarity"])
+
+
+def test_a_connected_client_that_was_not_asked_stays_in_with_its_latest_head() -> None:
+    strategy = server("a", "b", "c", "d", participation=0.25)
+    play(strategy, 1, APART)  # newcomers are all asked
+    played = play(strategy, 2, APART)
+    assert len(played.train) == 1
+    assert together(strategy) == {"ab", "cd"}
+    assert len(played.sent) == 2  # the cluster of the one who answered
+
+
 def test_a_cluster_of_which_nobody_answers_gets_nothing() -> None:
     strategy = server("ab", "cd", **{"fed-react.smoothing": "mean"})
     play(strategy, 1, APART)
@@ -277,9 +352,32 @@ def test_a_wrong_cluster_shows_in_the_rand_index() -> None:
 
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])
-def test_more_clusters_than_clients_are_refused(method: str) -> None:
+def test_more_clusters_than_clients_are_refused_where_nobody_can_join(method: str) -> None:
+    changes = {"method": method, "fed-react.clusters": 5}
     with pytest.raises(FederationError, match=r"fed-react\.clusters = 5: more than the 4 clients"):
-        server("abcd", method=method, **{"fed-react.clusters": 5})
+        server("ab", "cd", simulated=True, **changes)
+    server("ab", "cde", simulated=True, **changes)
+
+
+@pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])
+def test_a_deployment_may_begin_with_fewer_clients_than_clusters(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server("abcde", method=method, **{"fed-react.clusters": 5})
+    assert caplog.text == ""
+    server("abcd", method=method, **{"fed-react.clusters": 5})
+    assert "fed-react.clusters = 5: more than the 4 clients there are so far" in caplog.text
+
+
+def test_clients_are_a_cluster_each_until_there_are_more() -> None:
+    strategy = server("a", "b", **{"fed-react.clusters": 3})
+    heads = {**APART, "d": at(92)[0]}
+    assert play(strategy, 1, heads).sent == {}
+    assert together(strategy) == {"a", "b"}
+    admit(strategy.federation, "cd")
+    assert set(play(strategy, 2, heads).sent) == {"a", "b"}
+    assert together(strategy) == {"a", "b", "cd"}
+    assert set(play(strategy, 3, heads).sent) == set("abcd")
 
 
 @pytest.mark.parametrize("smoothing", ["none", "mean", "forgetting", "kalman"])

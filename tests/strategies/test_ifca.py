@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
-from tests.strategies.heads_by_hand import Head, play, server
+from tests.strategies.heads_by_hand import Head, come_back, leave, play, server
 
 EAST: list[float] = [1, 0]
 WEST: list[float] = [0, 1]
@@ -87,6 +87,21 @@ def test_who_does_not_answer_neither_counts_nor_gets_a_head() -> None:
     assert set(sent) == {"a", "b"}
     assert heads(strategy) == [[3, 1], [1, 2]]
     assert len(strategy.findings()["clusters"]["labels"][1]) == 4  # they are where they were
+
+
+def test_who_left_does_not_count_until_the_return() -> None:
+    """a and b are in one cluster but belong apart; without them the others are right."""
+    strategy = ifca("ab", "cd", groups={**PAIRS, "b": "south"})
+    play(strategy, 1, HEADS, chosen=BY_GROUP)
+    assert strategy.federation.log.figures["rand_index"] == 5 / 6
+    leave(strategy, 1)
+    play(strategy, 2, HEADS, chosen=BY_GROUP)
+    assert strategy.federation.log.figures["rand_index"] == 1
+    come_back(strategy, 1)
+    play(strategy, 3, {"c": HEADS["c"]}, chosen=BY_GROUP)
+    assert strategy.federation.log.figures["rand_index"] == 5 / 6
+    labels = strategy.findings()["clusters"]["labels"].tolist()
+    assert labels == [[0, 0, 1, 1], [-1, -1, 1, 1], [0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize("groups", [{}, {"a": "east", "b": "east", "c": "west"}])
