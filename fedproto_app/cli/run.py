@@ -212,8 +212,8 @@ def _check_encoder(settings: Settings) -> None:
         return
     if not settings.encoder.file.is_file():
         raise SettingsError(
-            f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of an "
-            f"encoder, or the folder of a run of {', '.join(PRETRAINED)}"
+            f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of "
+            f"an encoder, or the folder of a run of {', '.join(PRETRAINED)}"
         )
 
 
