@@ -16,6 +16,8 @@ LSTM: Variants = {
 SUPERVISED: Variants = {
     **LSTM,
     "cnn-fedavg": {**LSTM["lstm-fedavg"], "model.sequence-encoder": "causal-cnn"},
+    # As long between two rounds as in the paper.
+    "lstm-fedavg-100": {**LSTM["lstm-fedavg"], "local-epochs": 100},
 }
 _APPROACHES: Variants = {
     "sc": {"fed-react.clustering": "snapshot", "fed-react.smoothing": "none"},
@@ -101,6 +103,7 @@ TITLES = {
     "lstm-ditto": "LSTM, Ditto",
     "lstm-apfl": "LSTM, APFL",
     "cnn-fedavg": "causal CNN with labels, FedAvg",
+    "lstm-fedavg-100": "LSTM, FedAvg, 100 local epochs",
     "encoder-svm": "encoder + SVM",
     "eq-1": "encoder learned with eq. 1 as printed + SVM",
     "untrained": "untrained encoder + SVM",
