@@ -165,7 +165,7 @@ def timed_run(
         SuperLink(Path(home), import_path=REPOSITORY) as superlink,
     ):
         app = make(work, Path(output))
-        run_id = superlink.submit(app.folder, app.config, app.nodes, cpus=1)
+        run_id = superlink.simulate(app.folder, app.config, app.nodes, cpus=1)
         file, ends = GrowingFile(app.rounds_file), list[float]()
         loss, heard = float("nan"), time.monotonic()
         while len(ends) < work.rounds:

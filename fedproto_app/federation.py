@@ -6,41 +6,39 @@ are the same for all methods. What happened in a round stands in its `RoundLog`.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from logging import WARNING
+from typing import Any
 
 from flwr.app import Message, MessageType
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedproto_app.arrivals import Arrivals
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
-from fedproto_app.replies import Unusable, read_reply, read_roster, received_bytes
-from fedproto_app.roster import ClientKey, Roster, select
+from fedproto_app.events import tell
+from fedproto_app.exchange import Exchange
+from fedproto_app.replies import read_reply, received_bytes
+from fedproto_app.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.registry import TASKS, expected_metrics
 from fedproto_app.wire import (
     ArraySpec,
-    NodeRoster,
     Order,
     Refusal,
     Reply,
-    roster_query,
     sent_bytes,
     write_order,
 )
-
-ROSTER_TIMEOUT = 120.0  # seconds a node may take to load its data and name its clients
-ROSTER_TRIES = 2  # times a connected node is asked before the rounds stop waiting for it
 
 
 @dataclass
 class RoundLog:
     """What one round asked, got and cost.
 
+    asked, answered, late: orders to nodes, usable replies, replies that the deadline did not see.
     parameters_up, parameters_down: array values as the papers count them, each client for itself,
     however clients share a node. bytes_up, bytes_down: what the records really weigh. figures: what
     the method itself has to tell of the round.
@@ -49,6 +47,7 @@ class RoundLog:
     asked: int = 0
     answered: int = 0
     refused: list[Refusal] = field(default_factory=list)
+    late: int = 0
     losses: dict[ClientKey, dict[str, float]] = field(default_factory=dict)
     parameters_up: int = 0
     parameters_down: int = 0
@@ -94,7 +93,8 @@ class Federation:
     def __init__(self, settings: Settings, run: str, token: str) -> None:
         self.settings, self.run, self.token = settings, run, token
         self.roster = Roster()
-        self.shape = DataShape()  # that of the first node's data, which all others must share
+        self.exchange = Exchange()
+        self.arrivals = Arrivals(settings, self.roster, self.exchange, self.refuse)
         self.log = RoundLog()
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
@@ -102,115 +102,51 @@ class Federation:
         self._task = TASKS[settings.task]
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
-        self._turned_away: set[int] = set()
-        self._misses: defaultdict[int, int] = defaultdict(int)  # by node id
 
-    # --- who is there ---------------------------------------------------------------------
+    @property
+    def shape(self) -> DataShape:
+        """The shape of all nodes' data."""
+        return self.arrivals.shape
 
     def await_nodes(self, grid: Grid) -> None:
-        """Wait until enough nodes have named their clients; `FederationError` at the deadline.
-
-        In a simulation every node tells how many there are, so the first round starts complete.
-        """
-        nodes = self.settings.nodes
-        deadline = time.monotonic() + nodes.start_deadline
-        while True:
-            self.refresh(grid)
-            needed = max(nodes.minimum, self.roster.partitions())
-            came = len(self.roster.members) + len(self._turned_away)
-            if came >= needed:
-                break
-            if time.monotonic() > deadline:
-                raise FederationError(
-                    f"{came} of {needed} nodes came within nodes.start-deadline = "
-                    f"{nodes.start_deadline:g} s"
-                )
-            time.sleep(0.2)
-        if not self.roster.clients():
-            reasons = sorted({refusal.reason for refusal in self.log.refused})
-            raise FederationError(
-                "no node has a client that can train: " + ("; ".join(reasons) or "no data")
-            )
+        """Wait for enough nodes before the first round; raises `FederationError`."""
+        self.arrivals.await_nodes(grid)
+        self.exchange.probing = not self.roster.partitions()
 
     def await_clients(self, grid: Grid) -> None:
-        """See who is there before a round; `FederationError` if nobody comes back in time."""
-        deadline = time.monotonic() + self.settings.nodes.start_deadline
-        self.refresh(grid)
-        while not self.roster.clients():
-            if time.monotonic() > deadline:
-                raise FederationError(
-                    "all nodes are gone and none came back within nodes.start-deadline = "
-                    f"{self.settings.nodes.start_deadline:g} s"
-                )
-            time.sleep(0.2)
-            self.refresh(grid)
+        """See who is there before another round; raises `FederationError` if nobody is."""
+        self.arrivals.await_clients(grid)
 
-    def refresh(self, grid: Grid) -> None:
-        """See who is connected, and ask every node that is new for its clients."""
-        self.roster.connected = set(grid.get_node_ids())
-        new = [
-            node_id
-            for node_id in sorted(self.roster.connected - self._turned_away)
-            if not self.roster.knows(node_id) and self._misses[node_id] < ROSTER_TRIES
-        ]
-        if not new:
-            return
-        timeout = min(ROSTER_TIMEOUT, self.settings.nodes.round_deadline)
-        silent = set(new)
-        for message in grid.send_and_receive([roster_query(n) for n in new], timeout=timeout):
-            silent.discard(message.metadata.src_node_id)
-            self._admit(message)
-        for node_id in sorted(silent):
-            self._miss(node_id, f"no answer to the roster query within {timeout:g} s")
+    # --- checkpoints ------------------------------------------------------------------------
 
-    def _admit(self, message: Message) -> None:
-        node_id = message.metadata.src_node_id
-        if message.has_error():
-            self._miss(node_id, f"roster: {message.error.reason}")
-            return
-        try:
-            answer = read_roster(message, self._task.sample_multiple(self.settings))
-            if answer.error:
-                raise Unusable(answer.error)
-            shape = self._common_shape(answer)
-            self._check_room(node_id, answer)
-            label = self.roster.admit(node_id, answer)
-        except ValueError as error:
-            self._turned_away.add(node_id)
-            self.refuse(Refusal(str(node_id), "", str(error)))
-            return
-        self.shape = shape
-        log(INFO, "node %s joined with %d clients", label, len(answer.samples))
-        for client, note in answer.notes.items():
-            log(WARNING, "client %r of node %s: %s", client, label, note)
-        for client, reason in answer.refused.items():
-            self.refuse(Refusal(label, client, reason))
+    def memory(self) -> dict[str, Any]:
+        """What it must know of its clients to go on in another process."""
+        roster = self.roster
 
-    def _common_shape(self, answer: NodeRoster) -> DataShape:
-        """The shape of the node's data; raises `Unusable` if it is not the federation's."""
-        shape = DataShape(answer.inputs, answer.classes)
-        if fault := self._task.shape_fault(shape):
-            raise Unusable(fault)
-        if self.roster.members and shape != self.shape:
-            raise Unusable(
-                f"its data are {shape.inputs} with classes {', '.join(shape.classes)}; the "
-                f"federation's are {self.shape.inputs} with {', '.join(self.shape.classes)}"
-            )
-        return shape
+        def keys(some: Iterable[ClientKey]) -> list[list[str]]:
+            return [list(key) for key in sorted(some)]
 
-    def _check_room(self, node_id: int, answer: NodeRoster) -> None:
-        """Raises `Unusable` if the node's clients are more than there is room for."""
-        clients = self.roster.clients_with(node_id, answer)
-        most = self.settings.nodes.maximum_clients
-        if clients > most:
-            raise Unusable(
-                f"with its {len(answer.samples)} clients there would be {clients}, more than "
-                f"nodes.maximum-clients = {most}"
-            )
+        return {
+            "nodes": roster.connected_labels(),
+            "inputs": list(self.shape.inputs),
+            "classes": list(self.shape.classes),
+            "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
+            "results": [[*key, asdict(self.results[key])] for key in sorted(self.results)],
+            "trained": keys(self.trained),
+            "unevaluated": keys(self.unevaluated),
+        }
 
-    def _miss(self, node_id: int, reason: str) -> None:
-        self._misses[node_id] += 1
-        self.refuse(Refusal(str(node_id), "", reason))
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what `memory` told. The nodes are still to come."""
+        self.arrivals.expected = set(memory["nodes"])
+        self.arrivals.shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
+        for client, node, facts in memory["facts"]:
+            counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
+            self.roster.facts[ClientKey(client, node)] = ClientFacts(**facts, class_counts=counts)
+        for client, node, result in memory["results"]:
+            self.results[ClientKey(client, node)] = ClientResult(**result)
+        self.trained = {ClientKey(*key) for key in memory["trained"]}
+        self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -223,6 +159,10 @@ class Federation:
         """Those of the clients to train this round: a share of them, and all the newcomers."""
         settings = self.settings
         return select(clients, settings.participation, set(newcomers), settings.seed, server_round)
+
+    def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
+        """Send a phase's orders; returns the replies that come before the round's deadline."""
+        return self.exchange.ask(grid, messages, self.settings.nodes.round_deadline)
 
     def orders(
         self,
@@ -278,7 +218,8 @@ class Federation:
         asked = {sent.message.metadata.message_id: sent for sent in self._sent}
         usable: dict[str, NodeReply] = {}
         for message in replies:
-            sent = asked.pop(message.metadata.reply_to_message_id, None)
+            order_id = self.exchange.original(message.metadata.reply_to_message_id)
+            sent = asked.pop(order_id, None)
             if sent is None:
                 node = self.roster.label_of(message.metadata.src_node_id)
                 self.refuse(Refusal(node, "", "a second or unasked reply"))
@@ -287,6 +228,7 @@ class Federation:
                 usable[sent.node] = answer
         for sent in asked.values():
             within = self.settings.nodes.round_deadline
+            self.log.late += 1
             self.refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
         answers = [usable[node] for node in sorted(usable)]
         self.log.answered += len(answers)
@@ -340,5 +282,5 @@ class Federation:
     def refuse(self, refusal: Refusal) -> None:
         """Note for the artefacts, and tell, what of an answer is not used."""
         self.log.refused.append(refusal)
-        who = f"client {refusal.client!r} of node" if refusal.client else "node"
-        log(WARNING, "refused %s %s: %s", who, refusal.node, refusal.reason)
+        who = {"node": refusal.node, "client": refusal.client or None}
+        tell("refused", WARNING, **who, reason=refusal.reason)

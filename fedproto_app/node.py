@@ -44,6 +44,7 @@ class Node:
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
+        store.write_settings(settings.model_dump(by_alias=True, exclude={"output", "nodes"}))
 
     def train(self, order: Order) -> Reply:
         """Train the clients asked for; evaluate them too if the order says so."""
@@ -152,11 +153,12 @@ class Node:
         criterion = self._task.criterion
         for row in rows:
             client = cohort.names[row]
-            record = self._store.record(client)
+            record = self._store.record(client, before=order.server_round)
             now = {name: metrics[name][row] for name in self._required}
             first = record.kept_round == 0  # kept even if not finite: the server refuses it by name
             if first or self._settings.keep == "last" or now[criterion] < record.metrics[criterion]:
-                record = ClientRecord(order.server_round, now)
+                scale = self._task.scale(self._shard.clients[client])
+                record = ClientRecord(order.server_round, now, scale)
                 self._store.keep(client, record)
             result.add_kept(record)
         self._store.save_records()

@@ -113,7 +113,11 @@ def read_reply(
     except Unusable as unusable:
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
-    refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
+    reasons = set(reply.failed.values())
+    if not reply.names and len(reasons) == 1:  # what failed is the node: its disk is full, say
+        refusals.append(Refusal(node, "", reasons.pop()))
+    else:
+        refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
     return _without(reply, bad, spec), refusals
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.wire import NodeRoster
@@ -16,6 +19,21 @@ class ClientKey(NamedTuple):
 
     client: str
     node: str
+
+
+def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:
+    """``names`` and ``nodes`` of the clients, for a file of arrays."""
+    listed = list(keys)
+    return {
+        "names": np.array([key.client for key in listed], dtype=np.str_),
+        "nodes": np.array([key.node for key in listed], dtype=np.str_),
+    }
+
+
+def keys_of(arrays: Mapping[str, NDArray[Any]]) -> list[ClientKey]:
+    """The clients that `key_arrays` wrote."""
+    names, nodes = arrays["names"].tolist(), arrays["nodes"].tolist()
+    return [ClientKey(name, node) for name, node in zip(names, nodes, strict=True)]
 
 
 @dataclass
@@ -40,6 +58,10 @@ class ClientFacts:
     class_counts: tuple[tuple[int, ...], ...] = ()
 
 
+class NameTakenError(ValueError):
+    """A node has the name of another one that is connected."""
+
+
 @dataclass
 class Roster:
     """All nodes that ever answered, and which are connected now."""
@@ -51,12 +73,12 @@ class Roster:
     def admit(self, node_id: int, answer: NodeRoster) -> str:
         """Enter a node's answer; a restarted node takes its old place. Returns its label.
 
-        Raises ValueError if another connected node goes by the same name.
+        Raises `NameTakenError` if another connected node goes by the same name.
         """
         label = _label(node_id, answer)
         known = self.members.get(label)
         if known and known.node_id != node_id and known.node_id in self.connected:
-            raise ValueError(f"its name {label!r} belongs to another connected node")
+            raise NameTakenError(f"its name {label!r} belongs to another connected node")
         self.members[label] = Member(node_id, answer)
         for client, samples in answer.samples.items():
             self.facts[ClientKey(client, label)] = ClientFacts(
@@ -82,6 +104,12 @@ class Roster:
             if member.node_id == node_id:
                 return label
         return f"Flower id {node_id}"
+
+    def connected_labels(self) -> list[str]:
+        """The labels of all connected nodes."""
+        return sorted(
+            label for label, member in self.members.items() if member.node_id in self.connected
+        )
 
     def clients(self) -> list[ClientKey]:
         """The clients of all connected nodes, in the order of their names."""

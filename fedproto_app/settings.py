@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -28,6 +29,7 @@ Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out of one
 PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
+Device = Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")]
 
 TaskName = Literal[
     "forecasting", "classification", "sequence-classification", "sequence-regression"
@@ -139,6 +141,20 @@ class ClusterSettings(Section):
         return self
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What of its own source a node lets take part; empty: all of it, found by itself.
+
+    No key of a run: only a node's own settings choose (site.py).
+    clients: by name. columns: those of values in CSV files with several, in this order.
+    time_column: the one of CSV files that holds times.
+    """
+
+    clients: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    time_column: str = ""
+
+
 class DataSettings(Section):
     """``[data]``: where the data come from and how they become samples (docs: data.md)."""
 
@@ -158,6 +174,7 @@ class DataSettings(Section):
     partition: PartitionSettings = PartitionSettings()
     sequences: SequenceSettings = SequenceSettings()
     clusters: ClusterSettings = ClusterSettings()
+    choice: Choice = Field(default=Choice(), exclude=True)
 
     @model_validator(mode="after")
     def _shares_leave_a_test_part(self) -> DataSettings:
@@ -343,6 +360,7 @@ class OutputSettings(Section):
 
     dir: Annotated[str, Field(min_length=1)] = "runs"
     name: PlainName = ""  # default: method-dataset-seed-time
+    resume: bool = False  # go on with the run `name` from its newest checkpoint
     pictures: bool = True
 
 
@@ -358,7 +376,7 @@ class Settings(Section):
     evaluate_every: Count = 1
     patience: CountOrZero = 0  # evaluations without a better mean validation error; 0 = no stop
     keep: Literal["best-validation", "last"] = "best-validation"
-    device: Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")] = "cpu"
+    device: Device = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"  # bfloat16: mixed, where torch allows
     threads: Count = 1  # torch threads of a node's process
     cohort_size: Count = 16  # clients trained together in one vectorised step
@@ -465,7 +483,7 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(_nested(config))
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(fault) for fault in error.errors())) from None
+        raise SettingsError("; ".join(explain(fault) for fault in error.errors())) from None
 
 
 def default_run_name(settings: Settings) -> str:
@@ -509,23 +527,22 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _explain(fault: Any) -> str:
-    """One line for one of pydantic's faults."""
+def explain(fault: Any, table: type[Section] = Settings) -> str:
+    """One line for one of pydantic's faults of such a table."""
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
     key = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        return f"{key}: unknown setting; known here: {', '.join(_known(fault['loc'][:-1]))}"
+    if fault["type"] in ("extra_forbidden", "dataclass_exact_type"):  # the latter: `Choice`
+        return f"{key}: unknown setting; known here: {', '.join(_known(table, fault['loc'][:-1]))}"
     if fault["type"] == "model_type":
         return f"{key} = {fault['input']!r}: must be a table of settings"
     return f"{key} = {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 
-def _known(location: tuple[str | int, ...]) -> list[str]:
-    section: type[BaseModel] = Settings
+def _known(section: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
     for part in location:
         field = next(f for f in section.model_fields.values() if f.alias == part)
         assert isinstance(field.annotation, type)
         assert issubclass(field.annotation, BaseModel)
         section = field.annotation
-    return sorted(str(field.alias) for field in section.model_fields.values())
+    return sorted(str(f.alias) for f in section.model_fields.values() if not f.exclude)

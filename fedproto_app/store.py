@@ -6,10 +6,13 @@ A folder per run and node; in it a folder per client with
     shared-000017.safetensors   the global model it was evaluated with (methods that average)
     vectors.safetensors         what a frozen encoder makes of its samples (methods with one)
 
-beside them ``encoder.safetensors``, and ``records.json``: each client's kept round, whose files are
-its kept model, and the errors of that model. Every file appears whole or not at all. The two newest
-states and the records before the last stay, so a damaged file costs a round and not the client, and
-what a client held at the end of the previous round can still be read. A folder belongs to one node.
+beside them ``encoder.safetensors``, ``settings.toml``: the run's settings, and ``records.json``:
+each client's kept round, whose files are its kept model, the errors of that model and the scale of
+its values. Every file appears whole or not at all. A folder belongs to one node.
+
+The three newest states and records of a client stay: a damaged file costs a round and not the
+client, and a server that resumes from a checkpoint can go back. Its newest one may be a round
+behind the nodes, and if that is damaged, the one before it two rounds.
 """
 
 from __future__ import annotations
@@ -22,24 +25,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import tomli_w
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-VERSIONS_KEPT = 2
+VERSIONS_KEPT = 3
 ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
+RECORDS_FILE, SETTINGS_FILE = "records.json", "settings.toml"
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """The errors of a client's kept model, and the round that it comes from (0 = none yet)."""
+    """The errors of a client's kept model, and the round that it comes from (0 = none yet).
+
+    scale: what its forecasts take to be in the data's units (`Task.scale`).
+    """
 
     kept_round: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
 
 
 class ClientStore:
@@ -48,7 +58,7 @@ class ClientStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._records_path = folder / "records.json"
+        self._records_path = folder / RECORDS_FILE
         self._records = self._read_records()
 
     def read_state(self, client: str, upto: int) -> dict[str, Tensor] | None:
@@ -63,14 +73,19 @@ class ClientStore:
         return None
 
     def write_state(self, client: str, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Add the client's state after a round; drop those nobody needs any more."""
+        """Add the client's state after a round; drop those nobody needs any more.
+
+        States of later rounds are of no use: the server has gone back and does those anew.
+        """
         folder = self._client_dir(client)
         _write(folder / _version("state", server_round), tensors)
+        _drop_later(folder, "state", server_round)
         self._prune(client, "state")
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         """Remember the global model that the clients are about to be evaluated with."""
         _write(self._folder / _version("shared", server_round), tensors)
+        _drop_later(self._folder, "shared", server_round)
         for path in list(_versions(self._folder, "shared"))[:-VERSIONS_KEPT]:
             path.unlink()
 
@@ -90,21 +105,33 @@ class ClientStore:
         """The vectors of the encoder with this digest, None if there are none of it."""
         return _read(self._client_dir(client) / VECTORS_FILE).get(digest)
 
-    def record(self, client: str) -> ClientRecord:
-        """What is known of the client's kept model."""
-        return self._records.get(client, ClientRecord())
+    def record(self, client: str, before: int | None = None) -> ClientRecord:
+        """What is known of the client's kept model.
+
+        before: a round that is done for the first time or, after the server has resumed, once
+        more. What came of it or of later rounds is then forgotten.
+        """
+        if before is not None:
+            past = [one for one in self._records.get(client, []) if one.kept_round < before]
+            self._records[client] = past
+        known = self._records.get(client)
+        return known[-1] if known else ClientRecord()
 
     def keep(self, client: str, record: ClientRecord) -> None:
         """Make the model of the record's round the client's kept one."""
         name = _version("shared", record.kept_round)
         if (self._folder / name).exists():
             _second_name(self._folder / name, self._client_dir(client) / name)
-        self._records[client] = record
+        known = [*self._records.get(client, []), record]
+        self._records[client] = known[-VERSIONS_KEPT:]
         self._prune(client, "shared")
 
     def save_records(self) -> None:
         """Write what `keep` noted; once a message, as replacing a file is what costs."""
-        table = {client: asdict(record) for client, record in sorted(self._records.items())}
+        table = {
+            client: [asdict(record) for record in records]
+            for client, records in sorted(self._records.items())
+        }
         beside = self._records_path.with_suffix(".new")
         beside.write_text(json.dumps(table))
         if self._records_path.exists():
@@ -123,10 +150,11 @@ class ClientStore:
         return tensors or None
 
     def _prune(self, client: str, kind: str) -> None:
-        """Drop all versions but the newest ones and the one that the kept model needs."""
+        """Drop all versions but the newest ones and those that kept models need."""
         paths = list(_versions(self._client_dir(client), kind))
-        kept_round = self.record(client).kept_round
-        needed = [path for path in paths if _round_of(path) <= kept_round][-1:]
+        needed: list[Path] = []
+        for record in self._records.get(client, []):
+            needed += [path for path in paths if _round_of(path) <= record.kept_round][-1:]
         for path in paths[:-VERSIONS_KEPT]:
             if path not in needed:
                 path.unlink()
@@ -136,16 +164,32 @@ class ClientStore:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _read_records(self) -> dict[str, ClientRecord]:
+    def _read_records(self) -> dict[str, list[ClientRecord]]:
         for path in (self._records_path, self._records_path.with_suffix(".previous")):
             if not path.exists():
                 continue
             try:
                 table = json.loads(path.read_text())
-                return {client: ClientRecord(**record) for client, record in table.items()}
+                return {
+                    client: [ClientRecord(**record) for record in records]
+                    for client, records in table.items()
+                }
             except (ValueError, TypeError, AttributeError) as error:
                 _log.warning("%s is damaged (%s): the one before it is used", path, error)
         return {}
+
+    def write_settings(self, table: Mapping[str, Any]) -> None:
+        """Keep the run's settings, once: a kept model is built again from them."""
+        path = self._folder / SETTINGS_FILE
+        if path.exists():
+            return
+        beside = path.with_suffix(".new")
+        beside.write_text(tomli_w.dumps(table), encoding="utf-8")
+        os.replace(beside, path)
+
+    def kept_clients(self) -> list[str]:
+        """The clients that have a kept model, by name."""
+        return sorted(client for client in self._records if self.record(client).kept_round)
 
 
 def file_name(name: str) -> str:
@@ -179,6 +223,13 @@ def _versions(folder: Path, kind: str, *, newest_first: bool = False) -> Iterato
     return iter(sorted(folder.glob(f"{kind}-*.safetensors"), reverse=newest_first))
 
 
+def _drop_later(folder: Path, kind: str, server_round: int) -> None:
+    for path in _versions(folder, kind, newest_first=True):
+        if _round_of(path) <= server_round:
+            return
+        path.unlink()
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     """The tensors of a file that can be made again; empty if it is missing or damaged."""
     if not path.exists():
@@ -191,16 +242,24 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the file whole or not at all; raises OSError, and then leaves nothing behind."""
     beside = path.with_suffix(".new")
-    save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, beside)
+    try:
+        save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, beside)
+    except SafetensorError as error:  # what a full disk comes as
+        beside.unlink(missing_ok=True)
+        raise OSError(f"{path} cannot be written: {error}") from None
     os.replace(beside, path)
 
 
 def _second_name(source: Path, name: Path) -> None:
-    if name.exists():
+    """Let the file go by another name too, in place of one that had it."""
+    if name.exists() and name.samefile(source):
         return
+    beside = name.with_suffix(".new")
+    beside.unlink(missing_ok=True)
     try:
-        os.link(source, name)
+        os.link(source, beside)
     except OSError:  # a file system without hard links
-        shutil.copyfile(source, name.with_suffix(".new"))
-        os.replace(name.with_suffix(".new"), name)
+        shutil.copyfile(source, beside)
+    os.replace(beside, name)

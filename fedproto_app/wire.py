@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 Arrays = dict[str, NDArray[np.float32]]
 PerClient = dict[str, list[float]]
 
-ROSTER = f"{MessageType.QUERY}.roster"
+ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
 ARRAYS, ORDER, METRICS, CLIENTS = "arrays", "order", "metrics", "clients"  # records
 SAMPLES, SECONDS = "num-examples", "seconds"  # metrics
 LOSS, METRIC = "loss/", "metric/"  # prefixes of metrics per client
@@ -208,6 +208,11 @@ def write_roster(roster: NodeRoster, to: Message) -> Message:
     return Message(RecordDict({CLIENTS: config}), reply_to=to)
 
 
+def write_alive(to: Message) -> Message:
+    """The node's answer to the question whether it is alive: that it answers."""
+    return Message(RecordDict(), reply_to=to)
+
+
 # --- the server's side ------------------------------------------------------------------------
 
 
@@ -238,6 +243,11 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
 def roster_query(node_id: int) -> Message:
     """Ask a node for its clients."""
     return Message(RecordDict(), dst_node_id=node_id, message_type=ROSTER, group_id="0")
+
+
+def alive_query(node_id: int) -> Message:
+    """Ask a node for a sign of life, which is an empty answer."""
+    return Message(RecordDict(), dst_node_id=node_id, message_type=ALIVE, group_id="0")
 
 
 def flower_average_input(

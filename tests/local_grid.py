@@ -43,6 +43,7 @@ class LocalGrid(Grid):
         self.connected = set(self.contexts)
         self.tamper = tamper or (lambda node_id, reply: reply)
         self.sent: list[Message] = []
+        self._replies: dict[str, Message] = {}  # not yet pulled, by the order's id
 
     def set_run(self, run: Any) -> None: ...
 
@@ -60,25 +61,27 @@ class LocalGrid(Grid):
         raise AssertionError("not needed")
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise AssertionError("not needed")
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise AssertionError("not needed")
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        replies = []
+        """Nodes answer at once, and their replies wait to be pulled."""
+        ids = []
         for message in messages:
             self.sent.append(message)
-            node_id = message.metadata.dst_node_id
-            message.metadata.__dict__["_message_id"] = str(uuid4())
+            node_id, message_id = message.metadata.dst_node_id, str(uuid4())
+            message.metadata.__dict__["_message_id"] = message_id
+            ids.append(message_id)
             if node_id not in self.connected:
                 continue
             reply = self.tamper(node_id, self._answer(message, node_id))
             if reply is not None:
-                replies.append(reply)
-        return replies
+                self._replies[message_id] = reply
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(one) for one in list(message_ids) if one in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message, node_id: int) -> Message:
         message.content = _over_the_wire(message.content)
@@ -119,6 +122,7 @@ def small_settings(tmp_path: Path, **changes: Any) -> Settings:
         "data.synthetic.days": 14,
         "fuels.prototype-dim": 4,
         "nodes.start-deadline": 5.0,
+        "nodes.round-deadline": 0.2,  # nodes here have answered when they are first asked for it
         "output.dir": str(tmp_path / "runs"),
         "output.name": "test",
         "output.pictures": False,

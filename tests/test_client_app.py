@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import MessageType
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from fedproto_app import client_app
+from fedproto_app import orders
 from fedproto_app.data.shard import Shard
 from fedproto_app.representations import represented
-from tests.local_grid import run_locally, sequence_settings, synthetic_nodes
+from fedproto_app.wire import Order, alive_query, write_order
+from tests.local_grid import (
+    LocalGrid,
+    run_locally,
+    sequence_settings,
+    small_settings,
+    synthetic_nodes,
+)
 
 
 def flushes_denormals() -> bool:
@@ -30,9 +45,11 @@ def test_making_vectors_is_working_time_and_without_denormals(
         flushed.append(flushes_denormals())
         return represented(*arguments)
 
-    clock = SimpleNamespace(perf_counter=itertools.count(0, 1000).__next__)
-    monkeypatch.setattr(client_app, "represented", watched)
-    monkeypatch.setattr(client_app, "time", clock)  # the node's own clock goes on as ever
+    clock = SimpleNamespace(
+        perf_counter=itertools.count(0, 1000).__next__, monotonic=time.monotonic
+    )
+    monkeypatch.setattr(orders, "represented", watched)
+    monkeypatch.setattr(orders, "time", clock)  # the node's own clock goes on as ever
     settings = sequence_settings(tmp_path, rounds=2, **{"encoder.rounds": 1})
     nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
     folder, _ = run_locally(settings, nodes)
@@ -41,3 +58,131 @@ def test_making_vectors_is_working_time_and_without_denormals(
     assert thousands == [0, 4, 4]  # two nodes, training and evaluation
     assert flushed == [True] * 8
     assert not flushes_denormals()
+
+
+NODE = 1000
+
+
+def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> tuple[Any, Any]:
+    """The clients' and the metrics' record of the node's answer to an order for two clients."""
+    order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
+    message = write_order(order, NODE, phase)
+    (reply,) = grid.send_and_receive([message])
+    assert not reply.has_error(), reply.error.reason
+    return reply.content.config_records["clients"], reply.content.metric_records["metrics"]
+
+
+def solo_node(tmp_path: Path, **config: Any) -> LocalGrid:
+    """A node with two clients that train by themselves."""
+    settings = small_settings(tmp_path, method="solo", **{"data.synthetic.clients": 2})
+    own = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
+    return LocalGrid(settings, [{**own, "node-name": "harbour", **config}])
+
+
+def test_a_node_that_is_alive_says_so_without_loading_anything(tmp_path: Path) -> None:
+    grid = solo_node(tmp_path, **{"data-source": "no-such-source"})
+    (reply,) = grid.send_and_receive([alive_query(NODE)])
+    assert not reply.has_error()
+    assert dict(reply.content) == {}
+    assert not (tmp_path / "state").exists()
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(28, os.strerror(28))
+
+
+def no_space_in_safetensors(*_: Any) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+
+
+@pytest.mark.parametrize("fault", [no_space, no_space_in_safetensors])
+@pytest.mark.parametrize("phase", [MessageType.TRAIN, MessageType.EVALUATE])
+def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None], phase: str
+) -> None:
+    grid = solo_node(tmp_path)
+    ask(grid)
+    before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*.*")}
+    assert before
+    with monkeypatch.context() as full:
+        full.setattr("fedproto_app.store.save_file", fault)
+        full.setattr("os.replace", no_space)
+        clients, metrics = ask(grid, phase, 2)
+    assert clients["failed"] == ["office-00", "residential-00"]
+    assert set(clients["reasons"]) == {"cannot write its state: No space left on device"}
+    assert "names" not in clients
+    assert metrics["seconds"] >= 0
+    after = {path: path.read_bytes() for path in before}
+    assert after == before  # nothing torn, nothing lost
+    clients, metrics = ask(grid, phase, 2)  # there is space again
+    assert clients["names"] == ["office-00", "residential-00"]
+    assert "failed" not in clients
+
+
+def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        save_file(tensors, path / "no-such-folder" / "state")
+
+    monkeypatch.setattr("fedproto_app.store.save_file", elsewhere)
+    clients, _ = ask(solo_node(tmp_path))
+    assert re.fullmatch("cannot write its state: (No such|Not a).*directory", clients["reasons"][0])
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"data-source": "wide-csv", "data-path": "/no/a.csv"}, "/no/a.csv: no such file"),
+        ({"data-rot": "/data"}, "node config: data-rot: unknown key"),
+        ({"node-name": "a/b"}, "node config: node-name = 'a/b'"),
+        ({"device": "cuda:99"}, "device = 'cuda:99': this machine has"),
+    ],
+)
+def test_what_the_operator_can_mend_is_told_as_the_clients_reason(
+    tmp_path: Path, config: dict[str, Any], reason: str
+) -> None:
+    clients, _ = ask(solo_node(tmp_path, **config))
+    assert clients["failed"] == ["office-00", "residential-00"]
+    assert all(told.startswith(reason) for told in clients["reasons"])
+
+
+def test_state_that_cannot_be_written_at_all_names_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    clients, _ = ask(solo_node(tmp_path))
+    assert clients["reasons"][0].startswith(f"cannot write its state: Not a directory: {tmp_path}")
+
+
+def test_state_stays_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", tmp_path / "state" / "run-token")
+    clients, _ = ask(solo_node(tmp_path))
+    assert f"outside state-dir = {tmp_path / 'state'}" in clients["reasons"][0]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_data_that_break_while_they_are_read_are_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Shard:
+        raise OSError(5, os.strerror(5), "/data/a.csv")
+
+    monkeypatch.setattr(orders, "load_shard", broken)
+    orders._cached_shard.cache_clear()
+    clients, _ = ask(solo_node(tmp_path))
+    assert clients["reasons"][0] == "cannot read its data: Input/output error: /data/a.csv"
+
+
+def test_a_node_tells_of_its_orders(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="flwr")
+    ask(solo_node(tmp_path))
+    ask(solo_node(tmp_path, device="cuda:99"), MessageType.EVALUATE, 3)
+    lines = [line for line in caplog.messages if line.startswith("event=")]
+    about = "round={} node=harbour phase={}"
+    first, third = about.format(1, "train"), about.format(3, "evaluate")
+    assert lines[0] == f"event=order {first} clients=2"
+    assert re.fullmatch(rf"event=done {first} trained=2 failed=0 seconds=\S+", lines[1])
+    assert lines[2] == f"event=order {third} clients=2"
+    done = rf"event=done {third} trained=0 failed=2 seconds=\S+ error=\"device = 'cuda:99'.*\""
+    assert re.fullmatch(done, lines[3])

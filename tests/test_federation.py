@@ -542,15 +542,15 @@ def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) 
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
     # The simulation's roster would wait for both; as a deployment it starts with one.
     grid.connected = {1000}
-    answered = grid.send_and_receive
+    push = grid.push_messages
 
-    def joining(messages: Any, *, timeout: float | None = None) -> Any:
+    def joining(messages: Any) -> Any:
         messages = list(messages)
         if any(m.metadata.group_id == "2" for m in messages):
             grid.connected = {1000, 1001}
-        return answered(messages, timeout=timeout)
+        return push(messages)
 
-    grid.send_and_receive = joining  # type: ignore[method-assign]
+    grid.push_messages = joining  # type: ignore[method-assign]
     folder = RunFolder(settings)
     conduct(grid, settings, folder)
     assert [line["clients"] for line in rounds(folder)] == [4, 4, 8, 8]
@@ -634,8 +634,8 @@ def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
     grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
     order = Order("../../elsewhere", "t", 1, ["office-00"])
     (reply,) = grid.send_and_receive([write_order(order, 1000, MessageType.TRAIN)])
-    assert reply.has_error()
-    assert "must consist of letters" in reply.error.reason
+    (reason,) = reply.content.config_records["clients"]["reasons"]
+    assert "must consist of letters" in reason
     assert not (tmp_path.parent / "elsewhere").exists()
 
 

@@ -77,7 +77,10 @@ def clients(folder: RunFolder) -> dict[str, dict[str, str]]:
 )
 def test_patience_by_hand(allowed: int, errors: list[float | None], stops: int | None) -> None:
     patience = Patience(allowed)
-    answers = [patience.exhausted(error) for error in errors]
+    answers = []
+    for error in errors:
+        patience.take(error)
+        answers.append(patience.exhausted)
     assert answers == [number == stops for number in range(1, len(errors) + 1)]
 
 

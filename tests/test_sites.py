@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.errors import FederationError
+from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.report.artefacts import RunFolder
-from tests.local_grid import digits_settings, run_locally, sequence_settings
+from tests.local_grid import (
+    digits_settings,
+    run_locally,
+    sequence_settings,
+    small_settings,
+)
 
 
 def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
@@ -173,3 +178,68 @@ def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Pat
     run_locally(sequence_settings(tmp_path), [site], tamper=listen)
     assert "metric/accuracy" in said
     assert not [name for name in said if "class-" in name]
+
+
+def wide_csv(file: Path, clients: str) -> Path:
+    """Two weeks of hours of each client (a letter each), amid a column of texts; times second."""
+    rng = np.random.default_rng(len(clients))
+    with file.open("w") as out:
+        out.write(f"remark,when,{','.join(clients)}\n")
+        for hour in range(14 * 24):
+            values = ",".join(f"{value:.3f}" for value in rng.normal(size=len(clients)))
+            out.write(f"fine,2024-01-{1 + hour // 24:02d} {hour % 24:02d}:00,{values}\n")
+    return file
+
+
+def site_with(folder: Path, name: str, data: str) -> dict[str, Any]:
+    """The node config of a site with a file of its own settings."""
+    file = folder / f"{name}.toml"
+    file.write_text(f'name = "{name}"\nstate-dir = "state"\n[data]\n{data}\n')
+    return {"site": str(file)}
+
+
+def test_a_site_says_in_its_file_which_series_take_part(tmp_path: Path) -> None:
+    sites = []
+    for name, clients in (("north", "abc"), ("south", "de")):
+        wide_csv(tmp_path / f"{name}.csv", clients)
+        data = f'source = "wide-csv"\npath = "{name}.csv"\ntime-column = "when"\nclients = '
+        sites.append(site_with(tmp_path, name, data + json.dumps(list(clients[-2:]))))
+    folder, _ = run_locally(small_settings(tmp_path), sites)
+    found = [(row["client"], row["node"]) for row in rows(folder)]
+    assert found == [("b", "north"), ("c", "north"), ("d", "south"), ("e", "south")]
+    assert [one.name for one in sorted((tmp_path / "state").glob("*/*"))] == ["north", "south"]
+
+
+def test_a_site_says_which_clients_of_images_and_sequences_take_part(tmp_path: Path) -> None:
+    sequence_site(tmp_path, "north", "abc")
+    data = 'source = "sequence-npz"\npath = "north.npz"\nclients = ["c", "a"]'
+    folder, _ = run_locally(
+        sequence_settings(tmp_path, method="fedavg"), [site_with(tmp_path, "north", data)]
+    )
+    assert [row["client"] for row in rows(folder)] == ["a", "c"]
+    data = 'source = "digits"\nclients = ["client-002", "client-001"]'
+    images = {**site_with(tmp_path, "south", data), "partition-id": 0, "num-partitions": 1}
+    folder, _ = run_locally(digits_settings(tmp_path, **{"output.name": "images"}), [images])
+    assert [row["client"] for row in rows(folder)] == ["client-001", "client-002"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "source"),
+    [
+        (small_settings, {"data-source": "synthetic-traffic"}),
+        (digits_settings, {"data-source": "digits", "partition-id": 0}),
+        (sequence_settings, {"data-source": "synthetic-air-writing", "partition-id": 0}),
+    ],
+)
+def test_a_client_that_the_source_lacks_is_named_with_some_that_it_has(
+    tmp_path: Path, settings: Any, source: dict[str, Any]
+) -> None:
+    node = {**site_with(tmp_path, "north", 'clients = ["nobody"]'), **source}
+    with pytest.raises(FederationError, match=r"data\.clients: .* has no client 'nobody'; it has "):
+        run_locally(settings(tmp_path), [node])
+
+
+def test_a_run_cannot_choose_a_sites_clients_or_columns(tmp_path: Path) -> None:
+    for key in ("data.choice", "data.choice.clients", "data.columns", "data.clients"):
+        with pytest.raises(SettingsError, match=r"data\.\w+: unknown setting"):
+            small_settings(tmp_path, **{key: "a"})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from fedproto_app.store import ClientRecord, ClientStore, file_name
 
@@ -53,7 +55,8 @@ def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
     assert kept["parameters/w"].tolist() == [4, 4]
     assert kept["parameters/s"].tolist() == [4]
     assert again.record("a") == ClientRecord(4, {"mse": 0.5})
-    assert len(list(tmp_path.rglob("state-*"))) == 3  # the kept one and the two newest
+    kept_and_newest = [2, 4, 5, 6, 7]  # 2: kept before 4
+    assert sorted(int(path.name[6:12]) for path in tmp_path.rglob("state-*")) == kept_and_newest
 
 
 def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -> None:
@@ -76,6 +79,66 @@ def test_damaged_records_fall_back_to_those_before(tmp_path: Path) -> None:
     assert ClientStore(tmp_path).record("a").kept_round == 1
     (tmp_path / "records.previous").write_text("[1]")
     assert ClientStore(tmp_path).record("a").kept_round == 0
+
+
+def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
+    """Rounds 1 to 6, kept 2, 4 and 5; then 5 and 6 are done anew, and 5 is no longer good."""
+    store = ClientStore(tmp_path)
+    for server_round in range(1, 7):
+        store.write_state("a", server_round, state(server_round))
+        store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
+        if server_round in (2, 4, 5):
+            store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
+    store.save_records()
+
+    again = ClientStore(tmp_path)
+    before = again.read_state("a", upto=4)
+    assert before is not None
+    assert before["parameters/w"].tolist() == [4, 4]
+    again.write_state("a", 5, state(50))
+    again.write_shared(5, {"parameters/s": torch.full((1,), 50.0)})
+    assert again.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
+    again.save_records()
+    newest = again.read_state("a", upto=99)
+    assert newest is not None
+    assert newest["parameters/w"].tolist() == [50, 50]  # not that of the old round 6
+    kept = ClientStore(tmp_path).read_kept("a")
+    assert kept is not None
+    assert kept["parameters/w"].tolist() == [4, 4]
+    assert kept["parameters/s"].tolist() == [4]
+
+
+def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for value in (1.0, 2.0):
+        store.write_shared(1, {"parameters/s": torch.full((1,), value)})
+        assert store.record("a", before=1) == ClientRecord()
+        store.keep("a", ClientRecord(1, {"mse": value}))
+        store.save_records()
+    kept = store.read_kept("a")
+    assert kept is not None
+    assert kept["parameters/s"].tolist() == [2]
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ClientStore(tmp_path)
+    store.write_state("a", 1, state(1))
+
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError("No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedproto_app.store.save_file", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            store.write_state("a", 2, state(2))
+    assert not list(tmp_path.rglob("*.new"))
+    found = store.read_state("a", upto=99)
+    assert found is not None
+    assert found["parameters/w"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -128,3 +191,26 @@ def test_damaged_vectors_and_encoders_are_as_good_as_none(
     assert store.read_vectors("a", "first") is None
     for name in ("encoder", "vectors"):
         assert f"{name}.safetensors is damaged" in caplog.text
+
+
+def test_settings_are_written_once(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.write_settings({"task": "forecasting", "data": {"period": 24}})
+    store.write_settings({"task": "classification"})
+    assert tomllib.loads((tmp_path / "settings.toml").read_text()) == {
+        "task": "forecasting",
+        "data": {"period": 24},
+    }
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_who_has_a_kept_model_on_which_scale(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    scale = {"mean": 1 / 3, "std": 1e-17}
+    store.keep("b", ClientRecord(1, {"mse": 1.0}, scale))
+    store.keep("a", ClientRecord(3, {"mse": 1.0}))
+    store.record("never", before=1)
+    store.save_records()
+    again = ClientStore(tmp_path)
+    assert again.kept_clients() == ["a", "b"]
+    assert again.record("b").scale == scale  # to the last bit

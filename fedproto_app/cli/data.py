@@ -38,6 +38,11 @@ TAKEN_BY: dict[str, tuple[Kind, ...]] = {
     OF_DEALT: ("images", "labelled sequences"),
     OF_WINDOWS: ("series", "labelled sequences"),
 }
+# What a node's own settings say; given besides them it would have no effect.
+SAID_BY_THE_SITE = (
+    *("path", "source", "scheme", "clients", "clusters", "beta"),
+    *("classes_per_stage", "stages", "imbalance_factor"),
+)
 # Of the sources of labelled sequences, those that take an option.
 ONLY_SOURCES = {
     "target": ("recordings",),
@@ -68,6 +73,13 @@ def check(
             "told from the path, but recordings must be named."
         ),
     ] = "",
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Read what a node with this file of its own settings would read, instead of PATH.",
+        ),
+    ] = None,
     max_clients: Annotated[int, typer.Option(help="Only the first so many clients; 0 = all.")] = 0,
     every: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
     max_steps: Annotated[
@@ -181,6 +193,8 @@ def check(
 
       fedproto data check sites/ --all
 
+      fedproto data check --site site.toml
+
       fedproto data check --source my_data:load
 
       fedproto data check cifar10.zip --clients 100 --stages 1
@@ -201,6 +215,17 @@ def check(
     from fedproto_app.cli.series_check import check_series
     from fedproto_app.data.eligibility import kind_of
     from fedproto_app.data.inspection import source_of
+    from fedproto_app.site import Site, site_file
+
+    own = Site()
+    if site is not None:
+        _refuse_what_the_site_says(context)
+        own = site_file(site)
+        source = own.reads(DEFAULTS).source
+
+    def read(table: dict[str, Any]) -> DataSettings:
+        run = settings_from(table).data
+        return run if site is None else own.reads(run)
 
     if not source:
         source = source_of(Path(path)) if path else DEFAULTS.source
@@ -220,7 +245,7 @@ def check(
     }
     if ":" in source and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they stand
-    kind = kind_of(settings_from(table).data)
+    kind = kind_of(read(table))
     _refuse_options_of_other_kinds(context, source, kind)
     if kind == "images":
         table |= {
@@ -230,7 +255,7 @@ def check(
             "data.partition.stages": stages,
             "data.partition.imbalance-factor": imbalance_factor,
         }
-        could_start = check_images(settings_from(table).data, every, picture)
+        could_start = check_images(read(table), every, picture)
     elif kind == "labelled sequences":
         table |= {
             "data.clusters.scheme": scheme or CLUSTERS.scheme,
@@ -238,10 +263,17 @@ def check(
             "data.clusters.clusters": clusters,
             "data.clusters.beta": beta,
         }
-        could_start = check_sequences(settings_from(table).data, every, picture)
+        could_start = check_sequences(read(table), every, picture)
     else:
-        could_start = check_series(settings_from(table).data, every)
+        could_start = check_series(read(table), every)
     raise typer.Exit(0 if could_start else 1)
+
+
+def _refuse_what_the_site_says(context: typer.Context) -> None:
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name in SAID_BY_THE_SITE:
+            raise SettingsError(f"{option.opts[0]} and --site: the site's file says what is read")
 
 
 def _refuse_options_of_other_kinds(context: typer.Context, source: str, kind: Kind) -> None:

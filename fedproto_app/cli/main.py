@@ -11,6 +11,8 @@ import typer
 from fedproto_app import __version__
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
+from fedproto_app.cli.forecast import forecast
+from fedproto_app.cli.keys import keys
 from fedproto_app.cli.run import run
 from fedproto_app.errors import FederationError, FedProtoError
 
@@ -24,6 +26,8 @@ app = typer.Typer(
 app.command()(run)
 app.command()(compare)
 app.command()(pictures)
+app.command()(forecast)
+app.command()(keys)
 app.add_typer(data_app, name="data")
 
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import sys
 import tempfile
 import time
-import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.superlink import RunStatus, SuperLink, tail
-from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.report.progress import GrowingFile, Progress
-from fedproto_app.report.reports import report_for
-from fedproto_app.report.runs import flat, read_clients, read_run
-from fedproto_app.report.table import clients_table, run_table
-from fedproto_app.settings import (
-    PRETRAINED,
-    Settings,
-    default_run_name,
-    flat_settings,
-    settings_from,
+from fedproto_app.cli.deployed_run import follow_run
+from fedproto_app.cli.run_settings import (
+    NODES,
+    deployed_settings,
+    nearest_app,
+    resumed_settings,
+    simulated_settings,
 )
+from fedproto_app.cli.superlink import NamedSuperLink, RunStatus, SuperLink, tail
+from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
+from fedproto_app.report.reports import report_for
+from fedproto_app.report.runs import read_clients, read_run
+from fedproto_app.report.table import clients_table, run_table
+from fedproto_app.settings import PRETRAINED, Settings
 
 _LOOK_EVERY = 0.3  # seconds between two looks at the run's files
 
@@ -45,7 +44,25 @@ def run(
             "--set", metavar="KEY=VALUE", help="One setting over all others; may be repeated."
         ),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Simulated SuperNodes.")] = 2,
+    resume: Annotated[
+        str,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with an unfinished run from its newest checkpoint: its folder, or, with "
+            "--superlink, its name.",
+        ),
+    ] = "",
+    superlink: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Run on the nodes of this SuperLink, a connection in Flower's config.toml, "
+            "instead of simulated ones.",
+        ),
+    ] = "",
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help=f"Simulated SuperNodes. Default: {NODES}.")
+    ] = None,
     cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs that each node takes.")] = 1,
     gpus_per_node: Annotated[
         float | None,
@@ -64,10 +81,11 @@ def run(
         bool, typer.Option("--quiet", help="Print the run's folder and nothing else.")
     ] = False,
 ) -> None:
-    """Run an experiment in a simulated federation and print its table.
+    """Run an experiment in a simulated federation, or on real nodes, and print its table.
 
     Settings come from the app's pyproject.toml, then CONFIG.toml, then
-    --set. They and the data are checked before anything starts.
+    --set. In a simulation they and the data are checked before anything
+    starts. Ctrl-C ends a simulation; a run on real nodes goes on.
     Exit code: 0 completed, 1 the run failed, 2 wrong settings or data.
 
     [bold]Examples[/bold]
@@ -77,24 +95,55 @@ def run(
       fedproto run --set data.source=wide-csv --set data.path=my.csv
       fedproto run my-experiment.toml --set fuels.beta=30 --nodes 4
       fedproto run configs/fed-react-synthetic.toml --set rounds=20
+      fedproto run --resume runs/my-run
+      fedproto run configs/federation.toml --superlink federation
+      fedproto run configs/federation.toml --superlink federation --resume my-run
     """
-    _check_cpus(cpus_per_node)
-    folder = app.resolve() if app else _nearest_app()
-    settings = _resolve(folder, config, changes or [], nodes)
+    folder = app.resolve() if app else nearest_app()
+    console = Console(stderr=True, quiet=quiet, highlight=False)
+    if superlink:
+        _refuse_options_of_simulations(nodes, gpus_per_node)
+        settings = deployed_settings(folder, config, changes or [], resume)
+        artefacts = follow_run(NamedSuperLink(superlink), folder, settings, console, verbose)
+    else:
+        _check_cpus(cpus_per_node)
+        if resume:
+            settings, nodes = _to_resume(resume, config, changes or [], nodes)
+        else:
+            nodes = nodes or NODES
+            settings = simulated_settings(folder, config, changes or [], nodes)
+        artefacts = _simulate(
+            folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
+        )
+    if quiet:
+        typer.echo(artefacts)
+    elif (artefacts / "summary.json").exists():
+        _print_tables(settings, artefacts)
+    else:
+        typer.echo(f"artefacts, on the server: {artefacts}")
+
+
+def _simulate(
+    app: Path,
+    settings: Settings,
+    nodes: int,
+    cpus: int,
+    gpus: float | None,
+    console: Console,
+    verbose: bool,
+) -> Path:
+    """Run in Flower's simulation; returns the run's folder. Exits with 1 if the run failed."""
     import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
-    gpus = _gpus(settings.device, nodes, cpus_per_node) if gpus_per_node is None else gpus_per_node
+    gpus = _gpus(settings.device, nodes, cpus) if gpus is None else gpus
     _check_encoder(settings)
     _check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
-
-    console = Console(stderr=True, quiet=quiet, highlight=False)
     with (
         Progress(console, settings.all_rounds, report_for(settings.task).progress) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path) as superlink,
     ):
-        table = settings.model_dump(by_alias=True)
-        run_id = superlink.submit(folder, table, nodes, cpus_per_node, gpus)
+        run_id = superlink.simulate(app, settings.model_dump(by_alias=True), nodes, cpus, gpus)
         log = Path(home) / "flower.log"
         try:
             status = _watch(superlink, run_id, log, artefacts, progress, verbose)
@@ -103,9 +152,28 @@ def run(
     if not status.completed:
         _explain_failure(status, artefacts)
         raise typer.Exit(1)
-    if quiet:
-        typer.echo(artefacts)
-        return
+    return artefacts
+
+
+def _to_resume(
+    run: str, config: Path | None, changes: list[str], nodes: int | None
+) -> tuple[Settings, int]:
+    if config is not None:
+        raise SettingsError(
+            f"--resume {run}: goes on with the settings in its folder; {config} is one too many"
+        )
+    return resumed_settings(Path(run).expanduser(), changes, nodes)
+
+
+def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
+    for option, given in (("--nodes", nodes), ("--gpus-per-node", gpus)):
+        if given is not None:
+            raise SettingsError(
+                f"{option} {given}: simulated nodes only; --superlink has real ones"
+            )
+
+
+def _print_tables(settings: Settings, artefacts: Path) -> None:
     out = Console(soft_wrap=True)
     clients = clients_table(settings.task, read_clients(artefacts))
     out.print(run_table(read_run(artefacts)), clients, sep="\n")
@@ -121,13 +189,13 @@ def _watch(
     verbose: bool,
 ) -> RunStatus:
     """Show the run's rounds, and its log if verbose, until Flower says that it has finished."""
-    rounds, said = GrowingFile(artefacts / "rounds.jsonl"), GrowingFile(log)
+    rounds, said = NewRounds(artefacts / "rounds.jsonl"), GrowingFile(log)
     follower = superlink.follow(run_id, log)
     while True:
         superlink.check()
         ended = follower.poll() is not None  # asked first: what came before it is then all there
-        for line in rounds.new_lines():
-            progress.show(json.loads(line))
+        for record in rounds.new():
+            progress.show(record)
         for line in said.new_lines():
             if verbose:
                 progress.say(line)
@@ -152,57 +220,11 @@ def _explain_failure(status: RunStatus, artefacts: Path) -> None:
 
 
 def _keep_log(log: Path, artefacts: Path) -> None:
+    """Add the log to that of the run, which may have one of before it was resumed."""
     if log.exists():
         artefacts.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(log, artefacts / "flower.log")
-
-
-def _resolve(app: Path, config: Path | None, changes: Sequence[str], nodes: int) -> Settings:
-    """The settings of this run, complete, with absolute paths and a folder name of its own."""
-    defaults = flat(_read_toml(app / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {}))
-    given = flat(_read_toml(config)) if config else {}
-    given |= dict(_change(text) for text in changes)
-    # All nodes of a simulation come, so a run need not start without some of them.
-    settings = settings_from({**defaults, "nodes.minimum": nodes, **given})
-    if settings.nodes.minimum > nodes:
-        raise SettingsError(
-            f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
-        )
-    resolved = flat_settings(settings)
-    for key in ("data.path", "encoder.path"):
-        if resolved[key]:
-            resolved[key] = _absolute(resolved[key])
-    resolved["output.dir"] = _absolute(settings.output.dir)
-    resolved["output.name"] = _run_name(settings, Path(resolved["output.dir"]))
-    return settings_from(resolved)
-
-
-def _change(text: str) -> tuple[str, Any]:
-    """The key and value of one ``--set``; a value that is no TOML is the text itself."""
-    key, equals, value = (part.strip() for part in text.partition("="))
-    if not (key and equals):
-        raise SettingsError(f"--set {text}: expected KEY=VALUE, for example --set rounds=20")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return key, value
-    return key, parsed["value"]
-
-
-def _run_name(settings: Settings, output: Path) -> str:
-    """``output.name``, or a name that no folder in ``output`` has yet."""
-    if name := settings.output.name:
-        if (output / name).exists():
-            raise SettingsError(
-                f"output.name = {name!r}: {output / name} exists already and is never overwritten"
-            )
-        return name
-    name = unused = default_run_name(settings)
-    number = 1
-    while (output / unused).exists():
-        number += 1
-        unused = f"{name}-{number}"
-    return unused
+        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as kept:
+            shutil.copyfileobj(source, kept)
 
 
 def _check_encoder(settings: Settings) -> None:
@@ -257,26 +279,3 @@ def _gpus(device: str, nodes: int, cpus: int) -> float:
     share = torch.cuda.device_count() / at_once
     # Flower takes shares below one, or whole GPUs; rounded down, so that all fit.
     return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
-
-
-def _nearest_app() -> Path:
-    """The folder of the Flower app around the current folder, else around this package."""
-    for start in (Path.cwd(), Path(__file__).resolve().parent):
-        for folder in (start, *start.parents):
-            project = folder / "pyproject.toml"
-            if project.exists() and "app" in _read_toml(project).get("tool", {}).get("flwr", {}):
-                return folder
-    raise SettingsError("no Flower app here or in a folder above; name its folder with --app")
-
-
-def _read_toml(file: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}") from None
-    except ValueError as error:
-        raise SettingsError(f"{file}: {error}") from None
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())

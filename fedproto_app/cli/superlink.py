@@ -1,7 +1,7 @@
-"""A SuperLink of the run's own: started, asked and ended by ``fedproto run``.
+"""SuperLinks that ``fedproto run`` submits to: one of the run's own, or one that runs elsewhere.
 
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
-run and that no command stops. This one lives in a temporary FLWR_HOME on a free port and ends,
+run and that no command stops. The run's own lives in a temporary FLWR_HOME on a free port and ends,
 with all that it started, when its ``with`` block does. Flower's own programs do the work; nothing
 here imports Flower.
 """
@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sysconfig
+import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
 _ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _LONGEST_RAY_FOLDER = 40  # Ray's socket names add some 62 characters; the system allows 103
+
+_QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -52,77 +55,37 @@ class RunStatus:
         return self.status == "finished:completed"
 
 
-class SuperLink:
-    """A simulating SuperLink on a free loopback port, for the length of a ``with`` block.
+class Connection:
+    """A SuperLink as ``flwr`` reaches it.
 
-    home: an empty folder for Flower's and Ray's files; its path also marks every process started.
-    import_path: a folder whose modules the nodes may import (a user's own data source), or None.
-    programs: the folder of flower-superlink and flwr.
-
-    Raises `FederationError` when the SuperLink does not come up, dies, or refuses a call.
+    name: that of the connection in FLWR_HOME/config.toml. folder: for the files of one run.
     """
 
     def __init__(
-        self, home: Path, import_path: Path | None = None, programs: Path | None = None
+        self, name: str, folder: Path, programs: Path, environment: Mapping[str, str]
     ) -> None:
-        self._home = home
-        self._programs = programs or Path(sysconfig.get_path("scripts"))
-        self._environment = _environment(home, self._programs, import_path)
-        self._log = home / "superlink.log"
+        self._name, self._folder = name, folder
+        self._programs, self._environment = programs, environment
 
-    def __enter__(self) -> Self:
-        port = _free_port()
-        command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
-        with self._log.open("wb") as log:
-            # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
-            self._process = self._start([*command, "--host", "127.0.0.1", "--port", str(port)], log)
-        try:
-            self._wait_until_healthy(port)
-            connection = {"address": f"127.0.0.1:{port}", "insecure": True}
-            config = {"superlink": {"default": _NAME, _NAME: connection}}
-            (self._home / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def submit(
-        self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
-    ) -> str:
+    def submit(self, app: Path, run_config: Mapping[str, Any], *options: str) -> str:
         """Hand the app at folder ``app`` over for a run; returns Flower's run id.
 
-        run_config: the run's settings, nested. nodes: simulated SuperNodes. cpus, gpus: of
-        each.
+        run_config: the run's settings, nested.
         """
-        config = self._home / "run-config.toml"
+        config = self._folder / "run-config.toml"
         config.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        federation = (
-            f"num-supernodes={nodes} client-resources-num-cpus={cpus} "
-            f"client-resources-num-gpus={float(gpus)}"
-        )
-        options = ["--run-config", str(config), "--federation-config", federation]
-        return str(self._ask("run", str(app), _NAME, *options)["run-id"])
+        given = ["--run-config", str(config), *options]
+        return str(self._ask("run", str(app), self._name, *given)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
         """How the run stands."""
-        (run,) = self._ask("list", _NAME, "--run-id", run_id)["runs"]
+        (run,) = self._ask("list", self._name, "--run-id", run_id)["runs"]
         return RunStatus(run["status"], run["status-details"])
 
     def follow(self, run_id: str, log: Path) -> subprocess.Popen[bytes]:
         """Start writing the run's log to the file ``log``; the process ends when the run does."""
         with log.open("wb") as file:
-            return self._start(["flwr", "log", run_id, _NAME, "--stream"], file)
-
-    def check(self) -> None:
-        """Raise `FederationError` with the end of its log if the SuperLink has died."""
-        code = self._process.poll()
-        if code is not None:
-            raise FederationError(
-                f"flower-superlink ended with code {code}; its last lines:\n{tail(self._log)}"
-            )
+            return self._start(["flwr", "log", run_id, self._name, "--stream"], file)
 
     def _start(self, command: list[str], output: Any) -> subprocess.Popen[bytes]:
         program = self._programs / command[0]
@@ -137,21 +100,6 @@ class SuperLink:
             )
         except OSError as error:
             raise FederationError(f"{program}: {error.strerror}; is Flower installed?") from None
-
-    def _wait_until_healthy(self, port: int) -> None:
-        deadline = time.monotonic() + _START_DEADLINE
-        while time.monotonic() < deadline:
-            self.check()
-            with (
-                suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2),
-            ):
-                return
-            time.sleep(0.1)
-        raise FederationError(
-            f"flower-superlink did not answer on port {port} within {_START_DEADLINE:.0f} s; "
-            f"its last lines:\n{tail(self._log)}"
-        )
 
     def _ask(self, *arguments: str) -> dict[str, Any]:
         """Flower's JSON answer to one call of ``flwr``."""
@@ -178,6 +126,93 @@ class SuperLink:
             reason = " ".join(str(answer.get("error-message", "no reason given")).split())
             raise FederationError(f"flwr {arguments[0]} failed: {reason}")
         return answer
+
+
+class NamedSuperLink(Connection):
+    """A SuperLink that runs already, by its name in Flower's own config.toml."""
+
+    def __init__(self, name: str) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="fedproto-"))
+        environment = {**os.environ, **_QUIET}
+        environment.pop("FORCE_COLOR", None)
+        super().__init__(name, folder, Path(sysconfig.get_path("scripts")), environment)
+        self.name = name
+
+    @property
+    def log(self) -> Path:
+        """Where the log of the run is written while it is followed."""
+        return self._folder / "flower.log"
+
+
+class SuperLink(Connection):
+    """A simulating SuperLink on a free loopback port, for the length of a ``with`` block.
+
+    home: an empty folder for Flower's and Ray's files; its path also marks every process started.
+    import_path: a folder whose modules the nodes may import (a user's own data source), or None.
+    programs: the folder of flower-superlink and flwr.
+
+    Raises `FederationError` when the SuperLink does not come up, dies, or refuses a call.
+    """
+
+    def __init__(
+        self, home: Path, import_path: Path | None = None, programs: Path | None = None
+    ) -> None:
+        found = programs or Path(sysconfig.get_path("scripts"))
+        super().__init__(_NAME, home, found, _environment(home, found, import_path))
+        self._home = home
+        self._log = home / "superlink.log"
+
+    def __enter__(self) -> Self:
+        port = _free_port()
+        command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
+        with self._log.open("wb") as log:
+            # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
+            self._process = self._start([*command, "--host", "127.0.0.1", "--port", str(port)], log)
+        try:
+            self._wait_until_healthy(port)
+            connection = {"address": f"127.0.0.1:{port}", "insecure": True}
+            config = {"superlink": {"default": _NAME, _NAME: connection}}
+            (self._home / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def simulate(
+        self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
+    ) -> str:
+        """Submit a run with so many simulated SuperNodes; cpus, gpus: of each."""
+        federation = (
+            f"num-supernodes={nodes} client-resources-num-cpus={cpus} "
+            f"client-resources-num-gpus={float(gpus)}"
+        )
+        return self.submit(app, run_config, "--federation-config", federation)
+
+    def check(self) -> None:
+        """Raise `FederationError` with the end of its log if the SuperLink has died."""
+        code = self._process.poll()
+        if code is not None:
+            raise FederationError(
+                f"flower-superlink ended with code {code}; its last lines:\n{tail(self._log)}"
+            )
+
+    def _wait_until_healthy(self, port: int) -> None:
+        deadline = time.monotonic() + _START_DEADLINE
+        while time.monotonic() < deadline:
+            self.check()
+            with (
+                suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2),
+            ):
+                return
+            time.sleep(0.1)
+        raise FederationError(
+            f"flower-superlink did not answer on port {port} within {_START_DEADLINE:.0f} s; "
+            f"its last lines:\n{tail(self._log)}"
+        )
 
     def _end(self) -> None:
         """End everything that was started; a second Ctrl-C only shortens the grace."""
@@ -229,10 +264,9 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
     for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no foreign cluster, no colours inside JSON
         inherited.pop(name, None)
     own = {
+        **_QUIET,
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # we run in the app's environment
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leaves the GPUs visible; the app chooses
         "PYTHONUNBUFFERED": "1",  # the log is read while it grows

@@ -6,6 +6,8 @@ wall-clock hours have equal phase in every file and at every site, whenever its 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,34 @@ Matrix = NDArray[np.float64]
 
 # A grid with more gaps than rows is a wrong step or a wrong year, not a few missing rows.
 LARGEST_GRID_PER_ROW = 2
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a position means: position k is the time offset + k · step after 1970-01-01 00:00.
+
+    offset: less than a step, for times that are no whole steps from 1970 on. utc: whether the
+    source's times had an offset from UTC and so are counted in UTC, not as they are written.
+    """
+
+    step: np.timedelta64
+    offset: np.timedelta64
+    utc: bool = False
+
+    def time(self, position: int) -> str:
+        """The time at a position, in ISO 8601; of days a date alone."""
+        time = np.datetime64(0, "us") + self.offset + position * self.step
+        day = np.timedelta64(1, "D")
+        if not self.utc and not self.step % day and not self.offset % day:
+            return str(time.astype("datetime64[D]"))
+        return _text(time) + ("+00:00" if self.utc else "")
+
+
+def clock_of(times: Times, step: np.timedelta64 | None, *, utc: bool = False) -> Clock | None:
+    """The clock of a file's times, None if no step could be told from them."""
+    if step is None or len(times) == 0:
+        return None
+    return Clock(step, (times[0] - np.datetime64(0, "us")) % step, utc)
 
 
 def sampling_step(times: Times) -> np.timedelta64 | None:

@@ -12,14 +12,15 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedproto_app.data.clock import Matrix, Times, on_the_clock, sampling_step
+from fedproto_app.data.choice import chosen, require_there
+from fedproto_app.data.clock import Matrix, Times, clock_of, on_the_clock, sampling_step
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import require_inside
 from fedproto_app.errors import DataError
@@ -34,29 +35,38 @@ SUFFIX = re.compile(r"\.csv(\.gz)?$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Table:
-    """One CSV file: the names [N] and values [T, N] of its number columns, its times [T] if any."""
+    """One CSV file: the names [N] and values [T, N] of its number columns, its times [T] if any.
+
+    utc: whether the times had an offset from UTC.
+    """
 
     path: Path
     names: list[str]
     values: Matrix
     times: Times | None
+    utc: bool = False
 
 
 def load_wide_csv(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of one file, a column each."""
-    table = read_table(Path(settings.path))
-    values, start = table.values, 0
+    """The clients of one file, a column each; other columns than the chosen ones may hold texts."""
+    path, choice = Path(settings.path), settings.choice
+    table = read_table(path, choice.time_column, choice.clients, "clients")
+    values, start, clock = table.values, 0, None
     if table.times is not None:
         step = sampling_step(table.times)
         values, start = on_the_clock(table.times, values, step, table.path)
+        clock = clock_of(table.times, step, utc=table.utc)
     for name, column in zip(table.names, values.T, strict=True):
-        yield ClientSeries(name, column, start)
+        yield ClientSeries(name, column, start, clock=clock)
 
 
 def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
     """The clients of a folder, a file each, named by the file and in the order of the names."""
-    paths = _files(Path(settings.path))[: settings.max_clients or None]
-    tables = [_single_column(read_table(path)) for path in paths]
+    choice, files = settings.choice, _files(Path(settings.path))
+    paths = chosen(files, _client_of, settings, settings.path)
+    tables = [
+        _single_column(read_table(path, choice.time_column, choice.columns)) for path in paths
+    ]
     first = tables[0]
     for table in tables:
         if (table.times is None) != (first.times is None):
@@ -69,44 +79,78 @@ def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
     steps = (sampling_step(table.times) for table in tables if table.times is not None)
     step = next((step for step in steps if step is not None), None)
     for table in tables:
-        values, start = table.values, 0
+        values, start, clock = table.values, 0, None
         if table.times is not None:
             values, start = on_the_clock(table.times, values, step, table.path)
-        yield ClientSeries(re.sub(SUFFIX, "", table.path.name), values[:, 0], start)
+            clock = clock_of(table.times, step, utc=table.utc)
+        yield ClientSeries(_client_of(table.path), values[:, 0], start, clock=clock)
 
 
-def read_table(path: Path) -> Table:
-    """Read one CSV file; raises `DataError` naming the file, the column and the line."""
+def _client_of(path: Path) -> str:
+    return re.sub(SUFFIX, "", path.name)
+
+
+def read_table(
+    path: Path, time_column: str = "", columns: Sequence[str] = (), key: str = "columns"
+) -> Table:
+    """Read one CSV file; raises `DataError` naming the file, the column and the line.
+
+    time_column: the one with the times; "": the first, if it is named like one or has no name.
+    columns: those of values that are read, as ``data.<key>`` names them; none: all.
+    """
     import pandas as pd
 
     try:
-        return _parsed(_read_text(path).rstrip("\r\n"), path)
+        text = _read_text(path).rstrip("\r\n")
+        names = _header(text, path)
+        times = time_position(names, time_column, str(path))
+        there = [name for place, name in enumerate(names) if place != times]
+        require_there(columns, there, key, "column", str(path))
+        places = [
+            place
+            for place, name in enumerate(names)
+            if place != times and (not columns or name in columns)
+        ]
+        return _parsed(text, names, times, places, path)
     except (csv.Error, pd.errors.ParserError) as error:
         raise DataError(f"{path}: not a readable CSV file: {error}") from None
 
 
-def _parsed(text: str, path: Path) -> Table:
+def time_position(names: Sequence[str], time_column: str, where: str) -> int | None:
+    """The place in the header of the column of times, None where there is none."""
+    if time_column:
+        require_there([time_column], names, "time-column", "column", where)
+        return names.index(time_column)
+    return 0 if names[0].lower() in TIME_NAMES or names[0] == "" else None
+
+
+def _parsed(
+    text: str, header: list[str], times: int | None, places: list[int], path: Path
+) -> Table:
+    """The table of these columns: that of the times, and those of values."""
     import pandas as pd
 
-    names = _header(text, path)
-    has_time = names[0].lower() in TIME_NAMES or names[0] == ""
-    _require_named(names[1:] if has_time else names, path)
-    _require_rectangle(text, len(names), path)
+    names = [header[place] for place in places]
+    _require_named(names, path)
+    _require_rectangle(text, len(header), path)
     frame = pd.read_csv(
         io.StringIO(text),
         header=None,
-        names=range(len(names)),
+        names=range(len(header)),
+        usecols=places if times is None else [times, *places],
         skiprows=1,
         index_col=False,
-        dtype={0: str} if has_time else None,
+        dtype=None if times is None else {times: str},
         skip_blank_lines=False,  # in a file of one column an empty line is a missing value
         skipinitialspace=True,
         low_memory=False,
     )
-    if not has_time:
-        return Table(path, names, _numbers(frame, names, path), None)
-    times = _times(frame[0], names[0], path)
-    return Table(path, names[1:], _numbers(frame.drop(columns=0), names[1:], path), times)
+    values = _numbers(frame[places], names, path)
+    if times is None:
+        return Table(path, names, values, None)
+    stamps = _times(frame[times], header[times], path)
+    utc = pd.Timestamp(frame[times].iloc[0]).tzinfo is not None
+    return Table(path, names, values, stamps, utc)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -128,7 +172,8 @@ def _single_column(table: Table) -> Table:
         found = f"{len(table.names)} columns of values ({', '.join(table.names[:5])})"
         raise DataError(
             f"{table.path}: {found}, but source csv-folder reads one a file; "
-            "a column per client is source wide-csv, one to be predicted is source recordings"
+            "a column per client is source wide-csv, one to be predicted is source recordings; "
+            "a node may choose one in its data.columns"
         )
     return table
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.clock import Matrix, Times, on_the_clock, sampling_step
+from fedproto_app.data.clock import Matrix, Times, clock_of, on_the_clock, sampling_step
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
@@ -32,14 +32,17 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             frame = _the_frame(file, path)
             names = _names(_array(frame, "axis0", 1, path), path)
             values = _values(frame, names, path)
-            times = _times(_array(frame, "axis1", 1, path), path)
+            rows = _array(frame, "axis1", 1, path)
+            times, utc = _times(rows, path), "tz" in rows.attrs
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
-    start = 0
+    start, clock = 0, None
     if times is not None:
-        values, start = on_the_clock(times, values, sampling_step(times), path)
+        step = sampling_step(times)
+        values, start = on_the_clock(times, values, step, path)
+        clock = clock_of(times, step, utc=utc)
     for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start)
+        yield ClientSeries(name, column, start, clock=clock)
 
 
 def _the_frame(file: Any, path: Path) -> Any:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.clock import Clock
+
 
 @dataclass(frozen=True)
 class ClientSeries:
@@ -18,6 +20,7 @@ class ClientSeries:
         clients with equal positions were measured at the same time, and positions that are equal
         modulo the period have the same phase (hour of the day), which is what aligns the rows of
         prototypes across clients.
+    clock: which times the positions are, None where the source only counts.
     group: the client's true group where the source knows it (synthetic data), else "".
     """
 
@@ -25,3 +28,4 @@ class ClientSeries:
     values: NDArray[np.float64]
     start: int = 0
     group: str = ""
+    clock: Clock | None = None

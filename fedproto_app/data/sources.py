@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 
+from fedproto_app.data.choice import chosen
 from fedproto_app.data.csv_source import load_csv_folder, load_wide_csv
 from fedproto_app.data.hdf5_source import load_hdf5
 from fedproto_app.data.npz_source import load_npz
@@ -44,16 +44,30 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     may be empty), so that one bad client does not cost the others. Raises `DataError` naming the
     file or source, and the client or column, for everything that cannot be read.
     """
+    return _first_steps([_trimmed(series) for series in _given(settings)], settings.max_steps)
+
+
+def load_histories(settings: DataSettings) -> list[ClientSeries]:
+    """As `load_series`, with the gap that a client has between its last value and the source's end.
+
+    What is to be forecast comes after that end, which for all columns of a file is the same.
+    """
+    return [_begun(series) for series in _given(settings)]
+
+
+def _given(settings: DataSettings) -> list[ClientSeries]:
+    """Every client as its source gives it, checked."""
     loader, where = _loader(settings)
     clients: dict[str, ClientSeries] = {}
-    for given in islice(loader(settings), settings.max_clients or None):
+    named = (_named(given, where) for given in loader(settings))
+    for given in chosen(named, lambda one: one.name, settings, where):
         series = _checked(given, where)
         if series.name in clients:
             raise DataError(f"{where}: two clients are named {series.name!r}")
         clients[series.name] = series
     if not clients:
         raise DataError(f"{where}: no client in it")
-    return _first_steps([_trimmed(series) for series in clients.values()], settings.max_steps)
+    return list(clients.values())
 
 
 def _loader(settings: DataSettings) -> tuple[Loader, str]:
@@ -83,12 +97,17 @@ def _factory(source: str) -> Loader:
     return load
 
 
-def _checked(series: object, where: str) -> ClientSeries:
-    """The series with float64 values of its own; refuses what no loader may hand over."""
+def _named(series: object, where: str) -> ClientSeries:
+    """The series; refuses what has no name and is no series at all."""
     if not isinstance(series, ClientSeries):
         raise DataError(f"{where}: gave a {type(series).__name__}, expected a ClientSeries")
     if not isinstance(series.name, str) or not series.name.strip():
         raise DataError(f"{where}: client name {series.name!r}: expected a text that is not empty")
+    return series
+
+
+def _checked(series: ClientSeries, where: str) -> ClientSeries:
+    """The series with float64 values of its own; refuses what no loader may hand over."""
     client = f"{where}: client {series.name!r}"
     if not isinstance(series.group, str):
         raise DataError(f"{client}: group {series.group!r}: expected a text")
@@ -106,11 +125,18 @@ def _checked(series: object, where: str) -> ClientSeries:
 
 def _trimmed(series: ClientSeries) -> ClientSeries:
     """The series from its first present value to its last."""
+    begun = _begun(series)
+    present = np.flatnonzero(np.isfinite(begun.values))
+    return replace(begun, values=begun.values[: present[-1] + 1]) if present.size else begun
+
+
+def _begun(series: ClientSeries) -> ClientSeries:
+    """The series from its first present value on."""
     present = np.flatnonzero(np.isfinite(series.values))
     if not present.size:
         return replace(series, values=series.values[:0])
-    first, last = int(present[0]), int(present[-1])
-    return replace(series, values=series.values[first : last + 1], start=series.start + first)
+    first = int(present[0])
+    return replace(series, values=series.values[first:], start=series.start + first)
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:

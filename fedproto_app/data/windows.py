@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
@@ -28,6 +29,7 @@ class ClientWindows:
         of any two clients' prototypes is the same time of day.
     train_end, validation_end: sample numbers where validation and test begin.
     mean, std: of the train part, in the data's units.
+    clock: of the source, None where it only counts.
     """
 
     name: str
@@ -41,6 +43,7 @@ class ClientWindows:
     mean: float
     std: float
     missing_share: float
+    clock: Clock | None = None
 
     @property
     def class_counts(self) -> tuple[tuple[int, ...], ...]:
@@ -61,6 +64,13 @@ class ClientWindows:
 def lookback(settings: DataSettings) -> int:
     """Values before a target that its sample needs."""
     return max(settings.close_window, settings.periodic_window * settings.period)
+
+
+def window_positions(targets: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
+    """[n, c + q] where the inputs of the forecasts of these places [n] stand, oldest first."""
+    close = targets[:, None] - np.arange(settings.close_window, 0, -1)
+    periodic = targets[:, None] - settings.period * np.arange(settings.periodic_window, 0, -1)
+    return np.concatenate([close, periodic], axis=1)
 
 
 def split_counts(samples: int, settings: DataSettings) -> tuple[int, int, int]:
@@ -115,15 +125,12 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     mean, std = float(np.nanmean(known)), _scale(known)
     scaled = (series.values - mean) / std
     present = np.isfinite(scaled)
-    filled = _carry_forward(scaled)
-
-    target = history + np.arange(samples)
-    close = target[:, None] - np.arange(settings.close_window, 0, -1)
-    periodic = target[:, None] - period * np.arange(settings.periodic_window, 0, -1)
+    filled = carry_forward(scaled)
+    positions = window_positions(history + np.arange(samples), settings)
     return ClientWindows(
         name=series.name,
         group=series.group,
-        inputs=filled[np.concatenate([close, periodic], axis=1)].astype(np.float32),
+        inputs=filled[positions].astype(np.float32),
         targets=np.where(present, filled, 0.0)[history:].astype(np.float32),
         present=present[history:],
         batches=_phase_aligned_batches(train, series.start + history, period),
@@ -132,6 +139,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         mean=mean,
         std=std,
         missing_share=float(1 - present.mean()),
+        clock=series.clock,
     )
 
 
@@ -141,7 +149,7 @@ def _scale(known: NDArray[np.float64]) -> float:
     return deviation if deviation > 1e-9 * float(np.nanmax(np.abs(known))) else 1.0
 
 
-def _carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Missing values replaced by the last one before them (0, the train mean, before the first)."""
     last = np.where(np.isfinite(values), np.arange(len(values)), -1)
     np.maximum.accumulate(last, out=last)

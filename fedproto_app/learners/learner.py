@@ -122,6 +122,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
         return []
 
+    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The model that the clients predict with, under the task's names, [K, …] each."""
+        return parameters
+
     def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
         """The task's metrics of the cohort's models, a list over the clients each."""
         return self.task.evaluate(cohort.parameters, cohort.samples)

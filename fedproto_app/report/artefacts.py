@@ -12,12 +12,12 @@ import csv
 import io
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import version
+from logging import WARNING
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -29,59 +29,88 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedproto_app import __version__
+from fedproto_app.checkpoint import (
+    Checkpoint,
+    drop_later_checkpoints,
+    newest_checkpoint,
+    write_checkpoint,
+)
 from fedproto_app.errors import SettingsError
+from fedproto_app.events import tell
 from fedproto_app.federation import ClientResult, Federation, RoundLog
 from fedproto_app.report.reports import FIRST_TASK, report_for
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
+from fedproto_app.resume import require_resumable
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.wire import Arrays
 
+SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
+CHECKPOINT = "checkpoint"
 PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
 class RunFolder:
-    """Writes the artefacts of one run, each file whole or not at all."""
+    """Writes the artefacts of one run, each file whole or not at all.
+
+    Raises `SettingsError` if the folder holds a run, or, with ``output.resume``, none of these
+    settings that is unfinished.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.name = settings.output.name or default_run_name(settings)
         self.path = Path(settings.output.dir).expanduser().resolve() / self.name
-        if (self.path / "settings.toml").exists():
+        self._report = report_for(settings.task)
+        self._started, self._earlier = time.monotonic(), 0.0
+        if settings.output.resume:
+            require_resumable(settings, self.path)
+        else:
+            self._begin(settings)
+
+    def _begin(self, settings: Settings) -> None:
+        if (self.path / SETTINGS).exists():
             raise SettingsError(
-                f"output.name = {self.name!r}: {self.path} already holds a run; choose another name"
+                f"output.name = {self.name!r}: {self.path} already holds a run; choose another "
+                "name, or resume it with output.resume = true"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         resolved = settings.model_dump(by_alias=True)
         resolved["output"]["name"] = self.name
-        _write(self.path / "settings.toml", tomli_w.dumps(resolved).encode())
-        self._report = report_for(settings.task)
-        self._started = time.monotonic()
+        _write(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
+
+    def resume(self) -> Checkpoint | None:
+        """Go back to the run's newest checkpoint that is whole; None if there is none yet."""
+        checkpoint, faults = newest_checkpoint(self.path / CHECKPOINT)
+        for fault in faults:
+            tell("checkpoint-refused", WARNING, reason=fault)
+        done = checkpoint.server_round if checkpoint else 0
+        drop_later_checkpoints(self.path / CHECKPOINT, done)
+        self._drop_later_rounds(done)
+        (self.path / ERROR).unlink(missing_ok=True)
+        self._earlier = checkpoint.seconds if checkpoint else 0.0
+        tell("resumed", run=self.name, round=done)
+        return checkpoint
+
+    def _drop_later_rounds(self, server_round: int) -> None:
+        """Cut rounds.jsonl behind a round; a line that was cut off by a crash goes too."""
+        path = self.path / ROUNDS
+        if path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)[:server_round]
+            _write(path, b"".join(lines))
+
+    def seconds(self) -> float:
+        """That the run has taken, the time before a resume included."""
+        return self._earlier + time.monotonic() - self._started
 
     def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
         """Add one line to rounds.jsonl."""
-        with (self.path / "rounds.jsonl").open("a") as rounds:
+        with (self.path / ROUNDS).open("a") as rounds:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
 
-    def write_checkpoint(
-        self, server_round: int, model: Arrays, state: Mapping[str, NDArray[Any]], token: str
-    ) -> None:
-        """``checkpoint/round-…/``: the global model, the strategy's state, the round.
-
-        The folder appears whole under its name, and the one before it stays.
-        """
-        root = self.path / "checkpoint"
-        beside = root / "new"
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        if model:
-            _save_tensors(beside / "model.safetensors", model)
-        if state:
-            _save_npz(beside / "strategy.npz", state)
-        _write(beside / "round.json", json.dumps({"round": server_round, "token": token}).encode())
-        os.rename(beside, root / f"round-{server_round:06d}")
-        for old in sorted(root.glob("round-*"))[:-2]:
-            shutil.rmtree(old)
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """``checkpoint/round-…/``: what the server must know to go on after the round."""
+        write_checkpoint(self.path / CHECKPOINT, checkpoint)
 
     def write_partition(self, federation: Federation) -> None:
         """``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.
@@ -132,7 +161,7 @@ class RunFolder:
                 round(costs["parameters_up"] / trainings) if trainings else 0
             ),
             **{cost: value for cost, value in costs.items() if cost != "trainings"},
-            "seconds": round(time.monotonic() - self._started, 3),
+            "seconds": round(self.seconds(), 3),
             "settings_digest": settings_digest(settings),
             "versions": {
                 "python": python_version(),
@@ -141,7 +170,7 @@ class RunFolder:
                 "fedproto-app": __version__,
             },
         }
-        _write(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        _write(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
 
     def write_model(self, model: Arrays) -> None:
         """``model/global.safetensors``, where a global model exists."""
@@ -157,7 +186,7 @@ class RunFolder:
 
     def write_error(self, reason: str) -> None:
         """``error.txt``: why the run stopped, in one line."""
-        _write(self.path / "error.txt", (reason + "\n").encode())
+        _write(self.path / ERROR, (reason + "\n").encode())
 
 
 def settings_digest(settings: Settings) -> str:
@@ -188,6 +217,7 @@ def round_line(
         "clients": len(log.losses),
         "asked": log.asked,
         "answered": log.answered,
+        "late": log.late,
         "refused": [asdict(refusal) for refusal in log.refused],
         "parameters_up": log.parameters_up,
         "parameters_down": log.parameters_down,

@@ -76,18 +76,16 @@ def find_examples(run_dir: Path, settings: Settings) -> list[Example]:
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
-    """The client's kept model; what it never trained is as it was at the start."""
+    from fedproto_app.forecasts import kept_model
     from fedproto_app.methods import make_learner
-    from fedproto_app.store import ClientStore, unflatten
+    from fedproto_app.store import RECORDS_FILE, ClientStore
     from fedproto_app.tasks.forecasting import ForecastingTask
 
     # Only a store that has the client is opened: opening one makes its folders.
-    store = ClientStore(node_dir) if (node_dir / "records.json").exists() else None
-    kept = store.read_kept(client) if store and store.record(client).kept_round else None
-    if kept is None:
+    store = ClientStore(node_dir) if (node_dir / RECORDS_FILE).exists() else None
+    if store is None or client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
-    initial = make_learner(settings, ForecastingTask(settings)).initial_parameters()
-    return initial | unflatten(kept, "parameters")
+    return kept_model(store, client, make_learner(settings, ForecastingTask(settings)))
 
 
 def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:

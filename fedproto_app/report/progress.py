@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,32 @@ class GrowingFile:
         self._offset += len(complete)
         # Not splitlines(): a progress bar's carriage return ends no line of the file.
         return complete.decode("utf-8", errors="replace").split("\n")[:-1]
+
+
+class NewRounds:
+    """The rounds that were added to a ``rounds.jsonl`` since it was last asked.
+
+    Those that are there from the start do not count. A run that is resumed cuts the file and does
+    rounds anew, so it is read as a whole whenever it has changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = -1
+        self._last = 0
+        self.new()
+
+    def new(self) -> list[dict[str, Any]]:
+        """The records that this object has not returned yet."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size == self._size:
+            return []
+        self._size = size
+        records = [json.loads(line) for line in GrowingFile(self._path).new_lines()]
+        added = [record for record in records if record["round"] > self._last]
+        if added:
+            self._last = added[-1]["round"]
+        return added
 
 
 class Progress:
@@ -91,7 +118,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, completed=number, description=self._line(number))
         else:
-            elapsed = _clock(time.monotonic() - self._started)
+            elapsed = clock_text(time.monotonic() - self._started)
             line = f"round {number}/{self._rounds}  {self._line(number)}  {elapsed} elapsed"
             self._console.print(line, soft_wrap=True)
 
@@ -104,7 +131,7 @@ class Progress:
         titles = ["loss", *(shown.title for shown in self._shown)]
         figures = [f"{title} {self._figures[title]}" for title in titles if title in self._figures]
         last = self._seconds[-_PACE_ROUNDS:]
-        left = _clock(sum(last) / len(last) * (self._rounds - number))
+        left = clock_text(sum(last) / len(last) * (self._rounds - number))
         return "  ".join([*figures, f"{left} left"])
 
     def _complain(self, record: dict[str, Any]) -> None:
@@ -119,7 +146,8 @@ class Progress:
             self._console.print(f"[yellow]round {number}: refused {who}", soft_wrap=True)
 
 
-def _clock(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
+    """Minutes and seconds, with hours if there are any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

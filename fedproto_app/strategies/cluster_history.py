@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.cluster_identity import ABSENT
-from fedproto_app.roster import ClientFacts, ClientKey
+from fedproto_app.roster import ClientFacts, ClientKey, key_arrays
 
 MOST_CLIENTS = 200  # of whom whole similarity matrices are kept
 MOST_MATRICES = 12  # kept over the run: the first, the newest, and some evenly between
@@ -67,10 +67,17 @@ class ClusterHistory:
         """
         if not self._rounds:
             return {}
+        arrays = self.state(keys)
+        del arrays["every"]
+        groups = np.array([facts[key].group for key in keys])
+        return {"clusters": {**key_arrays(keys), "groups": groups, **arrays}}
+
+    def state(self, keys: Sequence[ClientKey]) -> dict[str, NDArray[Any]]:
+        """All of it as arrays, by the places of the clients in ``keys``; empty without rounds."""
+        if not self._rounds:
+            return {}
         arrays: dict[str, NDArray[Any]] = {
-            "names": np.array([key.client for key in keys]),
-            "nodes": np.array([key.node for key in keys]),
-            "groups": np.array([facts[key].group for key in keys]),
+            "every": np.array(self._every),
             "rounds": np.array(self._rounds),
             "labels": np.array([[its.get(key, ABSENT) for key in keys] for its in self._labels]),
             "forgetting_factor": np.array(self._forgetting),
@@ -84,4 +91,24 @@ class ClusterHistory:
                 whole[row][np.ix_(places, places)] = matrix
             arrays["similarity"] = whole
             arrays["similarity_rounds"] = np.array([self._rounds[at] for at in self._matrices])
-        return {"clusters": arrays}
+        return arrays
+
+    def restore(self, state: Mapping[str, NDArray[Any]], keys: Sequence[ClientKey]) -> None:
+        """Go on from what `state` returned for these clients."""
+        if not state:
+            return
+        self._every = int(state["every"])
+        self._rounds = state["rounds"].tolist()
+        self._forgetting = state["forgetting_factor"].tolist()
+        self._rand = state["rand_index"].tolist()
+        self._labels = [
+            {key: label for key, label in zip(keys, row, strict=True) if label != ABSENT}
+            for row in state["labels"].tolist()
+        ]
+        place_of = {key: place for place, key in enumerate(keys)}
+        self._matrices = {}
+        of_matrices = state.get("similarity_rounds", np.array([], np.int64)).tolist()
+        for row, server_round in enumerate(of_matrices):
+            at = self._rounds.index(server_round)
+            places = [place_of[key] for key in self._labels[at]]
+            self._matrices[at] = state["similarity"][row][np.ix_(places, places)]

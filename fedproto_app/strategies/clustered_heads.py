@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedproto_app.errors import FederationError
 from fedproto_app.federation import Federation, NodeReply
 from fedproto_app.heads import Head
-from fedproto_app.roster import ClientKey
+from fedproto_app.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.registry import make_task
@@ -142,6 +142,22 @@ class ClusteredHeadStrategy(PersonalStrategy):
                 self._pending.pop(key, None)
         return None
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Who has sent a head before, and the clusters' heads that did not reach their clients."""
+        if not self._heard:
+            return {}
+        shape = (len(self._pending), *self.head_shape)
+        heads = np.array(list(self._pending.values()), np.float32).reshape(shape)
+        heard, pending = key_arrays(sorted(self._heard)), key_arrays(self._pending)
+        return under("heard", heard) | under("pending", {**pending, "heads": heads})
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Nodes get the encoder once more: it was not told to whom it went."""
+        if state:
+            self._heard = set(keys_of(of_group(state, "heard")))
+            pending = of_group(state, "pending")
+            self._pending = dict(zip(keys_of(pending), pending["heads"], strict=True))
+
     def _is_bounded(self, key: ClientKey, fitted: Fitted) -> bool:
         """Whether the head can be used; if not, its client is refused."""
         largest = float(np.abs(fitted.head).max())
@@ -180,6 +196,17 @@ def _parted(answer: NodeReply) -> list[Fitted]:
         Fitted(head, samples, {name: array[row] for name, array in arrays.items()})
         for row, (head, samples) in enumerate(zip(heads, answer.reply.samples, strict=True))
     ]
+
+
+def under(group: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays with ``group/`` before their names, as a state has them."""
+    return {f"{group}/{name}": array for name, array in arrays.items()}
+
+
+def of_group(state: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a state whose names begin with ``group/``, without it."""
+    start = group + "/"
+    return {n.removeprefix(start): array for n, array in state.items() if n.startswith(start)}
 
 
 def weighted_head(heads: Iterable[Fitted]) -> NDArray[np.float64]:

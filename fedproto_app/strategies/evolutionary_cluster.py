@@ -20,10 +20,16 @@ from fedproto_app.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_s
 from fedproto_app.federation import Federation
 from fedproto_app.head_smoothing import HeadSmoother, make_smoother
 from fedproto_app.heads import Head
-from fedproto_app.roster import ClientKey
+from fedproto_app.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
-from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy, Fitted, weighted_head
+from fedproto_app.strategies.clustered_heads import (
+    ClusteredHeadStrategy,
+    Fitted,
+    of_group,
+    under,
+    weighted_head,
+)
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
@@ -138,23 +144,39 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     def state(self) -> dict[str, NDArray[Any]]:
         if not self._keys:
             return {}
-        smoothed = {
-            f"smoother-{cluster}/{name}": array
-            for cluster, smoother in self._smoothers.items()
-            for name, array in smoother.state().items()
-        }
+        state = super().state() | under("history", self._history.state(self._keys))
+        for cluster, smoother in self._smoothers.items():
+            state |= under(_smoother(cluster), smoother.state())
         return {
-            "names": np.array([key.client for key in self._keys]),
-            "nodes": np.array([key.node for key in self._keys]),
+            **state,
+            **key_arrays(self._keys),
             "labels": np.array([self._labels.get(key, ABSENT) for key in self._keys]),
             "heads": np.stack([self._heads[key] for key in self._keys]),
             "similarity": self._past,
-            **smoothed,
+            "smoothers": np.array(list(self._smoothers)),
         }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if not state:
+            return
+        super().restore(state)
+        self._keys = keys_of(state)
+        self._heads = dict(zip(self._keys, state["heads"], strict=True))
+        self._past = state["similarity"]
+        labels = dict(zip(self._keys, state["labels"].tolist(), strict=True))
+        self._labels = {key: label for key, label in labels.items() if label != ABSENT}
+        self._history.restore(of_group(state, "history"), self._keys)
+        for cluster in state["smoothers"].tolist():
+            self._smoothers[cluster] = make_smoother(self.settings.fed_react)
+            self._smoothers[cluster].restore(of_group(state, _smoother(cluster)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: who was in which cluster in each round, and what decided it."""
         return self._history.findings(self._keys, self.federation.roster.facts)
+
+
+def _smoother(cluster: int) -> str:
+    return f"smoother-{cluster}"
 
 
 def _by_cluster(labels: Mapping[ClientKey, int]) -> dict[int, list[ClientKey]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.federation import Federation, NodeReply
-from fedproto_app.roster import ClientKey
+from fedproto_app.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.wire import ArraySpec, Order
@@ -35,16 +36,20 @@ class FedProtoStrategy(PersonalStrategy):
             arrived = answer.reply.arrays["prototypes"]
             for key, prototype in zip(answer.keys(), arrived, strict=True):
                 self._prototypes[key] = prototype
+        self._average()
+
+    def _average(self) -> None:
         if self._prototypes:  # in the order of names: the sum must not depend on who came first
             latest = np.stack([self._prototypes[key] for key in sorted(self._prototypes)])
             self._mean = latest.mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        keys = list(self._prototypes)
-        if not keys:
+        if not self._prototypes:
             return {}
-        return {
-            "names": np.array([key.client for key in keys]),
-            "nodes": np.array([key.node for key in keys]),
-            "prototypes": np.stack([self._prototypes[key] for key in keys]),
-        }
+        latest = np.stack(list(self._prototypes.values()))
+        return {**key_arrays(self._prototypes), "prototypes": latest}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if state:
+            self._prototypes = dict(zip(keys_of(state), state["prototypes"], strict=True))
+            self._average()

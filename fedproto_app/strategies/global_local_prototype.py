@@ -7,6 +7,7 @@ FedAvg; the global prototype of a class follows the mean of the clients that hav
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -61,7 +62,16 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
     def state(self) -> dict[str, NDArray[Any]]:
         """classes: those with a global prototype; prototypes: [len(classes), D]."""
         classes = self._classes()
-        return {"classes": np.array(classes), "prototypes": self._prototypes[classes].numpy()}
+        return {
+            "classes": np.array(classes, dtype=np.int64),
+            "prototypes": self._prototypes[classes].numpy(),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if state:
+            classes = torch.from_numpy(state["classes"])
+            self._prototypes[classes] = torch.from_numpy(state["prototypes"])
+            self._known[classes] = True
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``prototypes``: the global prototypes, with the names of their classes."""

@@ -19,10 +19,16 @@ from fedproto_app.federation import Federation
 from fedproto_app.head_smoothing import RunningMean
 from fedproto_app.heads import Head
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.roster import ClientKey
+from fedproto_app.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
-from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy, Fitted, weighted_head
+from fedproto_app.strategies.clustered_heads import (
+    ClusteredHeadStrategy,
+    Fitted,
+    of_group,
+    under,
+    weighted_head,
+)
 from fedproto_app.wire import Arrays, Refusal
 
 
@@ -88,22 +94,33 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self.federation.log.figures = figures
 
     def state(self) -> dict[str, NDArray[Any]]:
-        keys = list(self._chosen)
-        if not keys:
+        if not self._chosen:
             return {"heads": self._heads}
-        means = {
-            f"mean-{cluster}/{name}": array
-            for cluster, mean in enumerate(self._means)
-            for name, array in mean.state().items()
-        }
+        state = super().state() | under("history", self._history.state(list(self._chosen)))
+        for cluster, mean in enumerate(self._means):
+            state |= under(_mean(cluster), mean.state())
         return {
-            "names": np.array([key.client for key in keys]),
-            "nodes": np.array([key.node for key in keys]),
-            "chosen": np.stack([self._chosen[key] for key in keys]),
+            **state,
+            **key_arrays(self._chosen),
+            "chosen": np.stack(list(self._chosen.values())),
             "heads": self._heads,
-            **means,
         }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if "chosen" not in state:
+            return
+        super().restore(state)
+        keys = keys_of(state)
+        self._chosen = dict(zip(keys, state["chosen"], strict=True))
+        self._heads = state["heads"]
+        self._history.restore(of_group(state, "history"), keys)
+        for cluster, mean in enumerate(self._means):
+            mean.restore(of_group(state, _mean(cluster)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``, of clients in one cluster each."""
         return self._history.findings(list(self._chosen), self.federation.roster.facts)
+
+
+def _mean(cluster: int) -> str:
+    return f"mean-{cluster}"

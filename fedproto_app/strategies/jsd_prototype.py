@@ -8,6 +8,7 @@ prototypes like its own (PR_n) and of the others (NR_n).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from fedproto_app.divergence import contrast_prototypes, threshold, update_divergence
 from fedproto_app.federation import Federation, NodeReply
-from fedproto_app.roster import ClientKey
+from fedproto_app.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.wire import ArraySpec, Order
@@ -86,20 +87,28 @@ class JSDPrototypeStrategy(PersonalStrategy):
             prototypes[: len(self._prototypes)] = self._prototypes
         rows = torch.tensor(changed)
         prototypes[rows] = torch.stack(fresh)
+        self._compare(prototypes, rows)
+
+    def _compare(self, prototypes: Tensor, changed: Tensor) -> None:
+        """Take these prototypes [N, rows, d_p], of which the rows `changed` are new."""
         self._prototypes = prototypes
-        self._divergence = update_divergence(self._divergence, prototypes, rows)
+        self._divergence = update_divergence(self._divergence, prototypes, changed)
         self._threshold = threshold(self._divergence, self._fuels.threshold, self._fuels.beta)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """names, nodes and prototypes, rows in the same order; the divergence follows from them."""
         if self._prototypes is None:
             return {}
-        keys = list(self._rows_of)
-        return {
-            "names": np.array([key.client for key in keys]),
-            "nodes": np.array([key.node for key in keys]),
-            "prototypes": self._prototypes.numpy(),
-        }
+        return {**key_arrays(self._rows_of), "prototypes": self._prototypes.numpy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if not state:
+            return
+        prototypes = torch.from_numpy(state["prototypes"])
+        self._rows_of = {key: row for row, key in enumerate(keys_of(state))}
+        self._batches = prototypes.shape[1] // self.settings.data.period
+        self.spec = self._spec_for(self._batches)
+        self._compare(prototypes, torch.arange(len(prototypes)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``divergence``: the state, the clients' true groups and the divergence matrix."""

@@ -6,7 +6,7 @@ The encoder stands as the global model of the run from the first phase on, so it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,9 @@ class PretrainedStrategy:
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._of_task.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._of_task.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return self._of_task.findings()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import INFO
 from typing import Any, Protocol
 
@@ -26,6 +26,9 @@ class MethodStrategy(Protocol):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What the server must keep besides the global model, for the checkpoint."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """What is worth keeping of the finished run: arrays by file name."""
@@ -58,6 +61,9 @@ class MethodDefaults:
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        pass
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}

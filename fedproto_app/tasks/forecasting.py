@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,6 +101,13 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def steps(self, client: ClientWindows, server_round: int) -> int:
         return len(client.batches)
+
+    def scale(self, client: ClientWindows) -> dict[str, float]:
+        """The scale's mean and deviation; in seconds the step of the clock, where there is one."""
+        scale = {"mean": client.mean, "std": client.std}
+        if client.clock is not None:
+            scale["step"] = float(client.clock.step / np.timedelta64(1, "s"))
+        return scale
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
         counts = [len(client.batches) for client in clients]

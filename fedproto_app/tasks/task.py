@@ -127,6 +127,10 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     def steps(self, client: ClientT, server_round: int) -> int:
         """Batches of the client in an epoch of this round."""
 
+    def scale(self, client: ClientT) -> dict[str, float]:
+        """What a model of the client needs, besides its tensors, to be used on new data."""
+        return {}
+
     @abstractmethod
     def gather(self, clients: Sequence[ClientT], server_round: int) -> SamplesT:
         """The clients' samples of this round on the device; they come in falling `steps`."""

@@ -1,15 +1,23 @@
-"""``fedproto`` called as a person calls it, in this process."""
+"""``fedproto`` called as a person calls it, in this process, and a stand-in for Flower."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
+from fedproto_app.cli import run as run_module
 from fedproto_app.cli.main import main
+from fedproto_app.cli.superlink import RunStatus
+from fedproto_app.errors import FederationError
+from tests.cli.toy_app import write_app
+from tests.report.made_runs import make_run
 
 
 @dataclass(frozen=True)
@@ -41,3 +49,83 @@ def fedproto(
     yield call
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@dataclass
+class FakeSuperLink:
+    """Plays Flower: keeps what it was asked, writes the artefacts, and ends as it is told."""
+
+    end: str = "completed"  # or failed, stopped-by-user (error.txt), dies, interrupted
+    submitted: list[tuple[Path, dict[str, Any], int, int]] = field(default_factory=list)
+    import_paths: list[Path | None] = field(default_factory=list)
+    streams: int = 0
+    left: bool = False
+
+    def __call__(self, home: Path, import_path: Path | None) -> Self:
+        self.import_paths.append(import_path)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = True
+
+    def simulate(
+        self, app: Path, run_config: dict[str, Any], nodes: int, cpus: int, gpus: float
+    ) -> str:
+        self.submitted.append((app, run_config, nodes, cpus, gpus))
+        return "77"
+
+    def follow(self, run_id: str, log: Path) -> Self:
+        self.streams += 1
+        log.write_text("first line\nlast line\n")
+        output = self.submitted[-1][1]["output"]
+        folder = Path(output["dir"]) / output["name"]
+        if self.end == "completed" and self.streams == 1:
+            shutil.rmtree(folder, ignore_errors=True)  # one to resume
+            make_run(folder)
+        if self.end == "stopped":
+            folder.mkdir(parents=True)
+            (folder / "error.txt").write_text("node 1 never came\n")
+        return self
+
+    def poll(self) -> int:
+        return 0
+
+    def check(self) -> None:
+        if self.end == "dies":
+            raise FederationError("flower-superlink ended with code 9")
+        if self.end == "interrupted":
+            raise KeyboardInterrupt
+
+    def status(self, run_id: str) -> RunStatus:
+        if self.streams == 1 and self.end == "completed":
+            return RunStatus("running", "N/A")  # the first stream broke too early
+        return RunStatus(f"finished:{self.end}", "it broke")
+
+
+Fake = Callable[[str], FakeSuperLink]
+
+
+@pytest.fixture
+def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Replace the SuperLink by one that ends so."""
+
+    def replace(end: str) -> FakeSuperLink:
+        fake = FakeSuperLink(end)
+        monkeypatch.setattr(run_module, "SuperLink", fake)
+        monkeypatch.setattr(run_module, "_LOOK_EVERY", 0.0)
+        return fake
+
+    return replace
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder inside a toy app's folder, and the current one."""
+    write_app(tmp_path / "app", tmp_path)
+    folder = tmp_path / "app" / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder

@@ -16,6 +16,8 @@ from tests.cli.conftest import Fedproto
         (["compare"], "fedproto compare runs"),
         (["pictures"], "fedproto pictures runs/my-run"),
         (["data", "check"], "fedproto data check"),
+        (["forecast"], "fedproto forecast --state runs/my-run/state/0 --data sites.csv"),
+        (["keys"], "fedproto keys /etc/fedproto/keys --host fl.example.org"),
     ],
 )
 def test_every_command_teaches_by_example(

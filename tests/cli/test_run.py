@@ -5,75 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 
 from fedproto_app.cli import run as run_module
-from fedproto_app.cli.superlink import RunStatus
-from fedproto_app.errors import FederationError, SettingsError
-from tests.cli.conftest import Fedproto
+from fedproto_app.cli import run_settings
+from fedproto_app.errors import SettingsError
+from tests.cli.conftest import Fake, Fedproto
 from tests.cli.toy_app import write_app
-from tests.report.made_runs import make_run
-
-
-@dataclass
-class FakeSuperLink:
-    """Plays Flower: keeps what it was asked, writes the artefacts, and ends as it is told."""
-
-    end: str = "completed"  # or failed, stopped-by-user (error.txt), dies, interrupted
-    submitted: list[tuple[Path, dict[str, Any], int, int]] = field(default_factory=list)
-    import_paths: list[Path | None] = field(default_factory=list)
-    streams: int = 0
-    left: bool = False
-
-    def __call__(self, home: Path, import_path: Path | None) -> Self:
-        self.import_paths.append(import_path)
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.left = True
-
-    def submit(
-        self, app: Path, run_config: dict[str, Any], nodes: int, cpus: int, gpus: float
-    ) -> str:
-        self.submitted.append((app, run_config, nodes, cpus, gpus))
-        return "77"
-
-    def follow(self, run_id: str, log: Path) -> Self:
-        self.streams += 1
-        log.write_text("first line\nlast line\n")
-        output = self.submitted[-1][1]["output"]
-        folder = Path(output["dir"]) / output["name"]
-        if self.end == "completed" and self.streams == 1:
-            make_run(folder)
-        if self.end == "stopped":
-            folder.mkdir(parents=True)
-            (folder / "error.txt").write_text("node 1 never came\n")
-        return self
-
-    def poll(self) -> int:
-        return 0
-
-    def check(self) -> None:
-        if self.end == "dies":
-            raise FederationError("flower-superlink ended with code 9")
-        if self.end == "interrupted":
-            raise KeyboardInterrupt
-
-    def status(self, run_id: str) -> RunStatus:
-        if self.streams == 1 and self.end == "completed":
-            return RunStatus("running", "N/A")  # the first stream broke too early
-        return RunStatus(f"finished:{self.end}", "it broke")
-
-
-Fake = Callable[[str], FakeSuperLink]
 
 IMAGES = [f"--set={change}" for change in ("task=classification", "method=gldp", "keep=last")]
 DIGITS = [*IMAGES, "--set=data.source=digits"]
@@ -83,29 +23,6 @@ DRAWN_DIGITS = [
     "--set=data.source=synthetic-air-writing",
     "--set=data.synthetic.sequences=200",
 ]
-
-
-@pytest.fixture
-def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Replace the SuperLink by one that ends so."""
-
-    def replace(end: str) -> FakeSuperLink:
-        fake = FakeSuperLink(end)
-        monkeypatch.setattr(run_module, "SuperLink", fake)
-        monkeypatch.setattr(run_module, "_LOOK_EVERY", 0.0)
-        return fake
-
-    return replace
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder inside a toy app's folder, and the current one."""
-    write_app(tmp_path / "app", tmp_path)
-    folder = tmp_path / "app" / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 def test_a_completed_run_ends_with_its_tables_and_folder(
@@ -242,7 +159,7 @@ def test_two_runs_in_one_second_get_two_folders(
     fedproto: Fedproto, flower: Fake, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamp = "fuels-synthetic-traffic-s0-20260102-120000"
-    monkeypatch.setattr(run_module, "default_run_name", lambda settings: stamp)
+    monkeypatch.setattr(run_settings, "default_run_name", lambda settings: stamp)
     for expected in (stamp, f"{stamp}-2", f"{stamp}-3"):
         flower("completed")
         assert fedproto("run", "--quiet").out == f"{here / 'runs' / expected}\n"
@@ -327,7 +244,7 @@ def test_mistakes_are_told_before_anything_starts(
     ],
 )
 def test_a_value_is_toml_or_else_the_text_itself(text: str, expected: tuple[str, object]) -> None:
-    assert run_module._change(text) == expected
+    assert run_settings._change(text) == expected
 
 
 def test_a_users_module_in_the_current_folder_is_found_here_and_at_the_nodes(
@@ -351,11 +268,11 @@ def test_without_an_app_around_the_packages_own_is_taken(
     monkeypatch.chdir(tmp_path)
     app = tmp_path / "repository"
     write_app(app, tmp_path)
-    monkeypatch.setattr(run_module, "__file__", str(app / "fedproto_app" / "cli" / "run.py"))
-    assert run_module._nearest_app() == app
+    monkeypatch.setattr(run_settings, "__file__", str(app / "fedproto_app" / "cli" / "run.py"))
+    assert run_settings.nearest_app() == app
     shutil.rmtree(app)
     with pytest.raises(SettingsError, match="name its folder with --app"):
-        run_module._nearest_app()
+        run_settings.nearest_app()
 
 
 def test_the_toy_app_has_every_setting(here: Path) -> None:

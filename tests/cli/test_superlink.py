@@ -129,7 +129,7 @@ def test_it_ends_when_interrupted_before_it_answers(
 def test_a_run_is_handed_over_with_its_settings(home: Path, programs: Path) -> None:
     config = {"method": "fuels", "fuels": {"beta": 50.0}}
     with SuperLink(home, programs=programs) as link:
-        assert link.submit(Path("app folder"), config, nodes=3, cpus=2, gpus=0.5) == "77"
+        assert link.simulate(Path("app folder"), config, nodes=3, cpus=2, gpus=0.5) == "77"
     arguments, received, connection = json.loads((home / "asked.json").read_text())
     assert arguments[:3] == ["run", "app folder", "own"]
     assert "num-supernodes=3 client-resources-num-cpus=2 client-resources-num-gpus=0.5" in arguments
@@ -140,9 +140,9 @@ def test_a_run_is_handed_over_with_its_settings(home: Path, programs: Path) -> N
 def test_flowers_refusals_are_told_in_one_line(home: Path, programs: Path) -> None:
     with SuperLink(home, programs=programs) as link:
         with pytest.raises(FederationError, match=r"^flwr run failed: bad - app$"):
-            link.submit(Path("app"), {"method": "refused"}, 2, 1)
+            link.simulate(Path("app"), {"method": "refused"}, 2, 1)
         with pytest.raises(FederationError, match=r"^flwr run failed: the server is gone$"):
-            link.submit(Path("app"), {"method": "crash"}, 2, 1)
+            link.simulate(Path("app"), {"method": "crash"}, 2, 1)
 
 
 def test_status_and_log_of_a_run(home: Path, programs: Path, tmp_path: Path) -> None:

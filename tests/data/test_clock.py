@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.data.clock import on_the_clock, sampling_step
+from fedproto_app.data.clock import clock_of, on_the_clock, sampling_step
 from fedproto_app.errors import DataError
 
 HOUR = np.timedelta64(3600, "s").astype("m8[us]")
@@ -68,3 +68,25 @@ def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
 def test_bad_times_are_refused(stamps: list[str], message: str) -> None:
     with pytest.raises(DataError, match=rf"^x\.csv: .*{message}"):
         on_the_clock(times(*stamps), column(1, 2), HOUR, "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "utc", "later"),
+    [
+        ("2024-03-04T22:30", "2024-03-04T23:30", False, "2024-03-05 00:30:00"),
+        ("2024-03-04T22:30", "2024-03-04T23:30", True, "2024-03-05 00:30:00+00:00"),
+        ("2024-02-27", "2024-02-28", False, "2024-02-29"),
+        ("2024-02-27T06", "2024-02-28T06", False, "2024-02-29 06:00:00"),
+        ("1969-12-31T22", "1969-12-31T23", False, "1970-01-01 00:00:00"),
+    ],
+)
+def test_a_position_has_a_time(first: str, second: str, utc: bool, later: str) -> None:
+    stamps = times(first, second)
+    _, start = on_the_clock(stamps, column(1, 2), sampling_step(stamps), "x.csv")
+    clock = clock_of(stamps, sampling_step(stamps), utc=utc)
+    assert clock is not None
+    assert clock.time(start + 2) == later
+
+
+def test_no_step_no_clock() -> None:
+    assert clock_of(times("2024-03-04"), None) is None

@@ -194,3 +194,13 @@ def test_a_data_set_that_calls_itself_a_frame_is_refused(path: Path) -> None:
         file["df"].attrs["pandas_type"] = "frame"
     with pytest.raises(DataError, match="no pandas DataFrame in it, only df"):
         read(path)
+
+
+@pytest.mark.parametrize(("zone", "end"), [(None, "00:40:00"), ("UTC", "00:40:00+00:00")])
+def test_a_series_knows_its_clock(path: Path, zone: str | None, end: str) -> None:
+    written = frame()
+    written.index = TIMES.tz_localize(zone)
+    written.to_hdf(path, key="df")
+    one, _ = read(path)
+    assert one.clock is not None
+    assert one.clock.time(one.start + len(one.values)) == f"2012-03-01 {end}"

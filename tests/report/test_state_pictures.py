@@ -152,3 +152,10 @@ def test_other_data_under_the_same_names_are_noticed(tmp_path: Path) -> None:
     stranger = Example("best client nobody", "nobody", 1.0, examples[0].parameters)
     with pytest.raises(FedProtoError, match="'nobody' is not in the data"):
         kept_forecasts([stranger], settings)
+
+
+@pytest.mark.parametrize("method", ["apfl", "ditto"])
+def test_forecasts_are_of_the_model_that_predicts(tmp_path: Path, method: str) -> None:
+    """A mixture, or a personal model: not the client's copy of the global one."""
+    _, run = simulated(tmp_path, method=method)
+    assert "forecast.png" in names(draw(run))

@@ -68,7 +68,7 @@ def federation_of(
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.shape = DataShape((3,))
+    federation.arrivals.shape = DataShape((3,))
     for names in nodes:
         admit(federation, names, groups, partitions=len(nodes) if simulated else 0)
     return federation

@@ -256,15 +256,15 @@ def test_a_node_that_joins_late_gets_the_encoder_and_then_a_head(tmp_path: Path)
     grid = LocalGrid(settings, nodes)
     grid.connected = {1000}  # a deployment does not wait for both
     grid.contexts[1000].node_config["num-partitions"] = 2
-    send = grid.send_and_receive
+    push = grid.push_messages
 
-    def joining(messages: Any, *, timeout: float | None = None) -> Any:
+    def joining(messages: Any) -> Any:
         messages = list(messages)
         if any(message.metadata.group_id == "4" for message in messages):
             grid.connected = {1000, 1001}
-        return send(messages, timeout=timeout)
+        return push(messages)
 
-    grid.send_and_receive = joining  # type: ignore[method-assign]
+    grid.push_messages = joining  # type: ignore[method-assign]
     folder = RunFolder(settings)
     conduct(grid, settings, folder)
     assert [line["clients"] for line in lines(folder)] == [4, 4, 4, 4, 8, 8]

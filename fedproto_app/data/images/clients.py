@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.choice import chosen
 from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
 from fedproto_app.errors import DataError
@@ -114,7 +115,7 @@ def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[H
             seed,
             settings.title,
         )
-    return holdings[: settings.max_clients or None]
+    return chosen(holdings, lambda one: one.name, settings, settings.path or settings.source)
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.data.choice import chosen
 from fedproto_app.data.mixes import spread
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.errors import DataError
@@ -34,7 +35,8 @@ class Holding:
 
 
 def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Who holds which sequences, by `data.clusters`; the first ``data.max-clients`` of them.
+    """Who holds which sequences, by `data.clusters`; those that the node chose, the first
+    ``data.max-clients`` of them.
 
     Raises `DataError` if there are too few, or no classes to make mixes of.
     """
@@ -45,7 +47,7 @@ def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> lis
         rng = numpy_stream(seed, "clusters")
         labels = pool.targets.astype(np.int64)
         holdings = _dealt(labels, len(pool.classes), settings.clusters, rng)
-    return holdings[: settings.max_clients or None]
+    return chosen(holdings, lambda one: one.name, settings, settings.path or settings.source)
 
 
 def cluster_sizes(clients: int, clusters: int) -> list[int]:

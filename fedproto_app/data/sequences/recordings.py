@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.sequences.sequence_folder import read_steps, require_same_columns
 from fedproto_app.data.sequences.steps_csv import parse_steps
 from fedproto_app.errors import DataError
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import Choice, DataSettings
 
 Recordings = dict[str, NDArray[np.float64]]
 
@@ -27,9 +28,8 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     the first ``data.max-steps`` steps are read. A client with a shorter recording than a window
     has no sequence, but stands in the pool's groups, with "" as its group.
     """
-    path = Path(settings.path)
-    columns, recordings = _read(path)
-    wanted = settings.sequences.target
+    path, wanted = Path(settings.path), settings.sequences.target
+    columns, recordings = _read(path, _with_target(settings.choice, wanted))
     if wanted not in columns:
         raise DataError(
             f"data.sequences.target = {wanted!r}: expected a column of {path}: {', '.join(columns)}"
@@ -62,15 +62,23 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     )
 
 
+def _with_target(choice: Choice, target: str) -> Choice:
+    """The choice with the target among its columns, if it has any."""
+    if not choice.columns or target in ("", *choice.columns):
+        return choice
+    return replace(choice, columns=(*choice.columns, target))
+
+
 def _ends(steps: int, settings: DataSettings) -> range:
     """The step after the last one of each window."""
     return range(settings.sequences.window, steps + 1, settings.sequences.stride)
 
 
-def _read(path: Path) -> tuple[tuple[str, ...], Recordings]:
+def _read(path: Path, choice: Choice) -> tuple[tuple[str, ...], Recordings]:
     """The columns and the values [T, columns] of each client, in the order of the names."""
     if path.is_file() and SUFFIX.search(path.name):
-        columns, values = parse_steps(path.read_bytes(), str(path))
+        content = path.read_bytes()
+        columns, values = parse_steps(content, str(path), choice.time_column, choice.columns)
         return columns, {SUFFIX.sub("", path.name): values}
     columns, recordings, first = (), {}, ""
     with opened(path) as tree:
@@ -80,7 +88,7 @@ def _read(path: Path) -> tuple[tuple[str, ...], Recordings]:
         for name in names:
             if "/" in name:
                 raise DataError(f"{path}: {name}: expected <client>.csv, not in a folder")
-            found, values = read_steps(tree, name, path)
+            found, values = read_steps(tree, name, path, choice)
             columns, first = columns or found, first or name
             require_same_columns(found, name, columns, first, path)
             client = SUFFIX.sub("", name)

@@ -17,7 +17,7 @@ from fedproto_app.data.file_tree import FileTree, opened
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.sequences.steps_csv import parse_steps
 from fedproto_app.errors import DataError
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import Choice, DataSettings
 
 _LAYOUT = "[<client>/]<class>/<sequence>.csv"
 
@@ -25,7 +25,8 @@ _LAYOUT = "[<client>/]<class>/<sequence>.csv"
 def load_sequence_folder(settings: DataSettings) -> SequencePool:
     """The pool of a folder or zip archive, in the order of the files' names.
 
-    Classes are in ascending order. All files have the same columns, which are the dimensions.
+    Classes are in ascending order. All files have the same columns, which are the dimensions,
+    or among theirs those that the node chose.
     """
     path = Path(settings.path)
     with opened(path) as tree:
@@ -33,7 +34,7 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
         if not names:
             raise DataError(f"{path}: no file {_LAYOUT}")
         places = _places(names, path)
-        dimensions, sequences = _sequences(tree, names, path)
+        dimensions, sequences = _sequences(tree, names, path, settings.choice)
     labels = [place[-2] for place in places]
     classes, targets = np.unique(labels, return_inverse=True)
     clients = np.array([place[0] for place in places]) if len(places[0]) == 3 else None
@@ -43,7 +44,7 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
 
 
 def read_steps(
-    tree: FileTree, name: str, path: Path
+    tree: FileTree, name: str, path: Path, choice: Choice
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """The dimensions [d] and the steps [T, d] of one file of a tree; path: the tree's."""
     try:
@@ -52,7 +53,7 @@ def read_steps(
         raise
     except Exception as error:  # a damaged archive fails in many ways
         raise DataError(f"{path}: {name} cannot be read: {error}") from None
-    return parse_steps(content, f"{path}: {name}")
+    return parse_steps(content, f"{path}: {name}", choice.time_column, choice.columns)
 
 
 def require_same_columns(
@@ -81,12 +82,12 @@ def _places(names: list[str], path: Path) -> list[list[str]]:
 
 
 def _sequences(
-    tree: FileTree, names: list[str], path: Path
+    tree: FileTree, names: list[str], path: Path, choice: Choice
 ) -> tuple[tuple[str, ...], list[NDArray[np.float32]]]:
     dimensions: tuple[str, ...] = ()
     sequences = []
     for name in names:
-        columns, values = read_steps(tree, name, path)
+        columns, values = read_steps(tree, name, path, choice)
         dimensions = dimensions or columns
         require_same_columns(columns, name, dimensions, names[0], path)
         sequences.append(float32_steps(values))

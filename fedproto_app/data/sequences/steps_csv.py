@@ -1,7 +1,8 @@
 """One sequence in a CSV file: a header with the dimensions' names, then one row a step.
 
 UTF-8 (a byte order mark is accepted), comma separated, plain or gzipped, numbers only. A first
-column named like a time is left out: the rows are the steps, whatever the time between them.
+column named like a time, or the one that the node names, is left out: the rows are the steps,
+whatever the time between them.
 """
 
 from __future__ import annotations
@@ -10,41 +11,58 @@ import csv
 import gzip
 import io
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.csv_source import TIME_NAMES
+from fedproto_app.data.choice import require_there
+from fedproto_app.data.csv_source import time_position
 from fedproto_app.errors import DataError
 
 _GZIP = b"\x1f\x8b"
 
 
-def parse_steps(content: bytes, where: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def parse_steps(
+    content: bytes, where: str, time_column: str = "", columns: Sequence[str] = ()
+) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """The names of the dimensions [d] and the values [T, d], all finite, T ≥ 1.
 
-    where: the file's name in messages. Raises `DataError` naming the line and the column.
+    where: the file's name in messages. columns: those that are read, in this order; none: all.
+    Raises `DataError` naming the line and the column.
     """
     reader = csv.reader(io.StringIO(_text(content, where), newline=""), skipinitialspace=True)
     try:
-        names = [name.strip() for name in next(reader, [])]
-        first = int(bool(names) and names[0].lower() in TIME_NAMES)
-        _require_names(names[first:], where)
+        header = [name.strip() for name in next(reader, [])]
+        places = _places(header, time_column, columns, where)
         rows = [
-            _numbers(cells, names, first, f"{where}: line {reader.line_num}") for cells in reader
+            _numbers(cells, header, places, f"{where}: line {reader.line_num}") for cells in reader
         ]
     except csv.Error as error:
         raise DataError(f"{where}: not a readable CSV file: {error}") from None
     if not rows:
         raise DataError(f"{where}: only a header line, no step")
-    values = np.array(rows)
+    names, values = tuple(header[place] for place in places), np.array(rows)
     if not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0].tolist()
         raise DataError(
-            f"{where}: column {names[first + column]!r}, step {row + 1}: {values[row, column]} is "
+            f"{where}: column {names[column]!r}, step {row + 1}: {values[row, column]} is "
             "not a finite number"
         )
-    return tuple(names[first:]), values
+    return names, values
+
+
+def _places(header: list[str], time_column: str, columns: Sequence[str], where: str) -> list[int]:
+    """Where in the header the dimensions stand."""
+    times = time_position(header, time_column, where) if header else None
+    if times is not None and header[times] == "":
+        times = None  # rows are steps here, so no column needs to be one of times
+    places = [place for place in range(len(header)) if place != times]
+    if columns:
+        require_there(columns, [header[place] for place in places], "columns", "column", where)
+        places = [place for name in columns for place in places if header[place] == name]
+    _require_names([header[place] for place in places], where)
+    return places
 
 
 def _text(content: bytes, where: str) -> str:
@@ -73,14 +91,16 @@ def _require_names(names: list[str], where: str) -> None:
             raise DataError(f"{where}: two columns are named {name!r}")
 
 
-def _numbers(cells: list[str], names: list[str], first: int, line: str) -> list[float]:
-    """The values of one row, from the column `first` on."""
-    if len(cells) != len(names):
-        raise DataError(f"{line} has {len(cells)} cells, the header has {len(names)}")
+def _numbers(cells: list[str], header: list[str], places: list[int], line: str) -> list[float]:
+    """The values of one row at these places."""
+    if len(cells) != len(header):
+        raise DataError(f"{line} has {len(cells)} cells, the header has {len(header)}")
     numbers = []
-    for name, cell in zip(names[first:], cells[first:], strict=True):
+    for place in places:
         try:
-            numbers.append(float(cell))
+            numbers.append(float(cells[place]))
         except ValueError:
-            raise DataError(f"{line}, column {name!r}: {cell!r} is not a number") from None
+            raise DataError(
+                f"{line}, column {header[place]!r}: {cells[place]!r} is not a number"
+            ) from None
     return numbers

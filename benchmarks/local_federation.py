@@ -1,0 +1,369 @@
+"""A federation of real processes on loopback, to try what happens to one on real machines.
+
+    with LocalFederation(folder) as federation:
+        nodes = [federation.add_node(f"site-{n}", config) for n, config in enumerate(configs)]
+        run = federation.submit(settings)
+        nodes[0].kill()
+        nodes[0].start()
+        assert federation.wait(run).completed
+
+A SuperLink with TLS, node authentication and a database; SuperNodes with registered keys. Each has
+a FLWR_HOME, a log, and ports of its own and keeps them when it is started again. The FLWR_HOME
+also marks all processes that come of it. Whatever happens, they end with the block.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import tomli_w
+
+from fedproto_app.cli.superlink import RunStatus, tail
+from fedproto_app.errors import FederationError
+from fedproto_app.keys import make_keys
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+_T = TypeVar("_T")
+
+_PROGRAMS = Path(sysconfig.get_path("scripts"))
+_CONNECTION = "local"  # its name in config.toml
+_LOOK_EVERY = 0.05
+_ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
+_START_DEADLINE = 60.0
+_GONE_DEADLINE = 20.0  # from SIGKILL until the last process has left
+
+
+class MarkedProcess:
+    """One of Flower's programs that stay, and all it starts; `home` is its mark."""
+
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        home.mkdir(parents=True)
+        self.name = name
+        self.log = home / "log"
+        self._home = home
+        self._command = [str(_PROGRAMS / command[0]), *map(str, command[1:])]
+        self._environment = {**_environment(home), **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def start(self) -> None:
+        """Start it, or start it again; the log goes on."""
+        assert not self.pids(), f"{self.name} runs already"
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def pids(self) -> dict[int, str]:
+        """All its living processes, each with its command line."""
+        mark = f"FLWR_HOME={self._home}".encode()
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or it is another user's
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    words = (folder / "cmdline").read_bytes().split(b"\0")
+                    found[int(folder.name)] = b" ".join(words).decode(errors="replace")
+        return found
+
+    def child(self, program: str, deadline: float = 60.0) -> int:
+        """The id of a process of it that runs this program, waited for."""
+
+        def find() -> int | None:
+            return next((p for p, line in self.pids().items() if f"/{program} " in line), None)
+
+        return self._wait(find, f"{program} to start", deadline)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes."""
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, as when the machine loses its power; returns when nothing of it runs."""
+        deadline = time.monotonic() + _GONE_DEADLINE
+        while self.pids():
+            assert time.monotonic() < deadline, f"{self.name}: {self.pids()} did not end"
+            self.signal(signal.SIGKILL)
+            time.sleep(_LOOK_EVERY)
+        if self._process is not None:
+            self._process.wait(timeout=_GONE_DEADLINE)
+
+    def stop(self) -> None:
+        """SIGSTOP: it hangs, and its connections stay open."""
+        for _ in range(2):  # once more for what started while the first signals were sent
+            self.signal(signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """SIGCONT: it goes on after `stop`."""
+        self.signal(signal.SIGCONT)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.poll()
+
+    def said(self) -> str:
+        """Its log since it was started last."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def wait_until_said(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
+        """Wait for a line of its log since it was started; its end is an error."""
+
+        def find() -> re.Match[str] | None:
+            ended = self.exit_code  # asked first: what it said at its end is then all there
+            match = re.search(pattern, self.said())
+            if match is None and ended is not None:
+                raise FederationError(f"{self.name} ended with code {ended}; {self._last_lines()}")
+            return match
+
+        return self._wait(find, f"{pattern!r} in its log", deadline)
+
+    def wait_until_ended(self, deadline: float = 60.0) -> int:
+        """Wait until it has ended by itself; its exit code."""
+
+        def code() -> tuple[int] | None:
+            return None if self.exit_code is None else (self.exit_code,)
+
+        return self._wait(code, "its end", deadline)[0]
+
+    def _wait(self, look: Callable[[], _T | None], what: str, deadline: float) -> _T:
+        end = time.monotonic() + deadline
+        while (seen := look()) is None:
+            if time.monotonic() > end:
+                raise FederationError(
+                    f"{self.name}: waited {deadline:g} s for {what}; {self._last_lines()}"
+                )
+            time.sleep(_LOOK_EVERY)
+        return seen
+
+    def _last_lines(self) -> str:
+        return f"its last lines:\n{tail(self.log)}"
+
+
+class NodeProcess(MarkedProcess):
+    """A SuperNode."""
+
+    def wait_until_joined(self, deadline: float = 60.0) -> int:
+        """Wait until the SuperLink has taken it in; its node id."""
+        return int(self.wait_until_said(r"SuperNode ID: (\d+)", deadline)[1])
+
+
+class LocalFederation:
+    """A SuperLink and its SuperNodes for the length of a ``with`` block.
+
+    folder: an empty one, outside git work trees, for keys, homes, logs and the database.
+    environment: over the inherited one, of the SuperLink and so of the ServerApp.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.keys = folder / "keys"
+        self.nodes: list[NodeProcess] = []
+        self._folder = folder
+        make_keys(self.keys, ["127.0.0.1"], [])
+        self._port, self._fleet_port = _free_port(), _free_port()
+        self.superlink = MarkedProcess(
+            "superlink",
+            folder / "superlink",
+            [
+                *("flower-superlink", "--host", "127.0.0.1", "--port", str(self._port)),
+                *("--fleet-api-address", f"127.0.0.1:{self._fleet_port}"),
+                *("--ssl-ca-certfile", self.keys / "ca.crt"),
+                *("--ssl-certfile", self.keys / "server.pem"),
+                *("--ssl-keyfile", self.keys / "server.key"),
+                *("--enable-supernode-auth", "--database", folder / "superlink.db"),
+            ],
+            environment,
+        )
+        self.user_home = folder / "user"  # the FLWR_HOME of who submits runs
+        self.user_home.mkdir()
+        connection = {
+            "address": f"127.0.0.1:{self._port}",
+            "root-certificates": str(self.keys / "ca.crt"),
+        }
+        table = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
+        (self.user_home / "config.toml").write_text(tomli_w.dumps(table))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_superlink()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, or start it again, and wait until it answers."""
+        self.superlink.start()
+        trust = ssl.create_default_context(cafile=self.keys / "ca.crt")
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        deadline = time.monotonic() + _START_DEADLINE
+        while time.monotonic() < deadline and self.superlink.exit_code is None:
+            with (
+                suppress(OSError),
+                opener.open(f"https://127.0.0.1:{self._port}/health", timeout=2),
+            ):
+                return
+            time.sleep(_LOOK_EVERY)
+        raise FederationError(f"no SuperLink; its last lines:\n{tail(self.superlink.log)}")
+
+    def add_node(
+        self,
+        name: str,
+        config: Mapping[str, str | int | float],
+        *,
+        has_key: bool = True,
+        registered: bool = True,
+        ca: Path | None = None,
+        plaintext: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> NodeProcess:
+        """Make a node's key, register it, and start the node; it may not have joined yet.
+
+        ca: the certificate it trusts, by default the federation's. has_key, registered, plaintext:
+        what a node that must be refused does otherwise.
+        """
+        command: list[str | Path] = ["flower-supernode"]
+        command += ["--superlink", f"127.0.0.1:{self._fleet_port}"]
+        command += ["--host", "127.0.0.1", "--port", str(_free_port())]
+        command += ["--node-config", _node_config(config)]
+        command += ["--insecure"] if plaintext else ["--root-certificates", self._ca(ca)]
+        if has_key:
+            make_keys(self.keys, [], [name])
+            if registered:
+                self.register(name)
+            command += ["--auth-supernode-private-key", self.keys / "nodes" / name]
+        node = NodeProcess(name, self._folder / "nodes" / name, command, environment)
+        self.nodes.append(node)
+        node.start()
+        return node
+
+    def register(self, name: str) -> int:
+        """Register the key of a node; its node id."""
+        public = self.keys / "nodes" / f"{name}.pub"
+        answer = self.ask("supernode", "register", str(public), _CONNECTION, "--name", name)
+        return int(answer["node-id"])
+
+    def online(self) -> set[int]:
+        """The ids of the nodes that the SuperLink holds for connected."""
+        nodes = self.ask("supernode", "list", _CONNECTION)["nodes"]
+        return {int(node["node-id"]) for node in nodes if node["status"] == "online"}
+
+    def submit(self, run_config: Mapping[str, Any], app: Path = REPOSITORY) -> str:
+        """Submit the app with these settings (nested, or with dotted keys); Flower's run id."""
+        config = self.user_home / "run-config.toml"
+        config.write_text(tomli_w.dumps(run_config))
+        answer = self.ask("run", str(app), _CONNECTION, "--run-config", str(config))
+        return str(answer["run-id"])
+
+    def status(self, run_id: str) -> RunStatus:
+        """How a run stands."""
+        (run,) = self.ask("list", _CONNECTION, "--run-id", run_id)["runs"]
+        return RunStatus(run["status"], run["status-details"])
+
+    def wait(self, run_id: str, deadline: float = 300.0) -> RunStatus:
+        """Wait for the end of a run."""
+        end = time.monotonic() + deadline
+        while not (status := self.status(run_id)).finished:
+            if time.monotonic() > end:
+                raise FederationError(f"run {run_id} is {status.status} after {deadline:g} s")
+            time.sleep(2.0)  # a question is a process that costs a second of CPU time
+        return status
+
+    def run_log(self, run_id: str) -> str:
+        """What the ServerApp of a run has logged so far."""
+        return self._flwr("log", run_id, _CONNECTION, "--show").stdout
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """The JSON answer to one call of ``flwr``."""
+        done = self._flwr(*arguments, "--format", "json")
+        answer: dict[str, Any] = {}
+        with suppress(ValueError):
+            answer = json.loads(done.stdout[done.stdout.index("{") :])
+        if not answer.get("success"):
+            raise FederationError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return answer
+
+    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(_PROGRAMS / "flwr"), *arguments],
+            env=_environment(self.user_home),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_DEADLINE,
+        )
+
+    def _ca(self, ca: Path | None) -> Path:
+        return ca or self.keys / "ca.crt"
+
+    def _end(self) -> None:
+        """End everything; what cannot be ended must not keep the rest alive."""
+        errors: list[Exception] = []
+        for process in (*self.nodes, self.superlink):
+            try:
+                process.kill()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("processes stay behind", errors)
+
+
+def _node_config(config: Mapping[str, str | int | float]) -> str:
+    """As ``--node-config`` takes it: texts are quoted."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+
+
+def _environment(home: Path) -> dict[str, str]:
+    inherited = dict(os.environ)
+    for name in ("FORCE_COLOR", "FEDPROTO_OUTPUT_ROOT"):
+        inherited.pop(name, None)
+    return inherited | {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "PYTHONUNBUFFERED": "1",
+        "PATH": f"{_PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,145 @@
+"""A run's checkpoints: all that the server must know to go on after a round as if never ended.
+
+``checkpoint/round-000017/`` holds
+
+    model.safetensors    the global model (methods that have one)
+    strategy.npz         what the method remembers
+    server.json          the round, the run's token, clients' results, costs so far
+    digests.json         SHA-256 of each of these files
+
+A folder appears whole under its name, after its files have reached the disk. The newest two stay.
+One that is damaged is refused by name, and the one before it used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+CHECKPOINTS_KEPT = 2
+MODEL, STRATEGY, SERVER, DIGESTS = (
+    "model.safetensors",
+    "strategy.npz",
+    "server.json",
+    "digests.json",
+)
+
+Memory = dict[str, Any]  # of values that JSON has
+State = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round.
+
+    token: the run's mark in its nodes' folders. nodes: simulated ones, 0 in deployment.
+    model: the global model. strategy: `MethodStrategy.state`. federation: `Federation.memory`.
+    outcome: `Outcome.memory`. seconds: that the run has taken so far.
+    """
+
+    server_round: int
+    token: str
+    nodes: int = 0
+    model: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    strategy: State = field(default_factory=dict)
+    federation: Memory = field(default_factory=dict)
+    outcome: Memory = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+_IN_SERVER = ("server_round", "token", "nodes", "federation", "outcome", "seconds")
+
+
+def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
+    """Add the checkpoint to the folder ``root`` and drop those that nobody needs any more."""
+    beside = root / "new"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    if checkpoint.model:
+        model = {name: np.ascontiguousarray(value) for name, value in checkpoint.model.items()}
+        save_file(model, beside / MODEL)
+    if checkpoint.strategy:
+        with (beside / STRATEGY).open("wb") as file:
+            np.savez(file, allow_pickle=False, **checkpoint.strategy)
+    server = {name: getattr(checkpoint, name) for name in _IN_SERVER}
+    server["order"] = list(checkpoint.model)
+    (beside / SERVER).write_text(json.dumps(server))
+    digests = {path.name: _digest(path) for path in sorted(beside.iterdir())}
+    (beside / DIGESTS).write_text(json.dumps(digests))
+    for path in (*beside.iterdir(), beside):
+        _flush(path)
+    place = _place(root, checkpoint.server_round)
+    shutil.rmtree(place, ignore_errors=True)  # a damaged one, or of before a resume
+    os.rename(beside, place)
+    _flush(root)
+    for old in _all(root)[:-CHECKPOINTS_KEPT]:
+        shutil.rmtree(old)
+
+
+def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, None if there is none; why newer ones are refused."""
+    faults: list[str] = []
+    for place in reversed(_all(root)):
+        try:
+            return _read(place), faults
+        # What a damaged file raises is its reader's own business.
+        except Exception as error:
+            faults.append(f"checkpoint {place} is damaged: {error}")
+    return None, faults
+
+
+def drop_later_checkpoints(root: Path, server_round: int) -> None:
+    """Remove those of later rounds, which a resumed run does anew."""
+    for place in _all(root):
+        if place > _place(root, server_round):
+            shutil.rmtree(place)
+
+
+def _read(place: Path) -> Checkpoint:
+    digests = json.loads((place / DIGESTS).read_text())
+    there = {path.name for path in place.iterdir()} - {DIGESTS}
+    if not isinstance(digests, dict) or there != set(digests) or SERVER not in digests:
+        raise ValueError(f"files {sorted(there)}, expected {sorted(digests)}")
+    for name, digest in digests.items():
+        if _digest(place / name) != digest:
+            raise ValueError(f"{name} is not what was written")
+    server = json.loads((place / SERVER).read_text())
+    strategy: dict[str, NDArray[Any]] = {}
+    if STRATEGY in digests:
+        with np.load(place / STRATEGY, allow_pickle=False) as arrays:
+            strategy = {name: arrays[name] for name in arrays.files}
+    arrays = load_file(place / MODEL) if MODEL in digests else {}
+    model = {name: arrays[name] for name in server.pop("order")}  # sums depend on it
+    return Checkpoint(model=model, strategy=strategy, **server)
+
+
+def _all(root: Path) -> list[Path]:
+    """The checkpoints' folders, oldest first."""
+    return sorted(root.glob("round-*"))
+
+
+def _place(root: Path, server_round: int) -> Path:
+    return root / f"round-{server_round:06d}"
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Have the file, or the folder's list of names, on the disk: power may fail."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,105 @@
+"""``fedproto run --superlink``: a run on real nodes, submitted, followed and its end told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from fedproto_app.cli.superlink import NamedSuperLink, RunStatus, tail
+from fedproto_app.events import parse_event
+from fedproto_app.report.progress import GrowingFile, clock_text
+from fedproto_app.settings import Settings
+
+_LOOK_EVERY = 0.5
+_HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
+_WARNINGS = (
+    *("joined", "left", "back", "missing", "refused", "note"),
+    *("order-lost", "resumed", "checkpoint-refused"),
+)
+
+
+def follow_run(
+    superlink: NamedSuperLink, app: Path, settings: Settings, console: Console, verbose: bool
+) -> Path:
+    """Submit the run and follow it to its end; returns its folder, as the server calls it.
+
+    Exits with 1 if the run failed. Who stops following leaves the run as it is.
+    """
+    run_id = superlink.submit(app, settings.model_dump(by_alias=True))
+    console.print(
+        f"run {run_id} of {settings.output.name}: goes on without you; "
+        f"end it with: flwr stop {run_id} {superlink.name}"
+    )
+    shown = _Shown(settings.all_rounds, console, verbose)
+    while not (status := _follow(superlink, run_id, shown)).finished:
+        time.sleep(_LOOK_EVERY)  # the stream broke, the run goes on
+    if not status.completed:
+        reason = shown.reason or f"the run ended as {status.status}: {status.details}"
+        if not shown.reason:
+            typer.echo(tail(superlink.log), err=True)
+        typer.echo(f"error: {reason}", err=True)
+        typer.echo(
+            f"go on with it: --resume {settings.output.name}; "
+            f"its log: flwr log {run_id} {superlink.name} --show",
+            err=True,
+        )
+        raise typer.Exit(1)
+    return Path(shown.folder or settings.output.name)
+
+
+def _follow(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
+    """Show the run's log to the end of the stream; how the run stands then."""
+    follower, log = superlink.follow(run_id, superlink.log), GrowingFile(superlink.log)
+    shown.begin_anew()
+    ended = False
+    while not ended:
+        ended = follower.poll() is not None  # asked first: what came before is then all there
+        for line in log.new_lines():
+            shown.take(line)
+        if not ended:
+            time.sleep(_LOOK_EVERY)
+    return superlink.status(run_id)
+
+
+class _Shown:
+    """What a person sees of the server's log: a line a round, and what goes wrong.
+
+    folder: where the server says the artefacts are. reason: why it says it stopped.
+    """
+
+    def __init__(self, rounds: int, console: Console, verbose: bool) -> None:
+        self.folder, self.reason = "", ""
+        self._rounds, self._console, self._verbose = rounds, console, verbose
+        self._taken, self._skip = 0, 0
+
+    def begin_anew(self) -> None:
+        """The log comes from its beginning; what was shown of it is passed over."""
+        self._taken, self._skip = 0, max(self._taken, self._skip)
+
+    def take(self, line: str) -> None:
+        self._taken += 1
+        if self._taken <= self._skip:
+            return
+        if self._verbose:
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
+        told = parse_event(line)
+        match told.get("event"):
+            case "artefacts":
+                self.folder = told["folder"]
+            case "stopped":
+                self.reason = told["reason"]
+            case "round":
+                self._console.print(self._round(told), soft_wrap=True)
+            case event if event in _WARNINGS and not self._verbose:
+                self._console.print(Text(line[line.index("event=") :], "yellow"), soft_wrap=True)
+
+    def _round(self, told: Mapping[str, str]) -> str:
+        number = int(told["round"])
+        left = clock_text(float(told["seconds"]) * (self._rounds - number))
+        counts = "  ".join(f"{name} {told[name]}" for name in _HEALTH if name in told)
+        return f"round {number}/{self._rounds}  {counts}  {left} left"

@@ -1,0 +1,57 @@
+"""``fedproto keys``: what server and nodes need to know each other."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedproto_app.keys import make_keys
+
+
+def keys(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of the keys; made if there is none."),
+    ],
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="NAME_OR_IP",
+            help="A DNS name or IP address under which the server is reached; may be repeated. "
+            "localhost and 127.0.0.1 are always named.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NAME", help="A node to make a key for; may be repeated."),
+    ] = None,
+) -> None:
+    """Make a private CA, the server's certificate, and a key for each node.
+
+    With --host: DIR/ca.crt, ca.key, server.pem and server.key. A CA that
+    is there already is used again. With --node: DIR/nodes/NAME and
+    NAME.pub; a site can do this on its own machine, so that its private
+    key never leaves it, and hand over NAME.pub. Existing files are never
+    overwritten. Private files are readable by you alone.
+
+    [bold]Examples[/bold]
+
+      fedproto keys /etc/fedproto/keys --host fl.example.org --node harbour
+      fedproto keys /etc/fedproto/keys --node station --node airport
+    """
+    made = make_keys(folder, hosts or [], nodes or [])
+    home = folder.expanduser().resolve()
+    typer.echo(f"made in {home}:")
+    for file in made:
+        kind = "private" if file.private else "public"
+        typer.echo(f"  {file.path.relative_to(home)!s:<24} {kind:<8} → {file.goes_to}")
+    if nodes:
+        typer.echo("\nRegister each node once (SUPERLINK: a connection in $FLWR_HOME/config.toml):")
+    for file in made:
+        if file.path.suffix == ".pub":
+            public = shlex.quote(str(file.path))
+            typer.echo(f"  flwr supernode register {public} SUPERLINK --name {file.path.stem}")

@@ -1,0 +1,131 @@
+"""What a run is told: the app's defaults, the user's file, ``--set``, or an earlier run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedproto_app.checkpoint import newest_checkpoint
+from fedproto_app.errors import SettingsError
+from fedproto_app.report.runs import flat
+from fedproto_app.resume import FREE, stored_settings
+from fedproto_app.settings import Settings, default_run_name, flat_settings, settings_from
+
+NODES = 2  # of a simulation, if nobody says how many
+
+
+def simulated_settings(
+    app: Path, config: Path | None, changes: Sequence[str], nodes: int
+) -> Settings:
+    """The settings of a simulation, complete, with absolute paths and a folder of its own."""
+    # All nodes of a simulation come, so a run need not start without some of them.
+    settings = _given(app, config, changes, {"nodes.minimum": nodes})
+    if settings.nodes.minimum > nodes:
+        raise SettingsError(
+            f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
+        )
+    resolved = flat_settings(settings)
+    for key in ("data.path", "encoder.path"):
+        if resolved[key]:
+            resolved[key] = _absolute(resolved[key])
+    resolved["output.dir"] = _absolute(settings.output.dir)
+    resolved["output.name"] = _run_name(settings, Path(resolved["output.dir"]))
+    return settings_from(resolved)
+
+
+def deployed_settings(
+    app: Path, config: Path | None, changes: Sequence[str], resume: str
+) -> Settings:
+    """The settings of a run on real nodes. Paths are the server's.
+
+    resume: the name of the unfinished run to go on with, or "".
+    """
+    settings = _given(app, config, changes, {})
+    name = resume or settings.output.name or default_run_name(settings)
+    output = settings.output.model_copy(update={"name": name, "resume": bool(resume)})
+    return settings.model_copy(update={"output": output})
+
+
+def resumed_settings(
+    folder: Path, changes: Sequence[str], nodes: int | None
+) -> tuple[Settings, int]:
+    """The settings of the simulation in this folder, to go on with it, and how many nodes it has.
+
+    Raises `SettingsError` if there is none to resume, or something else is to change in it.
+    """
+    settings = stored_settings(folder)
+    resolved = flat_settings(settings)
+    for key, value in map(_change, changes):
+        if not key.startswith(FREE):
+            raise SettingsError(f"--set {key}={value}: a run goes on with the settings it has")
+        resolved[key] = value
+    checkpoint, _ = newest_checkpoint(folder / "checkpoint")
+    had = checkpoint.nodes if checkpoint else settings.nodes.minimum
+    if nodes not in (None, had):
+        raise SettingsError(
+            f"--nodes {nodes}: the run has {had} nodes, on which its clients' models are"
+        )
+    place = {"dir": _absolute(str(folder.parent)), "name": folder.resolve().name, "resume": True}
+    return settings_from(resolved | {f"output.{key}": value for key, value in place.items()}), had
+
+
+def _given(
+    app: Path, config: Path | None, changes: Sequence[str], defaults: Mapping[str, Any]
+) -> Settings:
+    """The app's defaults, then others, then the file, then ``--set``."""
+    of_app = flat(read_toml(app / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {}))
+    given = flat(read_toml(config)) if config else {}
+    return settings_from({**of_app, **defaults, **given, **dict(map(_change, changes))})
+
+
+def _change(text: str) -> tuple[str, Any]:
+    """The key and value of one ``--set``; a value that is no TOML is the text itself."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not (key and equals):
+        raise SettingsError(f"--set {text}: expected KEY=VALUE, for example --set rounds=20")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return key, value
+    return key, parsed["value"]
+
+
+def _run_name(settings: Settings, output: Path) -> str:
+    """``output.name``, or a name that no folder in ``output`` has yet."""
+    if name := settings.output.name:
+        if (output / name).exists():
+            raise SettingsError(
+                f"output.name = {name!r}: {output / name} exists already and is never overwritten"
+            )
+        return name
+    name = unused = default_run_name(settings)
+    number = 1
+    while (output / unused).exists():
+        number += 1
+        unused = f"{name}-{number}"
+    return unused
+
+
+def nearest_app() -> Path:
+    """The folder of the Flower app around the current folder, else around this package."""
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            project = folder / "pyproject.toml"
+            if project.exists() and "app" in read_toml(project).get("tool", {}).get("flwr", {}):
+                return folder
+    raise SettingsError("no Flower app here or in a folder above; name its folder with --app")
+
+
+def read_toml(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError(f"{file}: {error}") from None
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,48 @@
+"""What happens in a run, as lines that people read and machines parse (logfmt).
+
+    event=late round=7 node=harbour seconds=600.1
+
+Servers and nodes tell their events through Flower's logger, so they stand in its logs in order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from logging import INFO
+
+from flwr.common.logger import log
+
+Value = str | int | float | bool | None
+
+_PAIR = re.compile(r'([\w-]+)=("(?:[^"\\]|\\.)*"|\S*)')
+_BARE = re.compile(r"[^\s\"=\\]+")
+
+
+def tell(event: str, level: int = INFO, **fields: Value) -> None:
+    """Log one event with what belongs to it; fields that are None are left out."""
+    log(level, "%s", event_line(event, **fields))
+
+
+def event_line(event: str, **fields: Value) -> str:
+    """``event=… key=value …``; texts with blanks, quotes or "=" are quoted as in JSON."""
+    told = {"event": event, **fields}
+    return " ".join(f"{key}={_text(value)}" for key, value in told.items() if value is not None)
+
+
+def parse_event(line: str) -> dict[str, str]:
+    """The fields of an event line, whatever stands before it; {} for any other line."""
+    start = line.find("event=")
+    if start < 0:
+        return {}
+    pairs = _PAIR.findall(line[start:])
+    return {key: json.loads(value) if value.startswith('"') else value for key, value in pairs}
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,173 @@
+"""Orders out, replies in: over nodes that hang, restart, fall silent and come back.
+
+Flower's own `Grid.send_and_receive` waits for every reply until the deadline. A node that was
+restarted has lost its order and will never answer it, though it is connected and well; and one
+that hangs would hold up every round anew. So here
+
+- a node that owes a reply for long is sent a *probe*, a query that costs nothing. A node works on
+  one message after the other: if it answers the probe first, its order is lost and is sent again;
+- a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes.
+
+Replies are also looked for more often than Flower does, which looks every three seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from logging import WARNING
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+from fedproto_app.events import tell
+from fedproto_app.wire import alive_query
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
+PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
+ORDER_TRIES = 3  # times that one order is sent
+
+
+class Exchange:
+    """All messages of a run.
+
+    probing: whether silent nodes are probed; in a simulation no node loses an order.
+    """
+
+    def __init__(self) -> None:
+        self.probing = True
+        self._probes: dict[str, _Probe] = {}  # unanswered, by message id
+        self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
+        self._first: dict[str, str] = {}  # by the id of an order sent again: that of the first
+
+    @property
+    def overdue(self) -> set[int]:
+        """The nodes that have given no sign since they let a deadline pass."""
+        return set(self._overdue.values())
+
+    def original(self, message_id: str) -> str:
+        """The id under which an order was first sent."""
+        return self._first.get(message_id, message_id)
+
+    def ask(self, grid: Grid, messages: Iterable[Message], deadline: float) -> list[Message]:
+        """Send the messages, one a node; returns the replies that came within so many seconds."""
+        return _Round(self, grid, list(messages), deadline).replies()
+
+    def push(self, grid: Grid, messages: list[Message]) -> list[str]:
+        """Send the messages and wait for nothing; returns the ids of those that Flower took."""
+        return [one for one in grid.push_messages(messages) if one] if messages else []
+
+    def look_for_overdue(self, grid: Grid, connected: set[int]) -> None:
+        """See whether overdue nodes have given a sign. Their late replies are not used."""
+        self._overdue = {i: node for i, node in self._overdue.items() if node in connected}
+        if not self._overdue:
+            return
+        for reply in grid.pull_messages([*self._overdue, *self._probes]):
+            said = reply.metadata.reply_to_message_id
+            probe = self._probes.pop(said, None)
+            node = probe.node if probe else self._overdue.get(said)
+            if node in self.overdue:
+                tell("back", node=node, sign="a probe's answer" if probe else "its late reply")
+                self._overdue = {i: owner for i, owner in self._overdue.items() if owner != node}
+        self._send_probes(grid, self.overdue)
+
+    def _send_probes(self, grid: Grid, nodes: set[int]) -> None:
+        """Probe those of the nodes whose last probe has been answered."""
+        if not self.probing:
+            return
+        wanted = sorted(nodes - {probe.node for probe in self._probes.values()})
+        probes = [alive_query(node) for node in wanted]
+        sent = set(self.push(grid, probes))
+        for node, probe in zip(wanted, probes, strict=True):
+            if probe.metadata.message_id in sent:
+                self._probes[probe.metadata.message_id] = _Probe(node, time.monotonic())
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A probe under way: to which node, when it was sent."""
+
+    node: int
+    sent: float
+
+
+class _Round:
+    """One call of `Exchange.ask`."""
+
+    def __init__(
+        self, exchange: Exchange, grid: Grid, messages: list[Message], deadline: float
+    ) -> None:
+        self._exchange, self._grid, self._seconds = exchange, grid, deadline
+        self._start = time.monotonic()
+        self._tries: dict[int, int] = {}  # by node id
+        self._sent: dict[int, float] = {}  # when its order was, by node id
+        self._waiting: dict[str, Message] = {}  # by message id
+        self._replies: list[Message] = []
+        self._send(messages)
+
+    def replies(self) -> list[Message]:
+        probe_at = PROBE_AFTER
+        while self._waiting:
+            self._pull()
+            passed = time.monotonic() - self._start
+            if not self._waiting or passed >= self._seconds:
+                break
+            if passed >= probe_at:
+                self._exchange._send_probes(self._grid, self._silent())
+                probe_at *= 2
+            pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 50)
+            time.sleep(min(pause, self._seconds - passed))
+        for message_id, message in self._waiting.items():
+            self._exchange._overdue[message_id] = message.metadata.dst_node_id
+        self._exchange._send_probes(self._grid, self._silent())
+        return self._replies
+
+    def _send(self, messages: list[Message]) -> None:
+        taken = set(self._exchange.push(self._grid, messages))
+        for message in messages:
+            if message.metadata.message_id in taken:
+                self._waiting[message.metadata.message_id] = message
+                node = message.metadata.dst_node_id
+                self._tries[node] = self._tries.get(node, 0) + 1
+                self._sent[node] = time.monotonic()
+            else:
+                refused = Error(code=0, reason="Flower did not take the message")
+                self._replies.append(Message(refused, reply_to=message))
+
+    def _pull(self) -> None:
+        probes = self._exchange._probes
+        lost = []
+        for reply in self._grid.pull_messages([*self._waiting, *probes]):
+            said = reply.metadata.reply_to_message_id
+            if said in self._waiting:
+                del self._waiting[said]
+                self._replies.append(reply)
+            elif said in probes:
+                probe = probes.pop(said)
+                # One that is older than the order says nothing of it.
+                if not reply.has_error() and probe.sent > self._sent.get(probe.node, math.inf):
+                    lost.append(probe.node)
+        for node in lost:
+            self._send_again(node)
+
+    def _send_again(self, node: int) -> None:
+        """The node answers, but not this order: a restart has made it forget."""
+        for message_id, message in list(self._waiting.items()):
+            of = message.metadata
+            if of.dst_node_id != node or self._tries[node] >= ORDER_TRIES:
+                continue
+            del self._waiting[message_id]
+            again = Message(
+                message.content,
+                dst_node_id=node,
+                message_type=of.message_type,
+                group_id=of.group_id,
+            )
+            tell("order-lost", WARNING, node=node, round=of.group_id, sent=self._tries[node])
+            self._send([again])
+            self._exchange._first[again.metadata.message_id] = self._exchange.original(message_id)
+
+    def _silent(self) -> set[int]:
+        return {message.metadata.dst_node_id for message in self._waiting.values()}

@@ -1,0 +1,327 @@
+"""Keys and certificates of a federation: a private CA, the server's certificate, a key per node.
+
+All are EC P-384. Certificates are what Flower's ``--ssl-*`` and ``--root-certificates`` take, node
+keys are in the OpenSSH formats of ``--auth-supernode-private-key`` and ``flwr supernode register``.
+No file is ever overwritten, and private ones are never readable by others, not for a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.settings import PLAIN_NAME
+
+# Flower's own processes on the server's machine speak to it by these names.
+ALWAYS_NAMED = ("localhost", "127.0.0.1")
+CA_YEARS, SERVER_YEARS = 10, 2
+
+_YEAR = timedelta(days=365)
+_CLOCKS_APART = timedelta(days=1)  # a machine whose clock is late must not refuse a new certificate
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LONGEST_NODE_NAME = 120
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """One file that was made, and which machine it goes to."""
+
+    path: Path
+    content: bytes
+    private: bool
+    goes_to: str
+
+
+@dataclass(frozen=True)
+class _Authority:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[KeyFile]:
+    """Make what `folder` lacks: all files appear, or none.
+
+    hosts: DNS names and IP addresses under which nodes and users reach the server. If there are
+    any, a server certificate is made, by the folder's CA or, before there is one, by a new CA.
+    nodes: names of nodes; each gets a key pair. They need no CA.
+
+    Raises `SettingsError` for a name that is none, for a file that exists, and for a folder that
+    others can enter or that git may commit.
+    """
+    if not hosts and not nodes:
+        raise SettingsError("nothing to make: name the server's --host, or a --node, or both")
+    folder = folder.expanduser().resolve()
+    names = list(dict.fromkeys([*map(_host, hosts), *map(_host, ALWAYS_NAMED)]))
+    _check_nodes(nodes)
+    files: list[KeyFile] = []
+    if hosts:
+        _refuse_existing([folder / "server.pem", folder / "server.key"], _ANOTHER_SERVER)
+        authority, files = _authority(folder)
+        files += _server(folder, names, authority)
+    for node in nodes:
+        pair = _node(folder / "nodes", node)
+        _refuse_existing([file.path for file in pair], f"leave out --node {node}, or move it away")
+        files += pair
+    _refuse_git(folder, [file.path for file in files if file.private])
+    _make_folder(folder)
+    if nodes:
+        _make_folder(folder / "nodes")
+    _write(files)
+    return files
+
+
+_ANOTHER_SERVER = (
+    "for a certificate with other names, or a new term, move server.pem and server.key away: the "
+    "new one will be of the same CA, so nodes need nothing new"
+)
+
+
+def _host(name: str) -> x509.DNSName | x509.IPAddress:
+    """The name or address as a certificate has it."""
+    with suppress(ValueError):
+        return x509.IPAddress(ip_address(name))
+    labels = name.lower().split(".")
+    looks_like_address = labels[-1].isdigit()
+    if looks_like_address or len(name) > 253 or not all(map(_LABEL.fullmatch, labels)):
+        raise SettingsError(
+            f"--host {name!r}: must be a DNS name or an IP address, without port, scheme or "
+            "wildcard, for example fl.example.org or 192.0.2.7"
+        )
+    return x509.DNSName(name.lower())
+
+
+def _check_nodes(nodes: Sequence[str]) -> None:
+    for node in nodes:
+        if not re.fullmatch(PLAIN_NAME, node) or len(node) > _LONGEST_NODE_NAME:
+            raise SettingsError(
+                f"--node {node!r}: must be at most {_LONGEST_NODE_NAME} letters, digits and "
+                ". _ = + -, and start with a letter or digit"
+            )
+        if node.endswith(".pub"):
+            raise SettingsError(f"--node {node!r}: .pub is the ending of public keys")
+        if nodes.count(node) > 1:
+            raise SettingsError(f"--node {node!r}: given twice")
+
+
+def _authority(folder: Path) -> tuple[_Authority, list[KeyFile]]:
+    """The folder's CA, or a new one with the files it consists of."""
+    certificate, key = folder / "ca.crt", folder / "ca.key"
+    there = [path for path in (certificate, key) if path.exists()]
+    if len(there) == 2:
+        return _read_authority(certificate, key), []
+    if there:
+        raise SettingsError(
+            f"{there[0]} exists, but not its other half ({certificate.name} and {key.name} belong "
+            "together): bring that back, or name another folder for a new CA"
+        )
+    authority = _new_authority()
+    everyone = "server, every node, and where runs are submitted"
+    return authority, [
+        KeyFile(certificate, _pem(authority.certificate), False, everyone),
+        KeyFile(key, _private_pem(authority.key), True, "no machine: keep it apart"),
+    ]
+
+
+def _read_authority(certificate_file: Path, key_file: Path) -> _Authority:
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        key = load_pem_private_key(key_file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingsError(f"{certificate_file}, {key_file}: cannot be read: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise SettingsError(f"{key_file}: must be an EC key")
+    if key.public_key() != certificate.public_key():
+        raise SettingsError(f"{key_file}: is not the key of {certificate_file}")
+    if certificate.not_valid_after_utc <= datetime.now(UTC):
+        raise SettingsError(
+            f"{certificate_file}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+            "name another folder for a new CA"
+        )
+    return _Authority(certificate, key)
+
+
+def _new_authority() -> _Authority:
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = _name("fedproto private CA")
+    builder = (
+        _certificate(name, name, key, CA_YEARS * _YEAR)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
+    )
+    return _Authority(builder.sign(key, SHA384()), key)
+
+
+def _server(
+    folder: Path, names: Sequence[x509.GeneralName], authority: _Authority
+) -> list[KeyFile]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    issuer = authority.certificate
+    builder = (
+        # A certificate must not outlive its CA.
+        _certificate(
+            _name("fedproto server"),
+            issuer.subject,
+            key,
+            min(SERVER_YEARS * _YEAR, issuer.not_valid_after_utc - datetime.now(UTC)),
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
+            critical=False,
+        )
+    )
+    certificate = builder.sign(authority.key, SHA384())
+    until = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+    return [
+        KeyFile(folder / "server.pem", _pem(certificate), False, f"server; valid until {until}"),
+        KeyFile(folder / "server.key", _private_pem(key), True, "server alone"),
+    ]
+
+
+def _node(folder: Path, name: str) -> list[KeyFile]:
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return [
+        KeyFile(folder / name, private, True, f"node {name} alone"),
+        KeyFile(
+            folder / f"{name}.pub", public + f" {name}\n".encode(), False, "where it is registered"
+        ),
+    ]
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, term: timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCKS_APART)
+        .not_valid_after(now + term)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _refuse_existing(paths: Sequence[Path], remedy: str) -> None:
+    for path in paths:
+        if os.path.lexists(path):
+            raise SettingsError(f"{path} exists already and is never overwritten; {remedy}")
+
+
+def _refuse_git(folder: Path, private: Sequence[Path]) -> None:
+    """Keys must never be committed: a work tree must ignore every private file."""
+    tree = next((up for up in (folder, *folder.parents) if (up / ".git").exists()), None)
+    if tree is None:
+        return
+    paths = b"\0".join(os.fsencode(path) for path in private)
+    # Not what a hook or another repository's variables say.
+    environment = {key: text for key, text in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        asked = subprocess.run(
+            ["git", "-C", str(tree), "check-ignore", "--stdin", "-z"],
+            input=paths,
+            env=environment,
+            capture_output=True,
+            timeout=60,
+        )
+        ignored = asked.stdout.count(b"\0")
+    except (OSError, subprocess.TimeoutExpired):  # no git here: then nobody says they are ignored
+        ignored = 0
+    if ignored < len(private):
+        raise SettingsError(
+            f"{folder} lies in the git work tree {tree}, which does not ignore the private keys; "
+            "they must never be committed: name a folder outside, or let git ignore it"
+        )
+
+
+def _make_folder(folder: Path) -> None:
+    """A folder that nobody else can enter, made with that mode."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except OSError as error:
+        raise SettingsError(f"{folder}: {error.strerror}") from None
+    if not folder.is_dir():
+        raise SettingsError(f"{folder}: is no folder")
+    if mode & 0o077:
+        raise SettingsError(
+            f"{folder}: others may enter it (mode {mode:04o}); name a new folder, or close it with "
+            "chmod 700"
+        )
+
+
+def _write(files: Sequence[KeyFile]) -> None:
+    """Write all files, each new and with its mode from the start; if one fails, none stays."""
+    written: list[Path] = []
+    try:
+        for file in files:
+            mode = 0o600 if file.private else 0o644
+            descriptor = os.open(file.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written.append(file.path)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(file.content)
+    except BaseException as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise SettingsError(f"{file.path}: {error.strerror}; nothing was made") from None
+        raise

@@ -1,0 +1,37 @@
+"""Where on the server a run may read and write.
+
+Whoever submits a run chooses ``output.dir`` and ``encoder.path``. On a server that runs for others
+its operator therefore sets FEDPROTO_OUTPUT_ROOT: both must then lie in this folder, and relative
+paths start there. Without it, as in a simulation, the server is the user's own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.settings import Settings, settings_from
+
+OUTPUT_ROOT = "FEDPROTO_OUTPUT_ROOT"
+
+
+def within_root(settings: Settings) -> Settings:
+    """The settings with these paths made absolute; `SettingsError` for one that leaves the root."""
+    if not os.environ.get(OUTPUT_ROOT):
+        return settings
+    root = Path(os.environ[OUTPUT_ROOT]).resolve()
+    table = settings.model_dump(by_alias=True)
+    for section, key in (("output", "dir"), ("encoder", "path")):
+        if given := table[section][key]:
+            table[section][key] = str(_inside(root, given, f"{section}.{key}"))
+    return settings_from(table)
+
+
+def _inside(root: Path, given: str, key: str) -> Path:
+    meant = (root / given).resolve()  # links included
+    if not meant.is_relative_to(root):
+        raise SettingsError(
+            f"{key} = {given!r}: means {meant} on the server, outside {OUTPUT_ROOT} = {root}"
+        )
+    return meant

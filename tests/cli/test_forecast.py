@@ -1,0 +1,155 @@
+"""``fedproto forecast`` as a person calls it, on the state of a short run."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproto_app.cli.forecast import Source
+from fedproto_app.data.sources import FILE_SOURCES, load_histories
+from fedproto_app.forecasts import forecast, open_state
+from fedproto_app.settings import DataSettings
+from tests.cli.conftest import Fedproto
+from tests.made_series import made_series, train_on
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The node's state after two rounds of FedAvg, in which the kept model is the shared one."""
+    folder = tmp_path_factory.mktemp("trained")
+    made_series().to_csv(folder / "sites.csv")
+    return train_on(folder / "sites.csv", folder, method="fedavg")[1]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    made_series().to_csv(tmp_path / "sites.csv")
+    return tmp_path / "sites.csv"
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_the_next_step_of_every_client_is_printed(
+    fedproto: Fedproto, state: Path, data: Path
+) -> None:
+    outcome = fedproto("forecast", "--state", state, "--data", data)
+    assert outcome.code == 0
+    made, _ = forecast(
+        open_state(state), load_histories(DataSettings(source="wide-csv", path=str(data))), 1
+    )
+    assert table(outcome.out) == [
+        {
+            "client": one.client,
+            "time": "2024-03-09 05:00:00",
+            "forecast": f"{one.values[0]:.10g}",
+        }
+        for one in made
+    ]
+    assert len(made) == 3
+    assert all(f"{one.values[0]:.6g}" in outcome.err for one in made)
+    assert "left out" not in outcome.err
+
+
+def test_a_file_takes_a_day_of_one_client(
+    fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "next.csv"
+    out.write_text("old")
+    outcome = fedproto(
+        "forecast", "--state", state.parent, "--data", data,
+        "--client", "late", "--steps", "24", "--out", out,
+    )  # fmt: skip
+    assert (outcome.code, outcome.out) == (0, "")
+    rows = table(out.read_text())
+    assert [row["client"] for row in rows] == ["late"] * 24
+    assert rows[-1]["time"] == "2024-03-10 04:00:00"
+    assert sorted(tmp_path.iterdir()) == [out, data]
+    late = next(line for line in outcome.err.splitlines() if "late" in line)
+    assert late.split()[-4:] == [
+        f"{float(rows[0]['forecast']):.6g}",
+        "2024-03-09",
+        "05:00:00",
+        "24",
+    ]
+
+
+def test_a_folder_of_files_gives_the_same(
+    fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for name, column in made_series().items():
+        column.to_csv(folder / f"{name}.csv")
+    named = fedproto("forecast", "--state", state, "--data", folder, "--source", "csv-folder")
+    told = fedproto("forecast", "--state", state, "--data", folder)
+    assert named.out == told.out == fedproto("forecast", "--state", state, "--data", data).out
+
+
+def test_a_site_chooses_columns_as_in_training(
+    fedproto: Fedproto, state: Path, tmp_path: Path
+) -> None:
+    made_series().assign(note="text").rename_axis("when").to_csv(tmp_path / "sites.csv")
+    site = tmp_path / "site.toml"
+    site.write_text(
+        '[data]\nsource = "wide-csv"\npath = "sites.csv"\n'
+        'time-column = "when"\nclients = ["late", "steady"]\n'
+    )
+    asked = ("forecast", "--state", state, "--data", tmp_path / "sites.csv")
+    assert "is not a number" in fedproto(*asked).err
+    outcome = fedproto(*asked, "--site", site)
+    assert [row["client"] for row in table(outcome.out)] == ["late", "steady"]
+
+
+def test_others_clients_are_named_and_left_out(
+    fedproto: Fedproto, state: Path, tmp_path: Path
+) -> None:
+    frame = made_series().drop(columns="steady").assign(new=1.0)
+    frame.to_csv(tmp_path / "other.csv")
+    outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "other.csv")
+    assert outcome.code == 0
+    assert [row["client"] for row in table(outcome.out)] == ["gappy", "late"]
+    assert f"left out new: no kept model in {state}\n" in outcome.err
+    assert "left out steady: not in the data\n" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--client", "nobody"), "client 'nobody' cannot be forecast"),
+        (("--out", "{data}"), "the data are there"),
+        (("--out", "{folder}"), "is a folder"),
+        (("--out", "{folder}/none/out.csv"), "there is no folder"),
+        (("--source", "hdf5"), "not a readable HDF5"),
+        (("--state", "{folder}"), "no node's state"),
+        (("--data", "{folder}/none.csv"), "no such file"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    fedproto: Fedproto, state: Path, data: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    given = {"--state": str(state), "--data": str(data)}
+    option, value = arguments
+    given[option] = value.format(data=data, folder=data.parent)
+    outcome = fedproto("forecast", *(text for pair in given.items() for text in pair))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: ")
+    assert told in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert sorted(data.parent.iterdir()) == [data]
+
+
+def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "labelled.npz", points=np.zeros((4, 2)), offsets=np.array([0, 4]))
+    outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "labelled.npz")
+    assert outcome.code == 2
+    assert "holds no series, it looks like source sequence-npz" in outcome.err
+
+
+def test_the_sources_are_those_of_files() -> None:
+    assert {source.value for source in Source} == set(FILE_SOURCES)

@@ -1,0 +1,43 @@
+"""``fedproto keys`` as a person calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Fedproto
+
+
+def test_it_says_what_was_made_and_where_it_goes(fedproto: Fedproto, tmp_path: Path) -> None:
+    folder = tmp_path / "my keys"
+    outcome = fedproto("keys", folder, "--host", "fl.example.org", "--node", "harbour")
+    assert outcome.code == 0
+    title, *rows = outcome.out.splitlines()
+    assert title == f"made in {folder}:"
+    told = dict(row.split(maxsplit=1) for row in rows if "→" in row)
+    assert set(told) == {
+        *("ca.crt", "ca.key", "server.pem", "server.key", "nodes/harbour", "nodes/harbour.pub")
+    }
+    assert told["ca.crt"].startswith("public")
+    assert "no machine" in told["ca.key"]
+    assert told["nodes/harbour"] == "private  → node harbour alone"
+    public = folder / "nodes" / "harbour.pub"
+    assert f"flwr supernode register '{public}' SUPERLINK --name harbour\n" in outcome.out
+    assert "PRIVATE KEY" not in outcome.out
+
+
+def test_a_site_makes_its_own_key(fedproto: Fedproto, tmp_path: Path) -> None:
+    outcome = fedproto("keys", tmp_path / "keys", "--node", "harbour", "--node", "pier")
+    assert outcome.code == 0
+    assert outcome.out.count("supernode register") == 2
+    made = {file.name for file in (tmp_path / "keys").rglob("*") if file.is_file()}
+    assert made == {"harbour", "harbour.pub", "pier", "pier.pub"}
+
+
+def test_what_exists_costs_one_line_and_exit_code_2(fedproto: Fedproto, tmp_path: Path) -> None:
+    arguments = ("keys", tmp_path / "keys", "--host", "127.0.0.1")
+    assert fedproto(*arguments).code == 0
+    outcome = fedproto(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"error: {tmp_path / 'keys' / 'server.pem'} exists already")
+    assert outcome.err.count("\n") == 1

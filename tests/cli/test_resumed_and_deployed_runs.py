@@ -1,0 +1,207 @@
+"""``fedproto run --resume`` and ``--superlink``: what is submitted, shown and told at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.checkpoint import Checkpoint, write_checkpoint
+from fedproto_app.cli import deployed_run
+from fedproto_app.cli import run as run_module
+from fedproto_app.cli.superlink import RunStatus
+from tests.cli.conftest import Fake, FakeSuperLink, Fedproto
+from tests.report.made_runs import make_run, round_record
+
+ROUND = "event=round round={} asked=3 answered=2 refused=1 late=1 clients=2 seconds=30 loss=0.5"
+REFUSED = 'event=refused node=south reason="no reply within 60 s"'
+STOPPED = 'event=stopped reason="3 of 3 nodes gave no usable reply"'
+
+
+class FakeNamedSuperLink:
+    """A SuperLink whose log breaks off once before the run ends."""
+
+    def __init__(self, name: str, folder: Path, logs: list[list[str]], end: str) -> None:
+        self.name, self.log = name, folder / "flower.log"
+        self._logs, self._end = logs, end
+        self.submitted: list[Mapping[str, Any]] = []
+        self.followed = 0
+
+    def submit(self, app: Path, run_config: Mapping[str, Any]) -> str:
+        self.submitted.append(run_config)
+        return "77"
+
+    def follow(self, run_id: str, log: Path) -> FakeNamedSuperLink:
+        self.followed += 1
+        log.write_text("".join(f"INFO :      {line}\n" for line in self._logs[self.followed - 1]))
+        return self
+
+    def poll(self) -> int:
+        return 0
+
+    def status(self, run_id: str) -> RunStatus:
+        if self.followed < len(self._logs):
+            return RunStatus("running", "N/A")
+        return RunStatus(f"finished:{self._end}", "it broke")
+
+
+def deploy(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *logs: list[str], end: str = "completed"
+) -> FakeNamedSuperLink:
+    fake = FakeNamedSuperLink("lab", folder, list(logs), end)
+    monkeypatch.setattr(run_module, "NamedSuperLink", lambda name: fake)
+    monkeypatch.setattr(deployed_run, "_LOOK_EVERY", 0.0)
+    return fake
+
+
+def unfinished(folder: Path, nodes: int = 3, **changes: Any) -> Path:
+    """A run that broke off after two rounds."""
+    make_run(folder)
+    (folder / "summary.json").unlink()
+    settings = ['method = "fuels"', "seed = 7", f"nodes.minimum = {nodes}", *changes.values()]
+    (folder / "settings.toml").write_text("\n".join(settings) + "\n")
+    (folder / "rounds.jsonl").write_text("")
+    write_checkpoint(folder / "checkpoint", Checkpoint(2, "token", nodes=nodes))
+    return folder
+
+
+def test_a_simulation_is_resumed_with_its_settings_and_nodes(
+    fedproto: Fedproto,
+    flower: Fake,
+    here: Path,
+) -> None:
+    fake: FakeSuperLink = flower("completed")
+    folder = unfinished(here / "elsewhere" / "mine")
+    outcome = fedproto("run", "--resume", "elsewhere/mine")
+    assert outcome.code == 0
+    ((_, config, nodes, _, _),) = fake.submitted
+    assert nodes == 3
+    assert (config["seed"], config["method"]) == (7, "fuels")
+    assert config["output"]["resume"] is True
+    assert Path(config["output"]["dir"], config["output"]["name"]) == folder
+    assert outcome.out.endswith(f"artefacts: {folder}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume", "nowhere"], "nowhere: holds no run that could be resumed"),
+        (["--resume", "done"], "done: this run is finished"),
+        (["--resume", "mine", "--nodes", "2"], "--nodes 2: the run has 3 nodes"),
+        (["--resume", "mine", "--set", "seed=8"], "--set seed=8: a run goes on with the settings"),
+        (["mine/settings.toml", "--resume", "mine"], "goes on with the settings in its folder"),
+        (["--superlink", "lab", "--nodes", "2"], "--nodes 2: simulated nodes only"),
+        (["--superlink", "lab", "--set", "rounds=0"], "rounds = 0: "),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(
+    fedproto: Fedproto,
+    flower: Fake,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    fake, deployed = flower("completed"), deploy(monkeypatch, here, [])
+    unfinished(here / "mine")
+    make_run(here / "done")
+    (here / "done" / "settings.toml").write_text("")
+    outcome = fedproto("run", *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert fake.submitted == deployed.submitted == []
+
+
+def test_how_long_to_wait_may_change_on_resuming(
+    fedproto: Fedproto,
+    flower: Fake,
+    here: Path,
+) -> None:
+    fake = flower("completed")
+    unfinished(here / "mine")
+    outcome = fedproto("run", "--resume", "mine", "--set", "nodes.start-deadline=9.0")
+    assert outcome.code == 0
+    assert fake.submitted[0][1]["nodes"]["start-deadline"] == 9.0
+
+
+def test_a_deployed_run_shows_rounds_and_warnings_once(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = here / "server"
+    log = [f"event=artefacts folder={folder}", "something of Flower's", ROUND.format(1), REFUSED]
+    fake = deploy(monkeypatch, here, log, [*log, ROUND.format(39)])
+    outcome = fedproto("run", "--superlink", "lab", "--set", "data.source=wide-csv")
+    assert outcome.code == 0
+    assert fake.submitted[0]["data"]["source"] == "wide-csv"
+    assert fake.submitted[0]["output"]["resume"] is False
+    assert fake.submitted[0]["output"]["name"].startswith("fuels-")
+    shown = outcome.err.splitlines()
+    assert sum("round 1/40" in line for line in shown) == 1
+    assert any(
+        "round 39/40" in line and "answered 2" in line and "0:30 left" in line for line in shown
+    )
+    assert sum(REFUSED in line for line in shown) == 1
+    assert "something of Flower's" not in outcome.err
+    assert outcome.out == f"artefacts, on the server: {folder}\n"
+
+
+def test_where_the_servers_folder_can_be_read_its_tables_are_printed(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = make_run(here / "server")
+    deploy(monkeypatch, here, [f"event=artefacts folder={folder}"])
+    outcome = fedproto("run", "--superlink", "lab")
+    assert "fuels on toy: 2 clients" in outcome.out
+
+
+@pytest.mark.parametrize("reason", [STOPPED, ""])
+def test_a_deployed_run_that_fails_says_why_and_how_to_go_on(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+) -> None:
+    deploy(monkeypatch, here, ["event=x", reason], end="failed")
+    outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
+    assert outcome.code == 1
+    if reason:
+        assert "error: 3 of 3 nodes gave no usable reply" in outcome.err
+    else:
+        assert "error: the run ended as finished:failed: it broke" in outcome.err
+    assert "--resume mine" in outcome.err
+
+
+def test_a_deployed_run_is_resumed_by_its_name(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = deploy(monkeypatch, here, [])
+    assert fedproto("run", "--superlink", "lab", "--resume", "mine").code == 0
+    output = fake.submitted[0]["output"]
+    assert (output["name"], output["resume"]) == ("mine", True)
+
+
+def test_rounds_of_before_a_resume_are_not_shown_again(tmp_path: Path) -> None:
+    import json
+
+    from fedproto_app.report.progress import NewRounds
+
+    file = tmp_path / "rounds.jsonl"
+
+    def write(*numbers: int) -> None:
+        file.write_text("".join(json.dumps(round_record(number)) + "\n" for number in numbers))
+
+    write(1, 2, 3)
+    rounds = NewRounds(file)
+    assert rounds.new() == []
+    write(1, 2)  # the server goes back to the checkpoint of round 2
+    assert rounds.new() == []
+    write(1, 2, 3, 4)
+    assert [record["round"] for record in rounds.new()] == [4]

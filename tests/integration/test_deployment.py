@@ -1,0 +1,83 @@
+"""A SuperLink and SuperNodes as on real machines: TLS, registered keys, a process each."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.local_federation import LocalFederation
+from fedproto_app.keys import make_keys
+from fedproto_app.settings import flat_settings
+from tests.integration.test_simulation import assert_same_clients, assert_same_rounds
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
+    with LocalFederation(tmp_path_factory.mktemp("deployment") / "federation") as started:
+        yield started
+
+
+def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other", ["127.0.0.1"], [])
+    refused = {
+        federation.add_node("unregistered", {}, registered=False): "2004.* Failed to activate",
+        federation.add_node("no-key", {}, has_key=False): "2001.* must be registered",
+        federation.add_node("wrong-ca", {}, ca=tmp_path / "other" / "ca.crt"): (
+            "CERTIFICATE_VERIFY_FAILED"
+        ),
+        federation.add_node(
+            "plaintext-key", {}, plaintext=True
+        ): "requires a secure TLS connection",
+    }
+    plaintext = federation.add_node("plaintext", {}, plaintext=True, has_key=False)
+    for node, reason in refused.items():
+        assert node.wait_until_ended(deadline=120) == 1, node.name
+        code = 303 if node.name == "plaintext-key" else 305
+        node.wait_until_said(rf"Exit Code: {code}\n[^~]*{reason}", deadline=1)
+    # Without a key it takes the SuperLink for absent, and tries again and again.
+    plaintext.wait_until_said(r"(?s)Connection attempt failed.*Connection attempt failed")
+    assert federation.online() == set()
+    for node in (plaintext, *refused):
+        assert "SuperNode ID" not in node.said(), node.name
+    plaintext.kill()
+    assert plaintext.exit_code == -signal.SIGKILL
+
+
+def test_fuels_on_three_nodes_equals_fuels_in_one_process(
+    federation: LocalFederation, tmp_path: Path
+) -> None:
+    changes = {
+        "rounds": 2,
+        "nodes.minimum": 3,
+        "nodes.start-deadline": 120.0,
+        "nodes.round-deadline": 120.0,
+    }
+    deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
+    configs = synthetic_nodes(3, tmp_path / "own-state")
+    nodes = [
+        federation.add_node(
+            f"site-{index}",
+            {**config, "device": "cpu", "state-dir": str(tmp_path / f"state-{index}")},
+        )
+        for index, config in enumerate(configs)
+    ]
+    joined = {node.wait_until_joined() for node in nodes}
+    assert federation.online() == joined
+
+    run = federation.submit(flat_settings(deployed))
+    status = federation.wait(run, deadline=300)
+    assert status.completed, f"{status}\n{federation.superlink.said()}"
+
+    local = small_settings(tmp_path, **{**changes, "output.name": "local"})
+    folder, _ = run_locally(local, configs)
+    runs = Path(deployed.output.dir)
+    assert_same_clients(runs / "deployed", folder.path)
+    assert_same_rounds(runs / "deployed", folder.path)
+    for index in range(3):  # each kept the state of its own clients
+        assert list((tmp_path / f"state-{index}").rglob("state-000002.safetensors"))

@@ -1,0 +1,270 @@
+"""A run that is killed and resumed ends as if nothing had happened, whenever it was killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from safetensors.numpy import load_file
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import Settings, settings_from
+from tests.local_grid import (
+    LocalGrid,
+    digits_settings,
+    regression_settings,
+    sequence_settings,
+    small_settings,
+    synthetic_nodes,
+)
+
+SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
+CHANGES: dict[str, dict[str, Any]] = {
+    "sequence-classification": SEQUENCES,
+    "sequence-regression": SEQUENCES,
+}
+MAKE: dict[str, Callable[..., Settings]] = {
+    "forecasting": small_settings,
+    "classification": digits_settings,
+    "sequence-classification": sequence_settings,
+    "sequence-regression": regression_settings,
+}
+SOURCES = {
+    "forecasting": "synthetic-traffic",
+    "classification": "digits",
+    "sequence-classification": "synthetic-air-writing",
+    "sequence-regression": "synthetic-ev",
+}
+PAIRS = [
+    *[("forecasting", m) for m in ("fuels", "fedavg", "fedrep", "fedproto", "apfl", "ditto")],
+    ("classification", "gldp"),
+    ("classification", "solo"),
+    *[("sequence-classification", method) for method in ("fed-react", "ifca", "flsc", "fedprox")],
+    ("sequence-regression", "fed-react"),
+]
+SECONDS = ("seconds", "node_seconds", "bytes_down")  # nodes get an encoder once more
+
+
+class Killed(BaseException):
+    """The server is killed here."""
+
+
+def settings_of(tmp_path: Path, task: str, method: str, **changes: Any) -> Settings:
+    every = {"method": method, "participation": 0.6, "rounds": 4, **CHANGES.get(task, {})}
+    return MAKE[task](tmp_path, **{**every, **changes})
+
+
+def play(
+    tmp_path: Path, settings: Settings, kill: int = 0, validation: Sequence[float] = ()
+) -> RunFolder:
+    """A run, or its rest.
+
+    kill: the message whose reply the server does not live to see. validation: the validation
+    errors of the rounds as the clients report them, in place of the true ones.
+    """
+    nodes = synthetic_nodes(2, tmp_path / f"state-{settings.output.name}", settings.data.source)
+    answered = 0
+
+    def count(node_id: int, reply: Message) -> Message:
+        nonlocal answered
+        answered += reply.metadata.message_type != "query.roster"
+        if 0 < kill == answered:
+            raise Killed
+        if validation and "metric/validation-mse" in reply.content.metric_records.get(
+            "metrics", {}
+        ):
+            told = reply.content["metrics"]["metric/validation-mse"]
+            error = validation[int(reply.metadata.group_id) - 1]
+            reply.content["metrics"]["metric/validation-mse"] = [error] * len(told)
+        return reply
+
+    grid = LocalGrid(settings, nodes, tamper=count)
+    folder = RunFolder(settings)
+    conduct(grid, settings, folder)
+    return folder
+
+
+def resumed(settings: Settings) -> Settings:
+    table = settings.model_dump(by_alias=True)
+    table["output"]["resume"] = True
+    return settings_from(table)
+
+
+def killed(tmp_path: Path, settings: Settings, kill: int) -> None:
+    with pytest.raises(Killed):
+        play(tmp_path, settings, kill)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in line.items() if name not in SECONDS}
+        for line in read_rounds(folder)
+    ]
+
+
+def assert_same(ours: Path, theirs: Path) -> None:
+    assert (ours / "clients.csv").read_text() == (theirs / "clients.csv").read_text()
+    assert lines(ours) == lines(theirs)
+    names = {path.name for path in theirs.glob("*.npz")}
+    assert {path.name for path in ours.glob("*.npz")} == names
+    for name in names:
+        with np.load(ours / name) as mine, np.load(theirs / name) as other:
+            assert mine.files == other.files
+            for array in mine.files:
+                np.testing.assert_array_equal(mine[array], other[array], err_msg=f"{name} {array}")
+    for path in (theirs / "model").glob("*"):
+        mine, other = load_file(ours / "model" / path.name), load_file(path)
+        assert all(np.array_equal(mine[name], other[name]) for name in other)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (ours, theirs)]
+    for summary in summaries:
+        del summary["seconds"], summary["bytes_down"], summary["settings_digest"]
+    assert summaries[0] == summaries[1]
+
+
+@pytest.mark.parametrize(("task", "method"), PAIRS)
+def test_killed_in_the_middle_of_any_round_it_ends_the_same(
+    tmp_path: Path, task: str, method: str
+) -> None:
+    """A node has worked already, the other not; killed twice."""
+    whole = settings_of(tmp_path, task, method, **{"output.name": "whole"})
+    cut = settings_of(tmp_path, task, method, **{"output.name": "parts"})
+    expected = play(tmp_path, whole)
+    killed(tmp_path, cut, kill=6)
+    killed(tmp_path, resumed(cut), kill=3)
+    folder = play(tmp_path, resumed(cut))
+    assert len(lines(folder.path)) == whole.all_rounds
+    assert_same(folder.path, expected.path)
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+def test_killed_in_the_first_round_it_begins_anew(tmp_path: Path, method: str) -> None:
+    whole = settings_of(tmp_path, "forecasting", method, **{"output.name": "whole"})
+    cut = settings_of(tmp_path, "forecasting", method, **{"output.name": "parts"})
+    killed(tmp_path, cut, kill=1)
+    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedavg"])
+@pytest.mark.parametrize(
+    "file", ["server.json", "digests.json", "model.safetensors", "strategy.npz"]
+)
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(
+    tmp_path: Path, method: str, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = settings_of(tmp_path, "forecasting", method, **{"output.name": "whole"})
+    cut = settings_of(tmp_path, "forecasting", method, **{"output.name": "parts"})
+    killed(tmp_path, cut, kill=7 if method == "fuels" else 13)  # in round 4
+    newest = tmp_path / "runs" / "parts" / "checkpoint" / "round-000003" / file
+    if not newest.exists():
+        pytest.skip(f"{method} has no {file}")
+    newest.write_bytes(newest.read_bytes()[:-3])
+    folder = play(tmp_path, resumed(cut))
+    assert "event=checkpoint-refused" in caplog.text
+    assert "round-000003 is damaged" in caplog.text
+    assert "event=resumed run=parts round=2" in caplog.text
+    assert_same(folder.path, play(tmp_path, whole).path)
+
+
+def test_without_any_whole_checkpoint_it_begins_anew(tmp_path: Path) -> None:
+    whole = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "whole"})
+    cut = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "parts"})
+    killed(tmp_path, cut, kill=7)
+    for place in (tmp_path / "runs" / "parts" / "checkpoint").glob("round-*"):
+        (place / "server.json").unlink()
+    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
+
+
+def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path: Path) -> None:
+    whole = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "whole"})
+    cut = settings_of(tmp_path, "forecasting", "fuels", **{"output.name": "parts"})
+    killed(tmp_path, cut, kill=5)
+    with (tmp_path / "runs" / "parts" / "rounds.jsonl").open("a") as rounds:
+        rounds.write('{"round": 3, "loss": {"to')  # the round's checkpoint was still to come
+    assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
+
+
+def test_patience_is_remembered(tmp_path: Path) -> None:
+    """The validation error is best in round 2; killed in round 4, the run ends after it."""
+    errors = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]
+    changes = {"patience": 2, "rounds": 6, "participation": 1.0}
+    whole = settings_of(tmp_path, "forecasting", "solo", **changes, **{"output.name": "whole"})
+    cut = settings_of(tmp_path, "forecasting", "solo", **changes, **{"output.name": "parts"})
+    expected = play(tmp_path, whole, validation=errors)
+    with pytest.raises(Killed):
+        play(tmp_path, cut, kill=7, validation=errors)
+    folder = play(tmp_path, resumed(cut), validation=errors)
+    assert len(lines(folder.path)) == 4
+    assert_same(folder.path, expected.path)
+
+
+def test_a_resumed_run_waits_for_the_nodes_it_had(tmp_path: Path) -> None:
+    cut = settings_of(tmp_path, "forecasting", "fuels", **{"nodes.start-deadline": 0.5})
+    killed(tmp_path, cut, kill=5)
+    grid = LocalGrid(resumed(cut), synthetic_nodes(2, tmp_path / "state-test"))
+    grid.connected = {1000}
+    looks = 0
+    there = grid.get_node_ids
+
+    def get_node_ids() -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            grid.connected = {1000, 1001}
+        return there()
+
+    grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
+    folder = RunFolder(resumed(cut))
+    conduct(grid, resumed(cut), folder)
+    assert [line["asked"] for line in lines(folder.path)] == [2, 2, 2, 2]
+
+
+def test_a_resumed_run_goes_on_without_a_node_that_left_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = settings_of(tmp_path, "forecasting", "fuels", **{"nodes.start-deadline": 0.3})
+    killed(tmp_path, cut, kill=5)
+    grid = LocalGrid(resumed(cut), synthetic_nodes(2, tmp_path / "state-test"))
+    grid.connected = {1000}
+    folder = RunFolder(resumed(cut))
+    conduct(grid, resumed(cut), folder)
+    assert [line["asked"] for line in lines(folder.path)] == [2, 2, 1, 1]
+    assert "event=missing node=1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda run: (run / "summary.json").write_text("{}"), "this run is finished"),
+        (lambda run: (run / "settings.toml").unlink(), r"no settings\.toml"),
+        (lambda run: (run / "settings.toml").write_text("rounds = 0"), "rounds = 0"),
+        (lambda run: (run / "settings.toml").write_text("rounds ="), "settings.toml"),
+        (shutil.rmtree, "holds no run"),
+    ],
+)
+def test_what_cannot_be_resumed_says_why(
+    tmp_path: Path, spoil: Callable[[Path], Any], told: str
+) -> None:
+    cut = settings_of(tmp_path, "forecasting", "fuels")
+    killed(tmp_path, cut, kill=3)
+    spoil(tmp_path / "runs" / "test")
+    with pytest.raises(SettingsError, match=told):
+        RunFolder(resumed(cut))
+
+
+def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
+    cut = settings_of(tmp_path, "forecasting", "fuels")
+    killed(tmp_path, cut, kill=3)
+    other = settings_of(tmp_path, "forecasting", "fuels", seed=1, **{"fuels.inter-weight": 1.0})
+    with pytest.raises(SettingsError, match=r"seed = 1, was 0; fuels\.inter-weight = 1\.0, was 5"):
+        RunFolder(resumed(other))
+    patient = settings_of(tmp_path, "forecasting", "fuels", **{"nodes.start-deadline": 9.0})
+    RunFolder(resumed(patient))  # how long to wait may differ
