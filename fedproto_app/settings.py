@@ -349,7 +349,7 @@ class NodesSettings(Section):
     """``[nodes]``: how long the server waits, and for whom."""
 
     minimum: Count = 1  # nodes needed before the first round
-    start_deadline: Positive = 120.0  # seconds to wait for them
+    start_deadline: Positive = 300.0  # seconds to wait until they have come and read their data
     round_deadline: Positive = 3600.0  # seconds to wait for the replies of one phase
     maximum_failed_share: Annotated[float, Field(ge=0, le=1)] = 0.5  # above: the run stops
     maximum_clients: Count = 20_000  # of all nodes that ever came; a node with more is turned away

@@ -158,6 +158,8 @@ class ClientStore:
         for path in paths[:-VERSIONS_KEPT]:
             if path not in needed:
                 path.unlink()
+        for path in self._client_dir(client).glob("*.new"):  # of a process that was killed
+            path.unlink()
 
     def _client_dir(self, client: str) -> Path:
         folder = self._folder / file_name(client)

@@ -7,6 +7,7 @@ import csv
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.local_grid import (
 )
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("fedproto")
 
 
 def clients(folder: Path) -> list[dict[str, str]]:
@@ -29,12 +31,19 @@ def clients(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
-    """`fedproto run` of these settings: its folder and what it printed."""
-    changes = [f"--set={key}={value}" for key, value in flat_settings(settings).items()]
+def command_of(settings: Settings) -> list[str]:
+    """`fedproto run` of these settings."""
+    # Real nodes have not answered when they are first asked for it.
+    patience = {"nodes.start-deadline": 120.0, "nodes.round-deadline": 120.0}
+    table = flat_settings(settings) | patience
+    changes = [f"--set={key}={value}" for key, value in table.items()]
     changes = [change.replace("=True", "=true").replace("=False", "=false") for change in changes]
-    program = Path(sys.executable).with_name("fedproto")
-    command = [str(program), "run", "--app", str(ROOT), "--nodes", "2", *changes]
+    return [str(PROGRAM), "run", "--app", str(ROOT), "--nodes", "2", *changes]
+
+
+def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
+    """The run's folder and what it printed."""
+    command = command_of(settings)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return Path(settings.output.dir) / settings.output.name, done.stdout
@@ -121,3 +130,34 @@ def assert_same_rounds(flower: Path, local: Path) -> None:
         assert {k: v for k, v in one.items() if k not in differ} == {
             k: v for k, v in other.items() if k not in differ
         }
+
+
+@pytest.mark.integration
+def test_a_simulation_that_is_ended_and_resumed_equals_one_in_one_process(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, rounds=8, **{"output.name": "flower"})
+    flower = Path(settings.output.dir) / "flower"
+    with subprocess.Popen(command_of(settings), cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while len(finished_rounds(flower)) < 2:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.05)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+    assert not (flower / "summary.json").exists()
+
+    command = [str(PROGRAM), "run", "--app", str(ROOT), "--resume", str(flower)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "round 8/8" in done.stderr
+    local = small_settings(tmp_path, rounds=8, **{"output.name": "local"})
+    folder, _ = run_locally(local, synthetic_nodes(2, tmp_path / "state"))
+    assert_same_clients(flower, folder.path)
+    assert len(finished_rounds(flower)) == 8
+
+
+def finished_rounds(folder: Path) -> list[str]:
+    rounds = folder / "rounds.jsonl"
+    return rounds.read_text().splitlines() if rounds.exists() else []

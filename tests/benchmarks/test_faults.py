@@ -1,0 +1,62 @@
+"""What the script of faults tells of a run, and the harm that it does from inside a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults import hook
+from benchmarks.faults.table import Row, table
+from benchmarks.faults.trial import told
+
+
+def line(number: int, answered: int, *refused: dict[str, str]) -> dict[str, Any]:
+    return {"round": number, "asked": 3, "answered": answered, "refused": list(refused)}
+
+
+def test_rounds_that_went_alike_are_told_together() -> None:
+    lost = {"node": "harbour", "client": "", "reason": "no reply within 30 s"}
+    rounds = [line(1, 3), line(2, 2, lost), line(3, 3), line(4, 3)]
+    assert told(rounds) == (
+        "round 1: 3 of 3 answered; "
+        "round 2: 2 of 3 answered, harbour: no reply within 30 s; "
+        "rounds 3–4: 3 of 3 answered"
+    )
+
+
+def test_the_table_has_all_kept_rows_in_the_order_of_the_faults(tmp_path: Path) -> None:
+    import benchmarks.faults.__main__  # noqa: F401  the faults are entered
+
+    late = Row("b", "in", "it | came", good=True, same=None, lost=12.4)
+    early = Row("a", "equal", "differs", good=False, same=False)
+    for name, kept in {"late-joiner": late, "clientapp-killed": early}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps([asdict(kept)]))
+    _, _, first, second, *_ = table(tmp_path)
+    assert first == "| a | equal | differs | **no** | **no** | – |"
+    assert second == r"| b | in | it \| came | yes | – | 12 |"
+
+
+@pytest.mark.parametrize("fault", ["poison", "crash-in-checkpoint"])
+def test_the_hook_changes_a_module_of_a_process_that_is_told_to(tmp_path: Path, fault: str) -> None:
+    shutil.copyfile(hook.__file__, tmp_path / "sitecustomize.py")
+    module, _ = hook.CHANGES[fault]
+    name = {"poison": "write_reply", "crash-in-checkpoint": "_flush"}[fault]
+    code = f"import {module} as m; print(m.{name}.__module__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    for told_to, expected in (({}, module), ({"FAULT": fault}, "sitecustomize")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | told_to,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.strip() == expected, done.stderr
