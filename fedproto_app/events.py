@@ -11,8 +11,6 @@ import json
 import re
 from logging import INFO
 
-from flwr.common.logger import log
-
 Value = str | int | float | bool | None
 
 _PAIR = re.compile(r'([\w-]+)=("(?:[^"\\]|\\.)*"|\S*)')
@@ -21,6 +19,8 @@ _BARE = re.compile(r"[^\s\"=\\]+")
 
 def tell(event: str, level: int = INFO, **fields: Value) -> None:
     """Log one event with what belongs to it; fields that are None are left out."""
+    from flwr.common.logger import log  # slow to import for those who only read events
+
     log(level, "%s", event_line(event, **fields))
 
 

@@ -27,6 +27,7 @@ from fedproto_app.wire import alive_query
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
 PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
+PROBE_LIFE = 600.0  # seconds after which an unanswered probe may be lost, too
 ORDER_TRIES = 3  # times that one order is sent
 
 
@@ -74,15 +75,17 @@ class Exchange:
         self._send_probes(grid, self.overdue)
 
     def _send_probes(self, grid: Grid, nodes: set[int]) -> None:
-        """Probe those of the nodes whose last probe has been answered."""
+        """Probe those of the nodes whose last probe has been answered, or was long ago."""
         if not self.probing:
             return
+        now = time.monotonic()
+        self._probes = {i: one for i, one in self._probes.items() if now - one.sent < PROBE_LIFE}
         wanted = sorted(nodes - {probe.node for probe in self._probes.values()})
         probes = [alive_query(node) for node in wanted]
         sent = set(self.push(grid, probes))
         for node, probe in zip(wanted, probes, strict=True):
             if probe.metadata.message_id in sent:
-                self._probes[probe.metadata.message_id] = _Probe(node, time.monotonic())
+                self._probes[probe.metadata.message_id] = _Probe(node, now)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "SHORTEST_PAUSE", 0.005)
 
 
-def test_replies_come_in_whenever_they_do() -> None:
+def test_replies_come_in_whenever_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "PROBE_AFTER", 60.0)
     grid = FakeGrid()
     grid.answers = {(1, "train"): [2], (2, "train"): [0]}
     assert ask(Exchange(), grid, 1, 2) == {1, 2}
@@ -97,7 +98,7 @@ def test_replies_come_in_whenever_they_do() -> None:
 
 def test_an_order_that_a_restart_lost_is_sent_again_and_counts_as_the_first() -> None:
     grid = FakeGrid()
-    grid.answers = {(1, "train"): [None, 1], (1, ALIVE): [0]}
+    grid.answers = {(1, "train"): [None, 0], (1, ALIVE): [0]}
     exchanged = Exchange()
     (reply,) = exchanged.ask(cast(Grid, grid), [order(1)], 5.0)
     assert grid.count(1) == 2
@@ -135,6 +136,21 @@ def test_the_answer_to_an_old_probe_says_nothing_of_a_new_order() -> None:
     grid.answers[1, ALIVE] = [0, None]
     assert ask(exchanged, grid, 1, deadline=5.0) == {1}
     assert grid.count(1) == 2
+
+
+def test_a_probe_may_be_lost_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [None, 0], (1, ALIVE): [None, 0]}
+    exchanged = Exchange()
+    assert ask(exchanged, grid, 1, deadline=0.1) == set()
+    look(exchanged, grid, 1)
+    assert grid.count(1, ALIVE) == 1
+    monkeypatch.setattr(exchange, "PROBE_LIFE", 0.0)
+    look(exchanged, grid, 1)
+    assert grid.count(1, ALIVE) == 2
+    monkeypatch.undo()
+    look(exchanged, grid, 1)
+    assert exchanged.overdue == set()
 
 
 def test_a_simulation_probes_nobody() -> None:
