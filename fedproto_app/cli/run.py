@@ -48,8 +48,8 @@ def run(
         str,
         typer.Option(
             metavar="RUN",
-            help="Go on with an unfinished run from its newest checkpoint: its folder, or, with "
-            "--superlink, its name.",
+            help="Go on with an unfinished run from its newest checkpoint: its folder; with "
+            "--superlink also its name, besides its CONFIG.toml.",
         ),
     ] = "",
     superlink: Annotated[
@@ -108,7 +108,7 @@ def run(
     else:
         _check_cpus(cpus_per_node)
         if resume:
-            settings, nodes = _to_resume(resume, config, changes or [], nodes)
+            settings, nodes = resumed_settings(resume, config, changes or [], nodes)
         else:
             nodes = nodes or NODES
             settings = simulated_settings(folder, config, changes or [], nodes)
@@ -153,16 +153,6 @@ def _simulate(
         _explain_failure(status, artefacts)
         raise typer.Exit(1)
     return artefacts
-
-
-def _to_resume(
-    run: str, config: Path | None, changes: list[str], nodes: int | None
-) -> tuple[Settings, int]:
-    if config is not None:
-        raise SettingsError(
-            f"--resume {run}: goes on with the settings in its folder; {config} is one too many"
-        )
-    return resumed_settings(Path(run).expanduser(), changes, nodes)
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:

@@ -40,8 +40,12 @@ def deployed_settings(
 ) -> Settings:
     """The settings of a run on real nodes. Paths are the server's.
 
-    resume: the name of the unfinished run to go on with, or "".
+    resume: the unfinished run to go on with, or "": its folder, where the server's folders can be
+    read, or its name; then the settings must be given as they were.
     """
+    if resume and (Path(resume) / "settings.toml").exists():
+        _refuse_config(resume, config)
+        return _resumed(Path(resume), changes)
     settings = _given(app, config, changes, {})
     name = resume or settings.output.name or default_run_name(settings)
     output = settings.output.model_copy(update={"name": name, "resume": bool(resume)})
@@ -49,26 +53,40 @@ def deployed_settings(
 
 
 def resumed_settings(
-    folder: Path, changes: Sequence[str], nodes: int | None
+    resume: str, config: Path | None, changes: Sequence[str], nodes: int | None
 ) -> tuple[Settings, int]:
-    """The settings of the simulation in this folder, to go on with it, and how many nodes it has.
+    """The settings of the simulation in a folder, to go on with it, and how many nodes it has.
 
     Raises `SettingsError` if there is none to resume, or something else is to change in it.
     """
-    settings = stored_settings(folder)
-    resolved = flat_settings(settings)
-    for key, value in map(_change, changes):
-        if not key.startswith(FREE):
-            raise SettingsError(f"--set {key}={value}: a run goes on with the settings it has")
-        resolved[key] = value
+    _refuse_config(resume, config)
+    folder = Path(resume).expanduser()
+    settings = _resumed(folder, changes)
     checkpoint, _ = newest_checkpoint(folder / "checkpoint")
     had = checkpoint.nodes if checkpoint else settings.nodes.minimum
     if nodes not in (None, had):
         raise SettingsError(
             f"--nodes {nodes}: the run has {had} nodes, on which its clients' models are"
         )
+    return settings, had
+
+
+def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
+    """The settings of the run in this folder, to go on with it there."""
+    resolved = flat_settings(stored_settings(folder))
+    for key, value in map(_change, changes):
+        if not key.startswith(FREE):
+            raise SettingsError(f"--set {key}={value}: a run goes on with the settings it has")
+        resolved[key] = value
     place = {"dir": _absolute(str(folder.parent)), "name": folder.resolve().name, "resume": True}
-    return settings_from(resolved | {f"output.{key}": value for key, value in place.items()}), had
+    return settings_from(resolved | {f"output.{key}": value for key, value in place.items()})
+
+
+def _refuse_config(resume: str, config: Path | None) -> None:
+    if config is not None:
+        raise SettingsError(
+            f"--resume {resume}: goes on with the settings in its folder; {config} is one too many"
+        )
 
 
 def _given(

@@ -188,6 +188,20 @@ def test_a_deployed_run_is_resumed_by_its_name(
     assert (output["name"], output["resume"]) == ("mine", True)
 
 
+def test_a_deployed_run_whose_folder_can_be_read_keeps_its_settings(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = deploy(monkeypatch, here, [])
+    folder = unfinished(here / "server" / "mine")
+    assert fedproto("run", "--superlink", "lab", "--resume", folder).code == 0
+    (config,) = fake.submitted
+    assert config["seed"] == 7
+    assert (config["output"]["dir"], config["output"]["name"]) == (str(folder.parent), "mine")
+    assert config["output"]["resume"] is True
+
+
 def test_rounds_of_before_a_resume_are_not_shown_again(tmp_path: Path) -> None:
     import json
 
