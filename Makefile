@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
+NEWEST_VENV := .venv-newest
+NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test check bench results clean
+.PHONY: demo test test-newest check bench containers faults results clean
 
 demo: $(RUN)  ## train three methods on the embedded data, print the table of methods
 	for method in fuels fedavg solo; do \
@@ -18,6 +20,9 @@ demo: $(RUN)  ## train three methods on the embedded data, print the table of me
 
 test: $(DEV)  ## all tests
 	$(BIN)/pytest -n auto
+
+test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
+	$(NEWEST_VENV)/bin/pytest -n auto
 
 check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -30,6 +35,12 @@ bench: $(DEV)  ## speed, memory and disk as ratios against peers, about twelve m
 	$(BIN)/python -m benchmarks.client_state
 	$(BIN)/python -m benchmarks.jsd
 	$(BIN)/python -m benchmarks.affect
+
+containers: $(DEV)  ## the federation in containers, for real; BASE_IMAGE: what the image stands on
+	$(BIN)/python -m benchmarks.containers $(CONTAINERS)
+
+faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS: only these
+	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results
@@ -47,5 +58,11 @@ $(DEV): $(RUN)
 	$(BIN)/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+$(NEWEST): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable '.[dev]'
+	$(NEWEST_VENV)/bin/pip install --quiet $(PIP_ARGS) --upgrade 'flwr[simulation]<1.42'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

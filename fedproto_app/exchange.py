@@ -1,8 +1,8 @@
 """Orders out, replies in: over nodes that hang, restart, fall silent and come back.
 
-Flower's own `Grid.send_and_receive` waits for every reply until the deadline. A node that was
-restarted has lost its order and will never answer it, though it is connected and well; and one
-that hangs would hold up every round anew. So here
+Flower's own `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode drops
+an order that it could not receive whole, and a reply that it could not send, without a word: it is
+connected and well, and will never answer. And one that hangs would hold up every round anew. So here
 
 - a node that owes a reply for long is sent a *probe*, a query that costs nothing. A node works on
   one message after the other: if it answers the probe first, its order is lost and is sent again;
@@ -156,7 +156,7 @@ class _Round:
             self._send_again(node)
 
     def _send_again(self, node: int) -> None:
-        """The node answers, but not this order: a restart has made it forget."""
+        """The node answers, but not this order: it, or the reply, was lost on its way."""
         for message_id, message in list(self._waiting.items()):
             of = message.metadata
             if of.dst_node_id != node or self._tries[node] >= ORDER_TRIES:

@@ -1,4 +1,4 @@
-"""Nodes that restart, hang and come back, played by a grid that answers as the test says."""
+"""Nodes that lose orders, hang and come back, played by a grid that answers as the test says."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_replies_come_in_whenever_they_do(monkeypatch: pytest.MonkeyPatch) -> No
     assert [one.metadata.dst_node_id for one in grid.sent] == [1, 2]  # nobody was probed
 
 
-def test_an_order_that_a_restart_lost_is_sent_again_and_counts_as_the_first() -> None:
+def test_an_order_that_was_lost_is_sent_again_and_counts_as_the_first() -> None:
     grid = FakeGrid()
     grid.answers = {(1, "train"): [None, 0], (1, ALIVE): [0]}
     exchanged = Exchange()
