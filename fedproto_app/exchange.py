@@ -2,7 +2,7 @@
 
 Flower's own `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode drops
 an order that it could not receive whole, and a reply that it could not send, without a word: it is
-connected and well, and will never answer. And one that hangs would hold up every round anew. So here
+connected and well, and will never answer. One that hangs would hold up every round anew. So here
 
 - a node that owes a reply for long is sent a *probe*, a query that costs nothing. A node works on
   one message after the other: if it answers the probe first, its order is lost and is sent again;
