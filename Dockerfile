@@ -1,0 +1,41 @@
+# One image for every part of a federation: SuperLink, SuperNodes, their SuperExecs, the fedproto
+# command. It holds the package and what it needs at run time, in the versions of constraints.txt.
+#
+#   docker build --tag fedproto-app .
+#
+# BASE_IMAGE: any with Python 3.11 and pip. PIP_ARGS reaches pip: on a base without torch, point it
+# at an index with torch's CPU build to save gigabytes.
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE}
+ARG PIP_ARGS=""
+
+# Written by hand, as not every base has useradd. Mounted files must be readable to this number.
+RUN echo 'fedproto:x:10001:10001::/flwr:/usr/sbin/nologin' >>/etc/passwd \
+ && echo 'fedproto:x:10001:' >>/etc/group \
+ && install -d -o 10001 -g 10001 -m 700 /flwr /runs /state /var/lib/superlink /var/lib/superexec
+
+WORKDIR /app
+COPY pyproject.toml constraints.txt LICENSE README.md ./
+# Before the code, so that a new version of it leaves this layer alone. Ray, of Flower's simulation,
+# is nothing that a node needs.
+RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+    | sed 's/\[simulation\]//' >/tmp/requirements.txt \
+ && pip install --no-cache-dir ${PIP_ARGS} --constraint constraints.txt --requirement /tmp/requirements.txt \
+ && rm /tmp/requirements.txt
+
+# Editable: runs are submitted from this folder, and there is one copy of the code.
+COPY configs configs
+COPY fedproto_app fedproto_app
+RUN pip install --no-cache-dir ${PIP_ARGS} --no-deps --editable . \
+ && python3 -m compileall -q fedproto_app
+COPY docker/bin/ /usr/local/bin/
+
+ENV FLWR_HOME=/flwr \
+    FLWR_TELEMETRY_ENABLED=0 \
+    FLWR_DISABLE_UPDATE_CHECK=1 \
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \
+    HOME=/tmp \
+    MPLCONFIGDIR=/tmp/matplotlib \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+CMD ["fedproto", "--help"]

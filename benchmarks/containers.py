@@ -1,0 +1,392 @@
+"""The federation in containers, for real: built, started, trained, restarted and cut off.
+
+    python -m benchmarks.containers [--short] [--base-image IMAGE]
+
+Builds the image and starts docker-compose.yml, the server and three sites with TLS, registered
+keys and process isolation, in a project of its own. Prints a row for each thing that must hold,
+with the seconds it took, and removes what it made but the image. Exit code 0 if all hold. Where
+no Docker engine answers, or the base image cannot be had, it says so and ends with 0.
+
+--short leaves out the faults: a node restarted, a node cut off from the network for a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.machine import machine_line
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SITES = ("harbour", "oldtown", "airport")
+CLIENTS, OF_A_SITE = 12, 4  # of docker/example.py
+PARTS = len(SITES) * 2 + 3  # SuperNodes and their SuperExecs; SuperLink, its SuperExec, register
+SHORT_ROUNDS, LONG_ROUNDS = 3, 16
+CUT_OFF = 60.0  # seconds
+UP_DEADLINE, BUILD_DEADLINE, RUN_DEADLINE = 240.0, 1200.0, 900.0
+# A deadline of so many times a round's usual seconds: short, so that rounds end while a node is cut
+# off.
+PATIENCE, SHORTEST_DEADLINE = 2.5, 20.0
+CONFIG = """method = "fuels"
+rounds = {rounds}
+nodes.minimum = 3
+nodes.start-deadline = 300.0
+nodes.round-deadline = {deadline}
+nodes.maximum-failed-share = 0.9
+output.dir = "/runs"
+output.name = "{name}"
+output.pictures = false
+"""
+
+
+class Check(NamedTuple):
+    """One thing that must hold."""
+
+    what: str
+    holds: bool
+    seen: str
+    seconds: float
+
+
+class CannotTry(Exception):
+    """This machine cannot run containers; the message says why."""
+
+
+class Composed:
+    """The project of docker-compose.yml, with keys and sites in `folder`."""
+
+    def __init__(self, folder: Path, image: str, command: Sequence[str]) -> None:
+        self.folder, self.image = folder, image
+        self.project = f"fedproto-try-{os.getpid()}"
+        self._command = command
+        self._environment = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self.project,
+            "FEDPROTO_IMAGE": image,
+            "FEDPROTO_KEYS": str(folder / "federation" / "keys"),
+            "FEDPROTO_SITES": str(folder / "federation" / "sites"),
+            "FEDPROTO_CONFIGS": str(folder / "configs"),
+        }
+
+    def __call__(self, *arguments: str, seconds: float = 120.0, must: bool = True) -> str:
+        """Run one compose command; returns what it wrote to stdout."""
+        command = [*self._command, *arguments]
+        return _run(command, self._environment, seconds, must=must).stdout
+
+    def submit(self, name: str, rounds: int, deadline: float) -> subprocess.Popen[str]:
+        """Submit a run and follow it; the process ends when the run does."""
+        config = CONFIG.format(rounds=rounds, name=name, deadline=deadline)
+        (self.folder / "configs" / f"{name}.toml").write_text(config, encoding="utf-8")
+        command = ["run", "--rm", "-T", "cli", "fedproto", "run", f"/configs/{name}.toml"]
+        return subprocess.Popen(
+            [*self._command, *command, "--superlink", "federation"],
+            cwd=REPOSITORY,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def rounds(self, name: str) -> list[dict[str, Any]]:
+        """The rounds of a run so far."""
+        return [json.loads(line) for line in self.read(name, "rounds.jsonl").splitlines()]
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """The summary of a run, {} if it has not ended well."""
+        summary: dict[str, Any] = json.loads(self.read(name, "summary.json") or "{}")
+        return summary
+
+    def read(self, name: str, file: str) -> str:
+        return self("exec", "-T", "serverapp", "cat", f"/runs/{name}/{file}", must=False)
+
+    def states(self) -> dict[str, str]:
+        """What the engine says of each container: its health, else its status."""
+        ids = self("ps", "-q").split()
+        ask = "{{.Name}} {{if .State.Health}}{{.State.Health.Status}}{{else}}"
+        ask += "{{.State.Status}}:{{.State.ExitCode}}{{end}}"
+        lines = _docker("inspect", "--format", ask, *ids).splitlines()
+        return dict(line.lstrip("/").split() for line in lines)
+
+
+def check_all(composed: Composed, *, short: bool) -> Iterator[Check]:
+    """Go through the life of a federation."""
+    yield _timed("keys and three sites made, in the image", lambda: _prepare(composed))
+    yield _timed("docker-compose up: all healthy, keys registered", lambda: _up(composed))
+    yield _timed("registering again changes nothing", lambda: _register_again(composed))
+    yield _timed("training has data, but no key, no way out, no write", lambda: _walls(composed))
+    yield _timed(f"FUELS trains {SHORT_ROUNDS} rounds to the end", lambda: _train(composed))
+    if not short:
+        yield _timed("a node and its SuperExec restarted in training", lambda: _restart(composed))
+        yield _timed(
+            f"a node cut off for {CUT_OFF:.0f} s or more comes back", lambda: _cut(composed)
+        )
+
+
+def _prepare(composed: Composed) -> tuple[bool, str]:
+    federation = composed.folder / "federation"
+    (composed.folder / "configs").mkdir()
+    federation.mkdir()
+    federation.chmod(0o777)  # the image's user, whose number is not ours, writes into it
+    mounts = ["-v", f"{federation}:/federation", "-v", f"{REPOSITORY / 'docker'}:/docker:ro"]
+    inside = ["run", "--rm", "--network", "none", *mounts, composed.image]
+    nodes = [word for site in SITES for word in ("--node", site)]
+    _docker(*inside, "fedproto", "keys", "/federation/keys", "--host", "superlink", *nodes)
+    _docker(*inside, "python3", "/docker/example.py", "/federation/sites")
+    made = sorted(path.name for path in (federation / "sites").iterdir())
+    return made == sorted(SITES), ", ".join(made)
+
+
+def _up(composed: Composed) -> tuple[bool, str]:
+    composed("up", "-d")
+    states: dict[str, str] = {}
+
+    def ready() -> bool:
+        nonlocal states
+        states = composed.states()
+        well = sum(state in ("healthy", "exited:0") for state in states.values())
+        return well == PARTS
+
+    done = _until(ready, UP_DEADLINE)
+    unwell = [f"{name}: {state}" for name, state in states.items() if state != "healthy"]
+    return done, f"{PARTS} containers" if done else ", ".join(unwell)
+
+
+def _register_again(composed: Composed) -> tuple[bool, str]:
+    said = composed("run", "--rm", "-T", "register")
+    lines = said.splitlines()
+    return sorted(lines) == sorted(f"{site}: is registered" for site in SITES), "; ".join(lines)
+
+
+def _walls(composed: Composed) -> tuple[bool, str]:
+    """What must fail where code from the server runs, and the one thing that must not."""
+    attempts = {
+        "key": "cat /keys/node",
+        "network": "python3 -c 'import socket; socket.create_connection((\"superlink\", 9092), 5)'",
+        "data": "touch /data/x",
+        "code": "touch /app/x",
+    }
+    clientapp = f"{SITES[0]}-clientapp"
+    possible = [
+        what for what, attempt in attempts.items() if _succeeds(composed, clientapp, attempt)
+    ]
+    reads = _succeeds(composed, clientapp, "head -c 1 /data/traffic.csv && test $(id -u) = 10001")
+    seen = f"possible: {', '.join(possible)}" if possible else f"{len(attempts)} attempts refused"
+    return reads and not possible, seen if reads else f"{seen}; data not readable"
+
+
+def _train(composed: Composed) -> tuple[bool, str]:
+    process = composed.submit("short", SHORT_ROUNDS, 300.0)
+    said, ended = _end_of(process)
+    summary = composed.summary("short")
+    if not (ended and summary):
+        return False, said[-300:]
+    seconds = [one["seconds"]["total"] for one in composed.rounds("short")]
+    whole = summary["clients"] == CLIENTS and len(seconds) == SHORT_ROUNDS
+    told = ", ".join(f"{one:.1f}" for one in seconds)
+    return whole, f"{summary['clients']} clients, mse {summary['mse']:.4f}; rounds of {told} s"
+
+
+def _restart(composed: Composed) -> tuple[bool, str]:
+    site = SITES[0]
+
+    def fault() -> None:
+        composed("restart", "-t", "1", site)
+        _until(lambda: len(composed.rounds("restarted")) >= 4, RUN_DEADLINE)
+        composed("restart", "-t", "1", f"{site}-clientapp")
+
+    return _with_fault(composed, "restarted", LONG_ROUNDS // 2, 120.0, fault)
+
+
+def _cut(composed: Composed) -> tuple[bool, str]:
+    usual = [line["seconds"]["total"] for line in composed.rounds("restarted")]
+    deadline = max(SHORTEST_DEADLINE, PATIENCE * statistics.median(usual))
+    network, node = f"{composed.project}_fleet", composed("ps", "-q", SITES[1]).strip()
+
+    def went_on() -> bool:
+        return any(line["clients"] == CLIENTS - OF_A_SITE for line in composed.rounds("cut"))
+
+    def fault() -> None:
+        _docker("network", "disconnect", network, node)
+        time.sleep(CUT_OFF)
+        _until(went_on, RUN_DEADLINE / 3)
+        _docker("network", "connect", network, node)
+
+    good, seen = _with_fault(composed, "cut", LONG_ROUNDS, deadline, fault)
+    return good and went_on(), seen
+
+
+def _with_fault(
+    composed: Composed, name: str, rounds: int, deadline: float, fault: Callable[[], None]
+) -> tuple[bool, str]:
+    """Train, and do harm after the second round: all rounds must come, the last one whole."""
+    process = composed.submit(name, rounds, deadline)
+    if not _until(lambda: len(composed.rounds(name)) >= 2, RUN_DEADLINE / 3):
+        process.terminate()
+        return False, _end_of(process)[0][-300:]
+    fault()
+    said, ended = _end_of(process)
+    lines = composed.rounds(name)
+    trained = [line["clients"] for line in lines]
+    good = ended and len(lines) == rounds and trained[-1] == CLIENTS
+    seconds = [round(line["seconds"]["total"]) for line in lines]
+    seen = f"clients by round {trained}, seconds {seconds}"
+    return good, seen if good else f"{seen}: {said[-300:]}"
+
+
+def _succeeds(composed: Composed, service: str, command: str) -> bool:
+    marked = composed("exec", "-T", service, "sh", "-c", f"({command}) && echo :done", must=False)
+    return marked.rstrip().endswith(":done")
+
+
+def _end_of(process: subprocess.Popen[str]) -> tuple[str, bool]:
+    """What the process said, and whether it ended well and in time."""
+    try:
+        said, _ = process.communicate(timeout=RUN_DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"not done within {RUN_DEADLINE:.0f} s", False
+    return said, process.returncode == 0
+
+
+def _until(holds: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1.0)
+    return True
+
+
+def _timed(what: str, action: Callable[[], tuple[bool, str]]) -> Check:
+    start = time.monotonic()
+    try:
+        holds, seen = action()
+    except RuntimeError as error:
+        holds, seen = False, str(error)
+    return Check(what, holds, seen, time.monotonic() - start)
+
+
+def _docker(*arguments: str, seconds: float = 120.0) -> str:
+    return _run(["docker", *arguments], None, seconds).stdout
+
+
+def _run(
+    command: Sequence[str], environment: dict[str, str] | None, seconds: float, *, must: bool = True
+) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{' '.join(command)}: not done within {seconds:.0f} s") from None
+    if must and done.returncode:
+        said = (done.stderr or done.stdout).strip()[-1000:]
+        raise RuntimeError(f"{' '.join(command)}: code {done.returncode}: {said}")
+    return done
+
+
+def find_compose() -> list[str]:
+    """The compose command of this machine; `CannotTry` without it or without an engine."""
+    if shutil.which("docker") is None:
+        raise CannotTry("there is no docker command here")
+    if _run(["docker", "info"], None, 60, must=False).returncode:
+        raise CannotTry("no Docker engine answers here (docker info)")
+    for command in (["docker", "compose"], ["docker-compose"]):
+        known = shutil.which(command[0])
+        if known and not _run([*command, "version"], None, 60, must=False).returncode:
+            return command
+    raise CannotTry("there is no docker-compose here")
+
+
+def build(base_image: str, tag: str) -> Check:
+    """Build the image; `CannotTry` if its base is neither here nor to be had."""
+    if (
+        _run(["docker", "image", "inspect", base_image], None, 60, must=False).returncode
+        and _run(["docker", "pull", base_image], None, BUILD_DEADLINE, must=False).returncode
+    ):
+        raise CannotTry(f"the base image {base_image} is not here and cannot be pulled")
+    arguments = ["--build-arg", f"BASE_IMAGE={base_image}"]
+    if pip := os.environ.get("PIP_ARGS"):
+        arguments += ["--build-arg", f"PIP_ARGS={pip}"]
+
+    def action() -> tuple[bool, str]:
+        # The host's network, as there are engines without one of their own.
+        command = ["build", "--network", "host", "--tag", tag, *arguments, "."]
+        _docker(*command, seconds=BUILD_DEADLINE)
+        size = int(_docker("image", "inspect", "--format", "{{.Size}}", tag))
+        return True, f"{size / 1e6:.0f} MB on {base_image}"
+
+    return _timed("docker build", action)
+
+
+@contextmanager
+def cleaned_up(composed: Composed) -> Iterator[None]:
+    """Remove the project's containers, networks and volumes, and the files of the image's user."""
+    try:
+        yield
+    finally:
+        composed("--profile", "cli", "down", "--volumes", "--remove-orphans", must=False)
+        inside = ["run", "--rm", "--network", "none", "--user", "0:0"]
+        mount = ["-v", f"{composed.folder}:/made", composed.image]
+        _docker(*inside, *mount, "rm", "-rf", "/made/federation", "/made/configs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--short", action="store_true", help="no faults")
+    parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE", "python:3.11-slim"))
+    parser.add_argument("--image", default="fedproto-app", help="the name of what is built")
+    arguments = parser.parse_args()
+    checks = []
+    try:
+        command = find_compose()
+        checks.append(build(arguments.base_image, arguments.image))
+    except CannotTry as error:
+        print(f"containers: skipped: {error}")
+        return
+    _tell(checks[0])
+    if checks[0].holds:
+        with tempfile.TemporaryDirectory(prefix="fedproto-") as folder:
+            composed = Composed(Path(folder), arguments.image, command)
+            with cleaned_up(composed):
+                for check in check_all(composed, short=arguments.short):
+                    checks.append(check)
+                    _tell(check)
+                    if not check.holds:
+                        print(f"all logs: {_keep_logs(composed)}")
+                        break
+    print(machine_line())
+    sys.exit(not all(check.holds for check in checks))
+
+
+def _tell(check: Check) -> None:
+    outcome = "ok    " if check.holds else "FAILED"
+    print(f"{outcome} {check.seconds:4.0f} s  {check.what}: {check.seen}", flush=True)
+
+
+def _keep_logs(composed: Composed) -> Path:
+    file = Path(tempfile.gettempdir()) / f"{composed.project}.log"
+    file.write_text(composed("logs", "--no-color", "--timestamps"), encoding="utf-8")
+    return file
+
+
+if __name__ == "__main__":
+    main()

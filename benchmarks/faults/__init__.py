@@ -1,0 +1,1 @@
+"""What a federation survives, tried on real processes: `python -m benchmarks.faults`."""

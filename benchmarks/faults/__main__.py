@@ -1,0 +1,99 @@
+"""What a federation survives: each fault done to real processes, and what came of it.
+
+    python -m benchmarks.faults [FAULT ...] [--list] [--output DIR] [--no-page]
+
+A SuperLink and three SuperNodes on loopback, with TLS and registered keys, anew for each fault;
+FUELS, or FedAvg where it says so, on six synthetic clients. Prints what happened, keeps the rows in
+the output folder and writes the table of docs/reliability.md from all rows there. Without names all
+faults are done, one after the other: about half an hour on two cores.
+
+Exit code: 0 if everything went as expected, else 1. The full disk needs root and is else skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.faults import nodes, server, untrusted  # they enter their faults
+from benchmarks.faults.rows import reference
+from benchmarks.faults.table import FAULTS, Row, line_of, say, table
+from benchmarks.result_runs import ROOT, write_section
+
+PAGE = ROOT / "docs" / "reliability.md"
+DEADLINE = 600.0  # seconds for one fault
+MAKERS = (nodes, server, untrusted)
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.list:
+        print("\n".join(FAULTS))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that blocks end their processes
+    signal.signal(signal.SIGALRM, _too_late)
+    output = arguments.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    good = True
+    for name in arguments.faults or FAULTS:
+        start = time.monotonic()
+        say(f"{name} …")
+        rows = _done(name)
+        text = json.dumps([asdict(one) for one in rows], indent=1, ensure_ascii=False)
+        (output / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        for one in rows:
+            say(line_of(one))
+        say(f"{name}: {time.monotonic() - start:.0f} s")
+        good = good and all(one.good for one in rows)
+        if not arguments.no_page:
+            write_section(PAGE, "faults", "benchmarks.faults", table(output))
+    sys.exit(0 if good else 1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
+    parser.add_argument("--list", action="store_true", help="print the faults' names")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "faults")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/reliability.md alone")
+    arguments = parser.parse_args()
+    for name in arguments.faults:
+        if name not in FAULTS:
+            parser.error(f"unknown fault {name!r}; known: {', '.join(FAULTS)}")
+    return arguments
+
+
+def _done(name: str) -> list[Row]:
+    """Do one fault in a folder of its own, within the deadline."""
+    if FAULTS[name].method:
+        reference(FAULTS[name].method)
+    with tempfile.TemporaryDirectory(prefix="fedproto-faults-") as folder:
+        signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+        try:
+            return list(FAULTS[name].action(Path(folder) / "trial"))
+        except Exception as error:
+            say(f"{name}: {error}")
+            words = str(error).partition("\n")[0] or repr(error)
+            return [Row(name, "an outcome", words, good=False)]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class TooLateError(Exception):
+    """Not a TimeoutError, which is an OSError, and those of processes that end are passed over."""
+
+
+def _too_late(*_: object) -> None:
+    raise TooLateError(f"no outcome within {DEADLINE:g} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Harm from inside a process of Flower's, for `benchmarks.faults`; the product has no such hooks.
+
+A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run by Python before
+anything else. The environment variable FAULT says what the process then does wrong:
+
+    poison               this node's replies of rounds 1 … 4 hold what no reply may hold
+    duplicate            this node sends every reply twice
+    crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
+                         folder does not have its name yet; once, at round 2
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from typing import Any
+
+
+def poison(wire: Any) -> None:
+    """Of one client: NaN, a wrong shape, a huge weight and a negative count, a round each."""
+    write = wire.write_reply
+
+    def write_reply(reply: Any, to: Any) -> Any:
+        server_round = to.metadata.group_id
+        if reply.arrays and server_round in ("1", "2"):
+            name = sorted(reply.arrays)[0]
+            array = reply.arrays[name].copy()
+            array[0] = float("nan")
+            reply.arrays[name] = array if server_round == "1" else array[..., :-1]
+        elif reply.samples and server_round in ("3", "4"):
+            reply.samples[0] = 10**12 if server_round == "3" else -5
+        return write(reply, to)
+
+    wire.write_reply = write_reply
+
+
+def duplicate(supernode: Any) -> None:
+    """The node sends its reply and what belongs to it, and then the reply once more."""
+    push = supernode._push_messages
+
+    def push_twice(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
+        sent = []
+
+        def send_and_note(*arguments: Any) -> Any:
+            sent.append(arguments)
+            return send(*arguments)
+
+        push(state=state, object_store=object_store, send=send_and_note, push_object=push_object)
+        for arguments in sent:
+            send(*arguments)
+
+    supernode._push_messages = push_twice
+
+
+def crash_in_checkpoint(checkpoint: Any) -> None:
+    """As if the machine lost its power before the checkpoint had its name."""
+    flush = checkpoint._flush
+
+    def flush_or_die(path: Path) -> None:
+        flush(path)
+        root = path.parent
+        if path.name == "new" and (root / "round-000001").exists():
+            mark = root.parent / "crashed"
+            if not mark.exists():
+                mark.touch()
+                os.truncate(path / "server.json", 100)  # what the disk had not got yet
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint._flush = flush_or_die
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "poison": ("fedproto_app.wire", poison),
+    "duplicate": ("flwr.supernode.start_client_internal", duplicate),
+    "crash-in-checkpoint": ("fedproto_app.checkpoint", crash_in_checkpoint),
+}
+
+
+class ChangedModule(MetaPathFinder):
+    """Imports one module as others would, and then changes it."""
+
+    def __init__(self, module: str, change: Callable[[Any], None]) -> None:
+        self._module, self._change = module, change
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._module:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((one for one in specs if one is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_change(module: Any) -> None:
+                execute(module)
+                self._change(module)
+
+            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+
+if __name__ == "sitecustomize" and "FAULT" in os.environ:
+    sys.meta_path.insert(0, ChangedModule(*CHANGES[os.environ["FAULT"]]))

@@ -1,0 +1,84 @@
+"""Faults by name, and the table of what came of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from benchmarks.machine import machine_line
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    same: whether the result is that of the uninterrupted run, None where it need not be.
+    lost: seconds, None where nothing can be lost.
+    """
+
+    fault: str
+    expected: str
+    happened: str
+    good: bool
+    same: bool | None = None
+    lost: float | None = None
+
+
+Action = Callable[[Path], Iterator[Row]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done, in an empty folder. method: of the run that the result must equal, or ""."""
+
+    action: Action
+    method: str
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(name: str, method: str = "") -> Callable[[Action], Action]:
+    def enter(action: Action) -> Action:
+        FAULTS[name] = Fault(action, method)
+        return action
+
+    return enter
+
+
+def table(output: Path) -> list[str]:
+    head = ["fault", "expected", "what happened", "as expected", "same result", "seconds lost"]
+    lines = [head, ["---"] * 5 + ["---:"]]
+    for name in FAULTS:
+        file = output / f"{name}.json"
+        if file.exists():
+            rows = [Row(**one) for one in json.loads(file.read_text(encoding="utf-8"))]
+            lines += [_cells(one) for one in rows]
+    table = [f"| {' | '.join(cells)} |" for cells in lines]
+    return [*table, "", f"`python -m benchmarks.faults`, {date.today()}; {machine_line()}."]
+
+
+def _cells(one: Row) -> list[str]:
+    same = "–" if one.same is None else _yes(one.same)
+    lost = "–" if one.lost is None else f"{one.lost:.0f}"
+    cells = [one.fault, one.expected, one.happened, _yes(one.good), same, lost]
+    return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+
+
+def line_of(one: Row) -> str:
+    return f"{'ok' if one.good else 'FAILED'}: {' | '.join(_cells(one))}"
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "**no**"
+
+
+_START = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"{time.monotonic() - _START:6.0f} s  {text}", flush=True)

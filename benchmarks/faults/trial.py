@@ -1,0 +1,221 @@
+"""A run in a federation of real processes to which harm is done, and what is left to see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.faults import hook
+from benchmarks.local_federation import LocalFederation, NodeProcess
+from fedproto_app.errors import FederationError
+from fedproto_app.settings import flat_settings, settings_from
+
+NODES = ("airport", "harbour", "oldtown")
+ROUNDS = 4
+RUN = "trial"
+LOOK_EVERY = 0.05
+RESTART_PAUSE = 3.0
+SETTINGS = {
+    "method": "fuels",
+    "rounds": ROUNDS,
+    "local-epochs": 16,  # seconds of training, so that harm can be done in the middle
+    "model.representation-dim": 16,
+    "fuels.prototype-dim": 4,
+    "data.synthetic.clients": 6,
+    "data.synthetic.days": 14,
+    "nodes.minimum": len(NODES),
+    "nodes.start-deadline": 120.0,
+    "nodes.round-deadline": 180.0,
+    "output.name": RUN,
+    "output.pictures": False,
+}
+
+
+class Trial:
+    """The federation, for the length of a ``with`` block, and one run in it.
+
+    folder: an empty one of its own. changes: over `SETTINGS`. fault: what `hook` shall do in
+    the server.
+    """
+
+    def __init__(
+        self, folder: Path, changes: Mapping[str, Any] | None = None, fault: str = ""
+    ) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        hooks = folder / "hooks"
+        hooks.mkdir()
+        shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
+        self.federation = LocalFederation(folder / "federation", self._environment(fault))
+        self.nodes: dict[str, NodeProcess] = {}
+        self.runs: list[str] = []  # Flower's ids of what was submitted
+        output = {"output.dir": str(folder / "runs")}
+        self._settings = settings_from({**SETTINGS, **output, **(changes or {})})
+        self._away = 0.0  # seconds from the checkpoint that a resumed run used to its next order
+
+    def __enter__(self) -> Self:
+        self.federation.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.federation.__exit__(*error)
+
+    # --- what an operator does --------------------------------------------------------------
+
+    def add(self, *names: str, fault: str = "") -> None:
+        """Start nodes, each with its third of the clients."""
+        for name in names:
+            config = self.config(name)
+            environment = self._environment(fault)
+            self.nodes[name] = self.federation.add_node(name, config, environment=environment)
+
+    def restart(self, name: str, deadline: float = 150.0) -> str:
+        """Start a node again until the SuperLink takes it in, as a restart policy does."""
+        node, begin, tries = self.nodes[name], time.monotonic(), 0
+        while True:
+            node.start()
+            tries += 1
+            try:
+                node.wait_until_joined()
+            except FederationError:
+                node.kill()  # what else there is of it
+                if time.monotonic() - begin > deadline:
+                    raise
+                time.sleep(RESTART_PAUSE)
+            else:
+                return f"taken in at start {tries}, after {time.monotonic() - begin:.0f} s"
+
+    def config(self, name: str) -> dict[str, str | int | float]:
+        """The settings of the node that has this name to the run."""
+        return {
+            "node-name": name,
+            "partition-id": NODES.index(name),
+            "num-partitions": len(NODES),
+            "data-source": "synthetic-traffic",
+            "state-dir": str(self.state_dir(name)),
+            "device": "cpu",
+        }
+
+    def state_dir(self, name: str) -> Path:
+        return self._folder / "state" / name
+
+    def submit(self) -> None:
+        """Submit the run."""
+        self.runs.append(self.federation.submit(flat_settings(self._settings)))
+
+    def resume(self, after: int) -> None:
+        """Go on with the run, until the first order. after: the round whose checkpoint is to be
+        used, 0 if there is none."""
+        marks = [*(self.artefacts / "checkpoint").glob(f"round-{after:06d}"), self.artefacts]
+        since, orders = marks[0].stat().st_mtime, self._orders()
+        flat = flat_settings(self._settings) | {"output.resume": True}
+        self.runs.append(self.federation.submit(flat))
+        self.wait_until(lambda: self._orders() > orders, "the first order after the resume")
+        self._away = time.time() - since
+
+    def begin(self, *, fault: str = "") -> None:
+        """All nodes, and the run. fault: of the node harbour."""
+        self.add(*NODES[:1])
+        self.add(NODES[1], fault=fault)
+        self.add(*NODES[2:])
+        self.submit()
+
+    def finish(self, deadline: float = 400.0) -> None:
+        """Wait for the end of the run; `FederationError` if it failed."""
+        status = self.federation.wait(self.runs[-1], deadline)
+        if not status.completed:
+            raise FederationError(f"the run is {status.status}: {status.details}\n{self.events()}")
+
+    # --- the right moment -------------------------------------------------------------------
+
+    def wait_for_order(self, name: str, server_round: int, phase: str = "train") -> None:
+        """Until a node has begun with an order."""
+        pattern = rf"event=order round={server_round} node=\S+ phase={phase}"
+        self.nodes[name].wait_until_said(pattern, deadline=200)
+
+    def require_unfinished(self, name: str, server_round: int, phase: str = "train") -> None:
+        """`FederationError` if the harm came after the work was done."""
+        if re.search(rf"event=done round={server_round} .*phase={phase}", self.nodes[name].said()):
+            raise FederationError(f"{name} was done with {phase} of round {server_round} already")
+
+    def wait_for_rounds(self, number: int) -> None:
+        """Until so many rounds are done."""
+        self.wait_until(lambda: len(self.rounds()) >= number, f"the end of round {number}")
+
+    def wait_until(self, holds: Callable[[], bool], what: str, deadline: float = 200.0) -> None:
+        end = time.monotonic() + deadline
+        while not holds():
+            if time.monotonic() > end:
+                raise FederationError(f"waited {deadline:g} s for {what}\n{self.events()}")
+            time.sleep(LOOK_EVERY)
+
+    def kill_serverapp(self) -> None:
+        os.kill(self.federation.superlink.child("flwr-serverapp"), signal.SIGKILL)
+        self.wait_until(lambda: not self.has_serverapp(), "the end of the ServerApp", 20)
+
+    def has_serverapp(self) -> bool:
+        lines = self.federation.superlink.pids().values()
+        return any("/flwr-serverapp " in line for line in lines)
+
+    # --- what is left to see ----------------------------------------------------------------
+
+    @property
+    def artefacts(self) -> Path:
+        return self._folder / "runs" / RUN
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rounds so far, as rounds.jsonl tells them."""
+        path = self.artefacts / "rounds.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def events(self) -> str:
+        """The event lines of the server, of all that was submitted."""
+        said = "\n".join(self.federation.run_log(run) for run in self.runs)
+        return "\n".join(re.findall(r"event=.*", said))
+
+    def result(self) -> bytes:
+        """Each client's errors, to the last bit."""
+        return (self.artefacts / "clients.csv").read_bytes()
+
+    @property
+    def seconds_lost(self) -> float:
+        """What rounds took beyond the usual, and the time from the checkpoint to going on."""
+        totals: list[float] = [line["seconds"]["total"] for line in self.rounds()]
+        usual = statistics.median(totals)
+        return self._away + sum(max(0.0, total - usual) for total in totals)
+
+    def _orders(self) -> int:
+        """How many orders nodes have begun with."""
+        return sum(node.said().count("event=order ") for node in self.nodes.values())
+
+    def _environment(self, fault: str) -> dict[str, str]:
+        return {"PYTHONPATH": str(self._folder / "hooks"), "FAULT": fault} if fault else {}
+
+
+def told(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """ "round 1: 3 of 3 answered; round 2: 2 of 3, harbour: no reply within 30 s; …"."""
+    parts = []
+    for text, group in groupby(rounds, _round_text):
+        numbers = [line["round"] for line in group]
+        first, last = numbers[0], numbers[-1]
+        span = f"round {first}" if first == last else f"rounds {first}–{last}"
+        parts.append(f"{span}: {text}")
+    return "; ".join(parts)
+
+
+def _round_text(line: Mapping[str, Any]) -> str:
+    refused = [
+        f"{one['node']}{', client ' + one['client'] if one['client'] else ''}: {one['reason']}"
+        for one in line["refused"]
+    ]
+    return ", ".join([f"{line['answered']} of {line['asked']} answered", *refused])

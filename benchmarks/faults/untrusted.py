@@ -1,0 +1,95 @@
+"""Nodes that must not be believed: poisoned and repeated replies, strangers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.faults.rows import HIT, counts, row
+from benchmarks.faults.table import Row, fault
+from benchmarks.faults.trial import NODES, ROUNDS, Trial, told
+from benchmarks.local_federation import LocalFederation
+from fedproto_app.keys import make_keys
+
+
+@fault("poisoned-replies")
+def poisoned_replies(folder: Path) -> Iterator[Row]:
+    """One poison a round: see `hook.poison`."""
+    poisons = {
+        "NaN for one client": "NaN or infinite",
+        "a wrong shape": "has shape",
+        "a huge weight for one client": f"reports {10**12} train samples",
+        "a negative count for one client": "reports -5 train samples",
+    }
+    with Trial(folder, {"rounds": len(poisons) + 1}) as trial:
+        trial.begin(fault="poison")
+        trial.finish()
+        *bad, last = trial.rounds()
+        for line, (poison, reason) in zip(bad, poisons.items(), strict=True):
+            refused = [one for one in line["refused"] if reason in one["reason"]]
+            clients = f"{line['clients']} of 6 clients trained, round {last['round']}: 6 of 6"
+            yield Row(
+                f"a node's reply with {poison}",
+                "refused by name, the others train on",
+                f"{told([line])}; {clients}",
+                good=len(refused) == len(line["refused"]) == 1
+                and refused[0]["node"] == HIT
+                and line["clients"] >= 4
+                and last["clients"] == 6
+                and not last["refused"],
+            )
+
+
+@fault("duplicate-replies", "fuels")
+def duplicate_replies(folder: Path) -> Iterator[Row]:
+    with Trial(folder) as trial:
+        trial.begin(fault="duplicate")
+        trial.finish()
+        pushes = trial.federation.superlink.said().count("Fleet.PushMessages")
+        yield row(
+            trial,
+            "a node that sends every reply twice",
+            "the second one changes nothing",
+            good=pushes > (ROUNDS + 1) * len(NODES) and counts(trial) == [(3, 3)] * ROUNDS,
+            method="fuels",
+            also=f"{pushes} pushes of {(ROUNDS + 1) * len(NODES)} replies",
+        )
+
+
+@fault("strangers")
+def strangers(folder: Path) -> Iterator[Row]:
+    folder.mkdir(parents=True)
+    make_keys(folder / "other", ["127.0.0.1"], [])
+    with LocalFederation(folder / "federation") as federation:
+        refused = {
+            "a node with a key that is not registered": (
+                federation.add_node("unregistered", {}, registered=False),
+                r"code[^\n]*2004|2004[^\n]*",
+            ),
+            "a node that trusts another CA": (
+                federation.add_node("wrong-ca", {}, ca=folder / "other" / "ca.crt"),
+                r"CERTIFICATE_VERIFY_FAILED",
+            ),
+            "a node with a key, without TLS": (
+                federation.add_node("plaintext-key", {}, plaintext=True),
+                r"requires a secure TLS connection",
+            ),
+        }
+        plaintext = federation.add_node("plaintext", {}, plaintext=True, has_key=False)
+        for what, (node, reason) in refused.items():
+            code = node.wait_until_ended(deadline=120)
+            said = re.search(reason, node.said())
+            flower = re.search(r"Exit Code: (\d+)", node.said())
+            told_code = f"Flower's exit code {flower[1]}" if flower else f"exit code {code}"
+            words = f", {said[0]}" if said else ""
+            yield Row(what, "refused", told_code + words, good=code != 0 and said is not None)
+        pattern = r"(?s)Connection attempt failed.*Connection attempt failed"
+        plaintext.wait_until_said(pattern, deadline=120)
+        there = federation.online()
+        yield Row(
+            "a node without a key and without TLS",
+            "never connected",
+            f"it tries again and again; {len(there)} nodes online",
+            good=not there and "SuperNode ID" not in plaintext.said(),
+        )
