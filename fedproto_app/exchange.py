@@ -6,6 +6,8 @@ connected and well, and will never answer. One that hangs would hold up every ro
 
 - a node that owes a reply for long is sent a *probe*, a query that costs nothing. A node works on
   one message after the other: if it answers the probe first, its order is lost and is sent again;
+- an order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
+  the node is there, or comes back soon;
 - a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes.
 
 Replies are also looked for more often than Flower does, which looks every three seconds.
@@ -15,11 +17,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from logging import WARNING
 
 from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedproto_app.events import tell
@@ -27,17 +30,22 @@ from fedproto_app.wire import alive_query
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
 PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
+RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 PROBE_LIFE = 600.0  # seconds after which an unanswered probe may be lost, too
 ORDER_TRIES = 3  # times that one order is sent
+# A node that left, or is restarted; a ClientApp that was killed.
+GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
 class Exchange:
     """All messages of a run.
 
-    probing: whether silent nodes are probed; in a simulation no node loses an order.
+    name_of: a node's name by its id. probing: whether lost orders are looked for and sent again;
+    in a simulation no node loses one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[int], str] = str) -> None:
+        self.name_of = name_of
         self.probing = True
         self._probes: dict[str, _Probe] = {}  # unanswered, by message id
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
@@ -69,8 +77,9 @@ class Exchange:
             said = reply.metadata.reply_to_message_id
             probe = self._probes.pop(said, None)
             node = probe.node if probe else self._overdue.get(said)
-            if node in self.overdue:
-                tell("back", node=node, sign="a probe's answer" if probe else "its late reply")
+            if node is not None and node in self.overdue:
+                sign = "a probe's answer" if probe else "its late reply"
+                tell("back", node=self.name_of(node), sign=sign)
                 self._overdue = {i: owner for i, owner in self._overdue.items() if owner != node}
         self._send_probes(grid, self.overdue)
 
@@ -96,6 +105,15 @@ class _Probe:
     sent: float
 
 
+@dataclass(frozen=True)
+class _Lost:
+    """An order that Flower has given up: with which answer, until when its node may come back."""
+
+    order: Message
+    answer: Message
+    until: float
+
+
 class _Round:
     """One call of `Exchange.ask`."""
 
@@ -107,21 +125,24 @@ class _Round:
         self._tries: dict[int, int] = {}  # by node id
         self._sent: dict[int, float] = {}  # when its order was, by node id
         self._waiting: dict[str, Message] = {}  # by message id
+        self._lost: dict[int, _Lost] = {}  # by node id
         self._replies: list[Message] = []
         self._send(messages)
 
     def replies(self) -> list[Message]:
         probe_at = PROBE_AFTER
-        while self._waiting:
+        while self._waiting or self._lost:
             self._pull()
+            self._look_for_returns()
             passed = time.monotonic() - self._start
-            if not self._waiting or passed >= self._seconds:
+            if not (self._waiting or self._lost) or passed >= self._seconds:
                 break
             if passed >= probe_at:
                 self._exchange._send_probes(self._grid, self._silent())
                 probe_at *= 2
             pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 50)
             time.sleep(min(pause, self._seconds - passed))
+        self._replies += [lost.answer for lost in self._lost.values()]
         for message_id, message in self._waiting.items():
             self._exchange._overdue[message_id] = message.metadata.dst_node_id
         self._exchange._send_probes(self._grid, self._silent())
@@ -141,36 +162,56 @@ class _Round:
 
     def _pull(self) -> None:
         probes = self._exchange._probes
-        lost = []
+        forgetful = []
         for reply in self._grid.pull_messages([*self._waiting, *probes]):
             said = reply.metadata.reply_to_message_id
             if said in self._waiting:
-                del self._waiting[said]
-                self._replies.append(reply)
+                order = self._waiting.pop(said)
+                if self._is_given_up(reply, order.metadata.dst_node_id):
+                    until = time.monotonic() + RETURN_AFTER
+                    self._lost[order.metadata.dst_node_id] = _Lost(order, reply, until)
+                else:
+                    self._replies.append(reply)
             elif said in probes:
                 probe = probes.pop(said)
                 # One that is older than the order says nothing of it.
                 if not reply.has_error() and probe.sent > self._sent.get(probe.node, math.inf):
-                    lost.append(probe.node)
-        for node in lost:
-            self._send_again(node)
+                    forgetful.append(probe.node)
+        for message_id, order in list(self._waiting.items()):
+            node = order.metadata.dst_node_id
+            if node in forgetful and self._tries[node] < ORDER_TRIES:
+                del self._waiting[message_id]
+                self._send_again(order)
 
-    def _send_again(self, node: int) -> None:
-        """The node answers, but not this order: it, or the reply, was lost on its way."""
-        for message_id, message in list(self._waiting.items()):
-            of = message.metadata
-            if of.dst_node_id != node or self._tries[node] >= ORDER_TRIES:
-                continue
-            del self._waiting[message_id]
-            again = Message(
-                message.content,
-                dst_node_id=node,
-                message_type=of.message_type,
-                group_id=of.group_id,
-            )
-            tell("order-lost", WARNING, node=node, round=of.group_id, sent=self._tries[node])
-            self._send([again])
-            self._exchange._first[again.metadata.message_id] = self._exchange.original(message_id)
+    def _is_given_up(self, reply: Message, node: int) -> bool:
+        """Whether the reply is only Flower's word that there will be none."""
+        given_up = reply.has_error() and reply.error.code in GIVEN_UP
+        return given_up and self._exchange.probing and self._tries[node] < ORDER_TRIES
+
+    def _look_for_returns(self) -> None:
+        """Send lost orders again to nodes that are there; give up on those that stay away."""
+        there = set(self._grid.get_node_ids()) if self._lost else set()
+        for node, lost in list(self._lost.items()):
+            if node in there:
+                del self._lost[node]
+                self._send_again(lost.order)
+            elif time.monotonic() > lost.until:
+                del self._lost[node]
+                self._replies.append(lost.answer)
+
+    def _send_again(self, order: Message) -> None:
+        of = order.metadata
+        again = Message(
+            order.content,
+            dst_node_id=of.dst_node_id,
+            message_type=of.message_type,
+            group_id=of.group_id,
+        )
+        name = self._exchange.name_of(of.dst_node_id)
+        tell("order-lost", WARNING, node=name, round=of.group_id, sent=self._tries[of.dst_node_id])
+        self._send([again])
+        first = self._exchange.original(of.message_id)
+        self._exchange._first[again.metadata.message_id] = first
 
     def _silent(self) -> set[int]:
         return {message.metadata.dst_node_id for message in self._waiting.values()}

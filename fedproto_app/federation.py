@@ -93,7 +93,7 @@ class Federation:
     def __init__(self, settings: Settings, run: str, token: str) -> None:
         self.settings, self.run, self.token = settings, run, token
         self.roster = Roster()
-        self.exchange = Exchange()
+        self.exchange = Exchange(self.roster.label_of)
         self.arrivals = Arrivals(settings, self.roster, self.exchange, self.refuse)
         self.log = RoundLog()
         self.results: dict[ClientKey, ClientResult] = {}

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -26,8 +27,14 @@ class FakeGrid:
         self.sent: list[Message] = []
         self.looks: dict[str, int] = {}
         self.takes: bool = True
+        self.away: dict[int, int] = {}  # nodes that are seen again after so many looks
         # By node and type: looks until the answer comes, of one message after the other.
         self.answers: dict[tuple[int, str], list[int | Error | None]] = {}
+
+    def get_node_ids(self) -> list[int]:
+        self.away = {node: looks - 1 for node, looks in self.away.items()}
+        nodes = {one.metadata.dst_node_id for one in self.sent}
+        return [node for node in nodes if self.away.get(node, 0) <= 0]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
@@ -136,6 +143,52 @@ def test_the_answer_to_an_old_probe_says_nothing_of_a_new_order() -> None:
     grid.answers[1, ALIVE] = [0, None]
     assert ask(exchanged, grid, 1, deadline=5.0) == {1}
     assert grid.count(1) == 2
+
+
+def test_a_node_that_is_restarted_gets_its_order_again() -> None:
+    """Flower gives the order up at once; the node is back three looks later."""
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [Error(ErrorCode.NODE_UNAVAILABLE, "gone"), 0]}
+    grid.away = {1: 3}
+    assert ask(Exchange(), grid, 1, 2, deadline=5.0) == {1, 2}
+    assert grid.count(1) == 2
+    assert grid.count(2) == 1
+
+
+def test_a_node_that_stays_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "RETURN_AFTER", 0.05)
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [Error(ErrorCode.NODE_UNAVAILABLE, "gone")]}
+    grid.away = {1: 10**6}
+    exchanged = Exchange()
+    (reply,) = exchanged.ask(cast(Grid, grid), [order(1)], 60.0)
+    assert reply.error.reason == "gone"
+    assert grid.count(1) == 1
+    assert exchanged.overdue == set()
+
+
+def test_its_answer_counts_when_the_deadline_comes_first() -> None:
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [Error(ErrorCode.NODE_UNAVAILABLE, "gone")]}
+    grid.away = {1: 10**6}
+    (reply,) = Exchange().ask(cast(Grid, grid), [order(1)], 0.05)
+    assert reply.error.reason == "gone"
+
+
+def test_a_client_app_that_is_killed_again_and_again_is_given_up() -> None:
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [Error(ErrorCode.CLIENT_APP_CRASHED, "killed")]}
+    (reply,) = Exchange().ask(cast(Grid, grid), [order(1)], 5.0)
+    assert reply.error.reason == "killed"
+    assert grid.count(1) == ORDER_TRIES
+
+
+def test_what_a_client_app_raised_it_would_raise_again() -> None:
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "a fault")]}
+    (reply,) = Exchange().ask(cast(Grid, grid), [order(1)], 5.0)
+    assert reply.error.reason == "a fault"
+    assert grid.count(1) == 1
 
 
 def test_a_probe_may_be_lost_too(monkeypatch: pytest.MonkeyPatch) -> None:
