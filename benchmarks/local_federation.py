@@ -26,23 +26,26 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import tomli_w
 
-from fedproto_app.cli.superlink import RunStatus, tail
+from fedproto_app.cli.superlink import Connection, RunStatus, tail
 from fedproto_app.errors import FederationError
 from fedproto_app.keys import make_keys
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Up to 1.39 SuperNodes speak gRPC, on a port of their own; later ones HTTP, on that of all others.
+GRPC = tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
 
 _T = TypeVar("_T")
 
 _PROGRAMS = Path(sysconfig.get_path("scripts"))
 _CONNECTION = "local"  # its name in config.toml
 _LOOK_EVERY = 0.05
-_ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
 _START_DEADLINE = 60.0
 _GONE_DEADLINE = 20.0  # from SIGKILL until the last process has left
 
@@ -212,6 +215,8 @@ class LocalFederation:
         }
         table = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
         (self.user_home / "config.toml").write_text(tomli_w.dumps(table))
+        environment_of_user = _environment(self.user_home)
+        self.connection = Connection(_CONNECTION, self.user_home, _PROGRAMS, environment_of_user)
 
     def __enter__(self) -> Self:
         try:
@@ -258,7 +263,7 @@ class LocalFederation:
         what a node that must be refused does otherwise.
         """
         command: list[str | Path] = ["flower-supernode"]
-        command += ["--superlink", f"127.0.0.1:{self._fleet_port}"]
+        command += ["--superlink", f"127.0.0.1:{self._fleet_port if GRPC else self._port}"]
         command += ["--host", "127.0.0.1", "--port", str(_free_port())]
         command += ["--node-config", _node_config(config)]
         command += ["--insecure"] if plaintext else ["--root-certificates", self._ca(ca)]
@@ -275,30 +280,24 @@ class LocalFederation:
     def register(self, name: str) -> int:
         """Register the key of a node; its node id."""
         public = self.keys / "nodes" / f"{name}.pub"
-        answer = self.ask("supernode", "register", str(public), _CONNECTION, "--name", name)
+        answer = self.connection.ask(
+            "supernode", "register", str(public), _CONNECTION, "--name", name
+        )
         return int(answer["node-id"])
 
     def online(self) -> set[int]:
         """The ids of the nodes that the SuperLink holds for connected."""
-        nodes = self.ask("supernode", "list", _CONNECTION)["nodes"]
+        nodes = self.connection.ask("supernode", "list", _CONNECTION)["nodes"]
         return {int(node["node-id"]) for node in nodes if node["status"] == "online"}
 
     def submit(self, run_config: Mapping[str, Any], app: Path = REPOSITORY) -> str:
         """Submit the app with these settings (nested, or with dotted keys); Flower's run id."""
-        config = self.user_home / "run-config.toml"
-        config.write_text(tomli_w.dumps(run_config))
-        answer = self.ask("run", str(app), _CONNECTION, "--run-config", str(config))
-        return str(answer["run-id"])
-
-    def status(self, run_id: str) -> RunStatus:
-        """How a run stands."""
-        (run,) = self.ask("list", _CONNECTION, "--run-id", run_id)["runs"]
-        return RunStatus(run["status"], run["status-details"])
+        return self.connection.submit(app, run_config)
 
     def wait(self, run_id: str, deadline: float = 300.0) -> RunStatus:
         """Wait for the end of a run."""
         end = time.monotonic() + deadline
-        while not (status := self.status(run_id)).finished:
+        while not (status := self.connection.status(run_id)).finished:
             if time.monotonic() > end:
                 raise FederationError(f"run {run_id} is {status.status} after {deadline:g} s")
             time.sleep(2.0)  # a question is a process that costs a second of CPU time
@@ -306,27 +305,11 @@ class LocalFederation:
 
     def run_log(self, run_id: str) -> str:
         """What the ServerApp of a run has logged so far."""
-        return self._flwr("log", run_id, _CONNECTION, "--show").stdout
-
-    def ask(self, *arguments: str) -> dict[str, Any]:
-        """The JSON answer to one call of ``flwr``."""
-        done = self._flwr(*arguments, "--format", "json")
-        answer: dict[str, Any] = {}
-        with suppress(ValueError):
-            answer = json.loads(done.stdout[done.stdout.index("{") :])
-        if not answer.get("success"):
-            raise FederationError(f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}")
-        return answer
-
-    def _flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(_PROGRAMS / "flwr"), *arguments],
-            env=_environment(self.user_home),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_DEADLINE,
-        )
+        log = self.user_home / f"log-{run_id}"
+        with log.open("wb") as file:
+            command = [str(_PROGRAMS / "flwr"), "log", run_id, _CONNECTION, "--show"]
+            subprocess.run(command, env=_environment(self.user_home), stdout=file, timeout=60)
+        return log.read_text(errors="replace")
 
     def _ca(self, ca: Path | None) -> Path:
         return ca or self.keys / "ca.crt"

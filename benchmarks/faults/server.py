@@ -74,7 +74,7 @@ def superlink_killed(folder: Path) -> Iterator[Row]:
         trial.federation.start_superlink()
         trial.resume(2)
         trial.finish()
-        old = trial.federation.status(trial.runs[0])
+        old = trial.federation.connection.status(trial.runs[0])
         yield resumed(
             trial,
             "SIGKILL of the SuperLink and its ServerApp in training of round 3, restarted with its "

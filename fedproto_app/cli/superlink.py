@@ -75,11 +75,11 @@ class Connection:
         config = self._folder / "run-config.toml"
         config.write_text(tomli_w.dumps(run_config), encoding="utf-8")
         given = ["--run-config", str(config), *options]
-        return str(self._ask("run", str(app), self._name, *given)["run-id"])
+        return str(self.ask("run", str(app), self._name, *given)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
         """How the run stands."""
-        (run,) = self._ask("list", self._name, "--run-id", run_id)["runs"]
+        (run,) = self.ask("list", self._name, "--run-id", run_id)["runs"]
         return RunStatus(run["status"], run["status-details"])
 
     def follow(self, run_id: str, log: Path) -> subprocess.Popen[bytes]:
@@ -101,7 +101,7 @@ class Connection:
         except OSError as error:
             raise FederationError(f"{program}: {error.strerror}; is Flower installed?") from None
 
-    def _ask(self, *arguments: str) -> dict[str, Any]:
+    def ask(self, *arguments: str) -> dict[str, Any]:
         """Flower's JSON answer to one call of ``flwr``."""
         command = [str(self._programs / "flwr"), *arguments, "--format", "json"]
         try:
@@ -114,7 +114,7 @@ class Connection:
                 timeout=_ANSWER_DEADLINE,
                 start_new_session=True,
             )
-            answer: dict[str, Any] = json.loads(done.stdout)
+            answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except subprocess.TimeoutExpired:
             raise FederationError(
                 f"flwr {arguments[0]} did not answer within {_ANSWER_DEADLINE:.0f} s"
