@@ -32,12 +32,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SITES = ("harbour", "oldtown", "airport")
 CLIENTS, OF_A_SITE = 12, 4  # of docker/example.py
 PARTS = len(SITES) * 2 + 3  # SuperNodes and their SuperExecs; SuperLink, its SuperExec, register
-SHORT_ROUNDS, LONG_ROUNDS = 3, 16
+SHORT_ROUNDS, RESTART_ROUNDS, CUT_ROUNDS = 3, 8, 11
 CUT_OFF = 60.0  # seconds
 UP_DEADLINE, BUILD_DEADLINE, RUN_DEADLINE = 240.0, 1200.0, 900.0
 # A deadline of so many times a round's usual seconds: short, so that rounds end while a node is cut
 # off.
-PATIENCE, SHORTEST_DEADLINE = 2.5, 20.0
+PATIENCE, SHORTEST_DEADLINE = 4.0, 30.0
 CONFIG = """method = "fuels"
 rounds = {rounds}
 nodes.minimum = 3
@@ -206,7 +206,7 @@ def _restart(composed: Composed) -> tuple[bool, str]:
         _until(lambda: len(composed.rounds("restarted")) >= 4, RUN_DEADLINE)
         composed("restart", "-t", "1", f"{site}-clientapp")
 
-    return _with_fault(composed, "restarted", LONG_ROUNDS // 2, 120.0, fault)
+    return _with_fault(composed, "restarted", RESTART_ROUNDS, 120.0, fault)
 
 
 def _cut(composed: Composed) -> tuple[bool, str]:
@@ -223,7 +223,7 @@ def _cut(composed: Composed) -> tuple[bool, str]:
         _until(went_on, RUN_DEADLINE / 3)
         _docker("network", "connect", network, node)
 
-    good, seen = _with_fault(composed, "cut", LONG_ROUNDS, deadline, fault)
+    good, seen = _with_fault(composed, "cut", CUT_ROUNDS, deadline, fault)
     return good and went_on(), seen
 
 

@@ -1,0 +1,170 @@
+"""What a round costs on real SuperNodes, against the simulation, and where the time goes.
+
+    python -m benchmarks.deployment [--quick]
+
+FUELS on 24 embedded clients in three nodes: through Flower's simulation, and through a SuperLink
+and three SuperNodes on loopback with TLS and registered keys (benchmarks.local_federation), once
+with Flower's interval of looking for work (1 s), once with ours (0.1 s). All on this one machine,
+so that the three ClientApps of a round share its cores, as they would not on three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.local_federation import LocalFederation
+from benchmarks.machine import machine_line
+from fedproto_app.cli.superlink import SuperLink
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.settings import settings_from
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NODES = 3
+FLOWERS_INTERVAL, OUR_INTERVAL = "1.0", "0.1"
+INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+DEADLINE = 900.0
+
+
+class Cost(NamedTuple):
+    """Of one run: seconds until its first round had ended, of a later round, of a node's work in
+    it; medians."""
+
+    first: float
+    later: float
+    work: float
+
+
+def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
+    """The run's settings, nested."""
+    config = {
+        "rounds": rounds,
+        "nodes.minimum": NODES,
+        "output.dir": str(folder),
+        "output.name": "run",
+        "output.pictures": False,
+    }
+    return settings_from(config).model_dump(by_alias=True)
+
+
+def simulated(rounds: int) -> Cost:
+    """The run in Flower's simulation."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
+        SuperLink(Path(home)) as superlink,
+    ):
+        start = time.monotonic()
+        run = superlink.simulate(REPOSITORY, settings_of(Path(output), rounds), NODES, cpus=1)
+        first = _wait_for_a_round(Path(output)) - start
+        while not superlink.status(run).finished:
+            time.sleep(1.0)
+        return _cost(Path(output), first)
+
+
+def deployed(rounds: int, interval: str) -> Cost:
+    """The run on SuperNodes, whose SuperExecs look for work at this interval."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
+        LocalFederation(Path(folder) / "f", environment={INTERVAL: interval}) as federation,
+    ):
+        for index in range(NODES):
+            config: dict[str, str | int | float] = {
+                "partition-id": index,
+                "num-partitions": NODES,
+                "data-source": "synthetic-traffic",
+                "device": "cpu",
+                "state-dir": f"{folder}/state-{index}",
+            }
+            federation.add_node(f"site-{index}", config, environment={INTERVAL: interval})
+        for node in federation.nodes:
+            node.wait_until_joined(120.0)
+        start = time.monotonic()
+        run = federation.submit(settings_of(Path(output), rounds))
+        first = _wait_for_a_round(Path(output)) - start
+        federation.wait(run, DEADLINE)
+        return _cost(Path(output), first)
+
+
+def process_seconds() -> float:
+    """Until as many fresh processes as there are nodes have imported what an order needs."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", "import fedproto_app.client_app, fedproto_app.orders"]
+    seconds = []
+    for _ in range(3):
+        start = time.monotonic()
+        processes = [subprocess.Popen(command, env=environment) for _ in range(NODES)]
+        for process in processes:
+            process.wait()
+        seconds.append(time.monotonic() - start)
+    return statistics.median(seconds)
+
+
+def table(costs: dict[str, Cost], starts: float) -> Table:
+    """A row a way of running; where a deployed round's seconds go."""
+    shown = Table(title=f"FUELS, 24 clients on {NODES} nodes, seconds")
+    shown.add_column("run")
+    headings = (
+        *("first round ended after", "a later round", "a node's work"),
+        *("process start", "messages and waiting", "× simulation"),
+    )
+    for heading in headings:
+        shown.add_column(heading, justify="right")
+    base = costs["simulation"].later
+    for name, cost in costs.items():
+        start = 0.0 if name == "simulation" else starts
+        rest = cost.later - cost.work - start
+        figures = (cost.first, cost.later, cost.work, start, rest)
+        shown.add_row(name, *(f"{one:.1f}" for one in figures), f"{cost.later / base:.1f}")
+    return shown
+
+
+def _wait_for_a_round(output: Path) -> float:
+    deadline = time.monotonic() + DEADLINE
+    while not (rounds := output / "run" / "rounds.jsonl").exists() or not rounds.stat().st_size:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no round within {DEADLINE:g} s")
+        time.sleep(0.05)
+    return time.monotonic()
+
+
+def _cost(output: Path, first: float) -> Cost:
+    later = read_rounds(output / "run")[1:]
+    return Cost(
+        first,
+        statistics.median(line["seconds"]["total"] for line in later),
+        statistics.median(line["node_seconds"] / line["answered"] for line in later),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="three rounds instead of eight")
+    rounds = 3 if parser.parse_args().quick else 8
+    console = Console()
+    with console.status("process start"):
+        starts = process_seconds()
+    costs: dict[str, Cost] = {}
+    with console.status("simulation"):
+        costs["simulation"] = simulated(rounds)
+    for interval in (FLOWERS_INTERVAL, OUR_INTERVAL):
+        with console.status(f"SuperNodes, looking for work every {interval} s"):
+            costs[f"SuperNodes, {interval} s"] = deployed(rounds, interval)
+    console.print(table(costs, starts), machine_line(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
