@@ -18,7 +18,7 @@ from benchmarks.faults.trial import NODES, ROUNDS, Trial, told
 DISK_SIZE = 1 << 20
 
 
-@fault("clientapp-killed")
+@fault("clientapp-killed", "fuels")
 def clientapp_killed(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
         trial.begin()
@@ -29,8 +29,10 @@ def clientapp_killed(folder: Path) -> Iterator[Row]:
         yield row(
             trial,
             "SIGKILL of a node's ClientApp in training",
-            "the round goes on with the others, the next one with all",
-            good=counts(trial)[2:] == [(3, 3)] * 2,
+            "its order is sent again at once, nothing is missing",
+            good=counts(trial) == [(3, 3)] * ROUNDS,
+            method="fuels",
+            also=found(trial, "^event=order-lost"),
         )
 
 
