@@ -140,7 +140,7 @@ class _Round:
             if passed >= probe_at:
                 self._exchange._send_probes(self._grid, self._silent())
                 probe_at *= 2
-            pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 50)
+            pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each look is a line of a log
             time.sleep(min(pause, self._seconds - passed))
         self._replies += [lost.answer for lost in self._lost.values()]
         for message_id, message in self._waiting.items():

@@ -33,7 +33,8 @@ def follow_run(
     run_id = superlink.submit(app, settings.model_dump(by_alias=True))
     console.print(
         f"run {run_id} of {settings.output.name}: goes on without you; "
-        f"end it with: flwr stop {run_id} {superlink.name}"
+        f"end it with: flwr stop {run_id} {superlink.name}",
+        soft_wrap=True,
     )
     shown = _Shown(settings.all_rounds, console, verbose)
     while not (status := _follow(superlink, run_id, shown)).finished:
