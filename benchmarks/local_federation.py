@@ -18,7 +18,6 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sysconfig
@@ -32,7 +31,13 @@ from typing import Any, Self, TypeVar
 
 import tomli_w
 
-from fedproto_app.cli.superlink import Connection, RunStatus, tail
+from fedproto_app.cli.superlink import (
+    Connection,
+    RunStatus,
+    free_port,
+    marked_processes,
+    tail,
+)
 from fedproto_app.errors import FederationError
 from fedproto_app.keys import make_keys
 
@@ -85,14 +90,7 @@ class MarkedProcess:
 
     def pids(self) -> dict[int, str]:
         """All its living processes, each with its command line."""
-        mark = f"FLWR_HOME={self._home}".encode()
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended, or it is another user's
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    words = (folder / "cmdline").read_bytes().split(b"\0")
-                    found[int(folder.name)] = b" ".join(words).decode(errors="replace")
-        return found
+        return marked_processes(self._home)
 
     def child(self, program: str, deadline: float = 60.0) -> int:
         """The id of a process of it that runs this program, waited for."""
@@ -193,7 +191,7 @@ class LocalFederation:
         self.nodes: list[NodeProcess] = []
         self._folder = folder
         make_keys(self.keys, ["127.0.0.1"], [])
-        self._port, self._fleet_port = _free_port(), _free_port()
+        self._port, self._fleet_port = free_port(), free_port()
         self.superlink = MarkedProcess(
             "superlink",
             folder / "superlink",
@@ -264,7 +262,7 @@ class LocalFederation:
         """
         command: list[str | Path] = ["flower-supernode"]
         command += ["--superlink", f"127.0.0.1:{self._fleet_port if GRPC else self._port}"]
-        command += ["--host", "127.0.0.1", "--port", str(_free_port())]
+        command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", _node_config(config)]
         command += ["--insecure"] if plaintext else ["--root-certificates", self._ca(ca)]
         if has_key:
@@ -344,9 +342,3 @@ def _environment(home: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": f"{_PROGRAMS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

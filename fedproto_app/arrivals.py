@@ -24,9 +24,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.registry import TASKS
 from fedproto_app.wire import NodeRoster, Refusal, roster_query
 
-ASK_AGAIN_AFTER = (
-    60.0  # seconds, of a node that could not take part: its operator may have mended it
-)
+ASK_AGAIN_AFTER = 60.0  # seconds: who could not take part may have been mended
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
 
@@ -37,6 +35,15 @@ class _Query:
 
     message_id: str
     sent: float
+
+
+@dataclass(frozen=True)
+class _TurnedAway:
+    """A node that cannot take part: why, when it said so, whether it may well come by itself."""
+
+    reason: str
+    at: float
+    for_now: bool
 
 
 class Arrivals:
@@ -55,9 +62,7 @@ class Arrivals:
         self._refuse = refuse
         self._task = TASKS[settings.task]
         self._queries: dict[int, _Query] = {}  # by node id
-        self._reasons: dict[int, str] = {}  # why a node that answered cannot take part
-        self._asked_last: dict[int, float] = {}  # when such a node was asked
-        self._useless: set[int] = set()  # those of them that the run need not wait for
+        self._turned_away: dict[int, _TurnedAway] = {}  # by node id
         self._left: set[int] = set()  # nodes that may come back with other data
 
     def await_nodes(self, grid: Grid) -> None:
@@ -71,7 +76,8 @@ class Arrivals:
         while True:
             self.refresh(grid)
             needed = max(nodes.minimum, self._roster.partitions())
-            came = len(self._roster.members) + len(self._useless)
+            useless = [one for one in self._turned_away.values() if not one.for_now]
+            came = len(self._roster.members) + len(useless)
             missing = sorted(self.expected - set(self._roster.members))
             late = time.monotonic() > deadline
             if came >= needed and (late or not missing):
@@ -120,8 +126,8 @@ class Arrivals:
         now = time.monotonic()
         if query := self._queries.get(node_id):  # a node that was restarted has lost it
             return now - query.sent > LONGEST_QUERY
-        if node_id in self._asked_last:
-            return now - self._asked_last[node_id] > ASK_AGAIN_AFTER
+        if turned_away := self._turned_away.get(node_id):
+            return now - turned_away.at > ASK_AGAIN_AFTER
         return node_id in self._left or not self._roster.knows(node_id)
 
     def _ask(self, grid: Grid, node_ids: Iterable[int]) -> None:
@@ -163,9 +169,7 @@ class Arrivals:
             return
         self.shape = shape
         self._left.discard(node_id)
-        self._reasons.pop(node_id, None)
-        self._useless.discard(node_id)
-        self._asked_last.pop(node_id, None)
+        self._turned_away.pop(node_id, None)
         tell("joined", node=label, clients=len(answer.samples))
         for client, note in answer.notes.items():
             tell("note", WARNING, node=label, client=client, note=note)
@@ -177,12 +181,10 @@ class Arrivals:
 
         for_now: it may well come by itself, so the run does not start without it.
         """
-        if self._reasons.get(node_id) != reason:
+        before = self._turned_away.get(node_id)
+        if before is None or before.reason != reason:
             self._refuse(Refusal(str(node_id), "", reason))
-        self._asked_last[node_id] = time.monotonic()
-        self._reasons[node_id] = reason
-        if not for_now:
-            self._useless.add(node_id)
+        self._turned_away[node_id] = _TurnedAway(reason, time.monotonic(), for_now)
 
     def _common_shape(self, answer: NodeRoster) -> DataShape:
         """The shape of the node's data; raises `Unusable` if it is not the federation's."""
@@ -208,5 +210,5 @@ class Arrivals:
 
     def _told(self) -> str:
         """Why nodes were turned away, for an error."""
-        reasons = sorted(set(self._reasons.values()))
+        reasons = sorted({one.reason for one in self._turned_away.values()})
         return ": " + "; ".join(reasons) if reasons else ""

@@ -1,6 +1,6 @@
 """What happens in a run, as lines that people read and machines parse (logfmt).
 
-    event=late round=7 node=harbour seconds=600.1
+    event=refused round=7 node=harbour reason="no reply within 600 s"
 
 Servers and nodes tell their events through Flower's logger, so they stand in its logs in order.
 """

@@ -38,12 +38,14 @@ from fedproto_app.wire import (
 class RoundLog:
     """What one round asked, got and cost.
 
-    asked, answered, late: orders to nodes, usable replies, replies that the deadline did not see.
+    server_round: 0 while the nodes come. asked, answered, late: orders to nodes, usable replies,
+    replies that the deadline did not see.
     parameters_up, parameters_down: array values as the papers count them, each client for itself,
     however clients share a node. bytes_up, bytes_down: what the records really weigh. figures: what
     the method itself has to tell of the round.
     """
 
+    server_round: int = 0
     asked: int = 0
     answered: int = 0
     refused: list[Refusal] = field(default_factory=list)
@@ -282,5 +284,11 @@ class Federation:
     def refuse(self, refusal: Refusal) -> None:
         """Note for the artefacts, and tell, what of an answer is not used."""
         self.log.refused.append(refusal)
-        who = {"node": refusal.node, "client": refusal.client or None}
-        tell("refused", WARNING, **who, reason=refusal.reason)
+        tell(
+            "refused",
+            WARNING,
+            round=self.log.server_round,
+            node=refusal.node,
+            client=refusal.client or None,
+            reason=refusal.reason,
+        )

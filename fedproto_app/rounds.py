@@ -113,6 +113,7 @@ def run_rounds(
         if server_round > 1:
             federation.log = RoundLog()
             federation.await_clients(grid)
+        federation.log.server_round = server_round
         seconds = _one_round(strategy, federation, grid, server_round, outcome)
         evaluated = federation.evaluates(server_round)
         line = round_line(federation.log, federation.results, seconds, evaluated, settings.task)

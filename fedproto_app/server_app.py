@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from logging import ERROR, WARNING
 
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from safetensors import SafetensorError
 
-from fedproto_app.errors import FederationError, FedProtoError
+from fedproto_app.errors import FedProtoError
 from fedproto_app.events import tell
 from fedproto_app.federation import Federation
 from fedproto_app.methods import make_strategy
@@ -25,22 +27,20 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration describes."""
+    folder: RunFolder | None = None
     try:
         settings = within_root(settings_from(context.run_config))
         folder = RunFolder(settings)
-    except FedProtoError as error:
-        tell("stopped", ERROR, reason=str(error))
-        raise
-    tell("artefacts", folder=str(folder.path))
-    try:
+        tell("artefacts", folder=str(folder.path))
         conduct(grid, settings, folder)
-    except FedProtoError as error:
-        tell("stopped", ERROR, reason=str(error))
-        folder.write_error(str(error))
+    except (FedProtoError, OSError, SafetensorError) as error:
+        known = isinstance(error, FedProtoError)  # the others: a full disk, say
+        reason = str(error) if known else f"the server cannot write its artefacts: {error}"
+        tell("stopped", ERROR, reason=reason)
+        if folder is not None:
+            with suppress(OSError):
+                folder.write_error(reason)
         raise
-    except OSError as error:  # a full disk, say, on which nothing more can be written
-        tell("stopped", ERROR, reason=str(error))
-        raise FederationError(f"the server cannot write its artefacts: {error}") from error
 
 
 def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:

@@ -33,6 +33,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedproto_app.whole_file import write_whole
+
 VERSIONS_KEPT = 3
 ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
 RECORDS_FILE, SETTINGS_FILE = "records.json", "settings.toml"
@@ -132,11 +134,10 @@ class ClientStore:
             client: [asdict(record) for record in records]
             for client, records in sorted(self._records.items())
         }
-        beside = self._records_path.with_suffix(".new")
-        beside.write_text(json.dumps(table))
+        previous = self._records_path.with_suffix(".previous")
         if self._records_path.exists():
-            os.replace(self._records_path, self._records_path.with_suffix(".previous"))
-        os.replace(beside, self._records_path)
+            _second_name(self._records_path, previous)
+        write_whole(self._records_path, json.dumps(table).encode())
 
     def read_kept(self, client: str) -> dict[str, Tensor] | None:
         """The kept model's tensors, personal ones over shared ones, or None if there is none."""
@@ -183,11 +184,8 @@ class ClientStore:
     def write_settings(self, table: Mapping[str, Any]) -> None:
         """Keep the run's settings, once: a kept model is built again from them."""
         path = self._folder / SETTINGS_FILE
-        if path.exists():
-            return
-        beside = path.with_suffix(".new")
-        beside.write_text(tomli_w.dumps(table), encoding="utf-8")
-        os.replace(beside, path)
+        if not path.exists():
+            write_whole(path, tomli_w.dumps(table).encode())
 
     def kept_clients(self) -> list[str]:
         """The clients that have a kept model, by name."""

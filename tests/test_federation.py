@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, Error, Message, MessageType
+from safetensors import SafetensorError
 
-from fedproto_app import client_app
+from fedproto_app import client_app, server_app
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.federation import Federation
 from fedproto_app.report.artefacts import RunFolder
@@ -644,3 +645,34 @@ def test_a_run_folder_is_never_overwritten(tmp_path: Path) -> None:
     RunFolder(settings)
     with pytest.raises(SettingsError, match=r"output\.name = 'test'.*already holds a run"):
         RunFolder(settings)
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), SafetensorError("os error 28")]
+)
+def test_a_full_disk_at_the_server_ends_the_run_with_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fault: Exception,
+) -> None:
+    def full(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("fedproto_app.report.artefacts.write_checkpoint", full)
+    settings = small_settings(tmp_path)
+    grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
+    context = next(iter(grid.contexts.values()))
+    with pytest.raises(type(fault)):
+        server_app.main(grid, context)
+    said = (tmp_path / "runs" / "test" / "error.txt").read_text()
+    assert said.startswith("the server cannot write its artefacts: ")
+    assert f'event=stopped reason="{said.strip()}"' in caplog.text
+
+
+def test_what_is_refused_is_told_with_its_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    run_locally(small_settings(tmp_path), nodes, tamper=on_reply(drop("metrics")))
+    assert "event=refused round=2 node=1 reason=" in caplog.text

@@ -18,6 +18,14 @@ from benchmarks.faults.trial import NODES, ROUNDS, Trial, told
 DISK_SIZE = 1 << 20
 
 
+def kill_in_training(trial: Trial) -> None:
+    """SIGKILL one node while it trains in round 2."""
+    trial.begin()
+    trial.wait_for_order(HIT, 2)
+    trial.nodes[HIT].kill()
+    trial.require_unfinished(HIT, 2)
+
+
 @fault("clientapp-killed", "fuels")
 def clientapp_killed(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
@@ -39,10 +47,7 @@ def clientapp_killed(folder: Path) -> Iterator[Row]:
 @fault("node-killed")
 def node_killed(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        trial.nodes[HIT].kill()
-        trial.require_unfinished(HIT, 2)
+        kill_in_training(trial)
         taken_in = trial.restart(HIT)
         trial.finish()
         yield row(
@@ -78,10 +83,7 @@ def node_restarted(folder: Path) -> Iterator[Row]:
 @fault("node-new-key")
 def node_new_key(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        trial.nodes[HIT].kill()
-        trial.require_unfinished(HIT, 2)
+        kill_in_training(trial)
         trial.federation.add_node(f"{HIT}-2", trial.config(HIT))
         trial.finish()
         yield row(
@@ -96,10 +98,7 @@ def node_new_key(folder: Path) -> Iterator[Row]:
 @fault("node-gone")
 def node_gone(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
-        trial.begin()
-        trial.wait_for_order(HIT, 2)
-        trial.nodes[HIT].kill()
-        trial.require_unfinished(HIT, 2)
+        kill_in_training(trial)
         impostor = trial.federation.add_node(f"{HIT}-2", trial.config(HIT), has_key=False)
         code = impostor.wait_until_ended(deadline=120)
         trial.finish()

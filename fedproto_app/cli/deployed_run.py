@@ -58,12 +58,16 @@ def _follow(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
     follower, log = superlink.follow(run_id, superlink.log), GrowingFile(superlink.log)
     shown.begin_anew()
     ended = False
-    while not ended:
-        ended = follower.poll() is not None  # asked first: what came before is then all there
-        for line in log.new_lines():
-            shown.take(line)
-        if not ended:
-            time.sleep(_LOOK_EVERY)
+    try:
+        while not ended:
+            ended = follower.poll() is not None  # asked first: what came before is then all there
+            for line in log.new_lines():
+                shown.take(line)
+            if not ended:
+                time.sleep(_LOOK_EVERY)
+    finally:
+        follower.terminate()  # who stops following must not leave it behind
+        follower.wait()
     return superlink.status(run_id)
 
 

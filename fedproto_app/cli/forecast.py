@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from fedproto_app.cli.findings import reasons
 from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.whole_file import write_whole
 
 if TYPE_CHECKING:
     from fedproto_app.forecasts import ClientForecast
@@ -122,7 +122,10 @@ def forecast(
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:
-        _write(out, text.getvalue())
+        try:
+            write_whole(out, text.getvalue().encode())
+        except OSError as error:
+            raise FedProtoError(f"--out {out}: {error.strerror}") from None
     console = Console(stderr=True, highlight=False)
     console.print(_summary(made))
     if (hidden := len(made) - ROWS) > 0:
@@ -158,13 +161,3 @@ def _summary(made: list[ClientForecast]) -> Table:
             str(len(one.values)),
         )
     return table
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: who reads it at the same time sees the old file or the new one."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        raise FedProtoError(f"--out {path}: {error.strerror}") from None

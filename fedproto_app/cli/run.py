@@ -104,7 +104,9 @@ def run(
     if superlink:
         _refuse_options_of_simulations(nodes, gpus_per_node)
         settings = deployed_settings(folder, config, changes or [], resume)
-        artefacts = follow_run(NamedSuperLink(superlink), folder, settings, console, verbose)
+        with tempfile.TemporaryDirectory(prefix="fedproto-") as own:
+            named = NamedSuperLink(superlink, Path(own))
+            artefacts = follow_run(named, folder, settings, console, verbose)
     else:
         _check_cpus(cpus_per_node)
         if resume:

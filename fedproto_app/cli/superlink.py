@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sysconfig
-import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -129,10 +128,12 @@ class Connection:
 
 
 class NamedSuperLink(Connection):
-    """A SuperLink that runs already, by its name in Flower's own config.toml."""
+    """A SuperLink that runs already, by its name in Flower's own config.toml.
 
-    def __init__(self, name: str) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="fedproto-"))
+    folder: an empty one, for the settings that are sent and the log while it is followed.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
         environment = {**os.environ, **_QUIET}
         environment.pop("FORCE_COLOR", None)
         super().__init__(name, folder, Path(sysconfig.get_path("scripts")), environment)
@@ -163,7 +164,7 @@ class SuperLink(Connection):
         self._log = home / "superlink.log"
 
     def __enter__(self) -> Self:
-        port = _free_port()
+        port = free_port()
         command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
         with self._log.open("wb") as log:
             # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
@@ -242,13 +243,26 @@ class SuperLink(Connection):
         """
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
-        mark = f"FLWR_HOME={self._home}".encode()
-        found: set[int] = set()
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended, or it is another user's
-                if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.add(int(folder.name))
-        return found
+        return set(marked_processes(self._home))
+
+
+def marked_processes(home: Path) -> dict[int, str]:
+    """The ids and command lines of all living processes with this FLWR_HOME."""
+    mark = f"FLWR_HOME={home}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or it is another user's
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                found[int(folder.name)] = b" ".join(words).decode(errors="replace")
+    return found
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def tail(log: Path, lines: int = 20) -> str:
@@ -280,9 +294,3 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
         paths = [str(import_path), *filter(None, [inherited.get("PYTHONPATH")])]
         own["PYTHONPATH"] = os.pathsep.join(paths)
     return inherited | own
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

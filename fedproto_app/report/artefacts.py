@@ -44,6 +44,7 @@ from fedproto_app.report.task_report import Row
 from fedproto_app.resume import require_resumable
 from fedproto_app.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
+from fedproto_app.whole_file import write_whole
 from fedproto_app.wire import Arrays
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
@@ -77,7 +78,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         resolved = settings.model_dump(by_alias=True)
         resolved["output"]["name"] = self.name
-        _write(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
+        write_whole(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
 
     def resume(self) -> Checkpoint | None:
         """Go back to the run's newest checkpoint that is whole; None if there is none yet."""
@@ -97,7 +98,7 @@ class RunFolder:
         path = self.path / ROUNDS
         if path.exists():
             lines = path.read_bytes().splitlines(keepends=True)[:server_round]
-            _write(path, b"".join(lines))
+            write_whole(path, b"".join(lines))
 
     def seconds(self) -> float:
         """That the run has taken, the time before a resume included."""
@@ -170,7 +171,7 @@ class RunFolder:
                 "fedproto-app": __version__,
             },
         }
-        _write(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+        write_whole(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
 
     def write_model(self, model: Arrays) -> None:
         """``model/global.safetensors``, where a global model exists."""
@@ -186,7 +187,7 @@ class RunFolder:
 
     def write_error(self, reason: str) -> None:
         """``error.txt``: why the run stopped, in one line."""
-        _write(self.path / ERROR, (reason + "\n").encode())
+        write_whole(self.path / ERROR, (reason + "\n").encode())
 
 
 def settings_digest(settings: Settings) -> str:
@@ -229,16 +230,10 @@ def round_line(
     }
 
 
-def _write(path: Path, content: bytes) -> None:
-    beside = path.with_name(path.name + ".new")
-    beside.write_bytes(content)
-    os.replace(beside, path)
-
-
 def _write_table(path: Path, rows: Iterable[Row]) -> None:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
-    _write(path, text.getvalue().encode())
+    write_whole(path, text.getvalue().encode())
 
 
 def _save_tensors(path: Path, tensors: Arrays) -> None:

@@ -27,7 +27,8 @@ class FakeNamedSuperLink:
         self.name, self.log = name, folder / "flower.log"
         self._logs, self._end = logs, end
         self.submitted: list[Mapping[str, Any]] = []
-        self.followed = 0
+        self.followed = self.terminated = 0
+        self.interrupted = False
 
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> str:
         self.submitted.append(run_config)
@@ -38,8 +39,15 @@ class FakeNamedSuperLink:
         log.write_text("".join(f"INFO :      {line}\n" for line in self._logs[self.followed - 1]))
         return self
 
-    def poll(self) -> int:
+    def poll(self) -> int | None:
+        if self.interrupted:
+            raise KeyboardInterrupt
         return 0
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+    def wait(self) -> None: ...
 
     def status(self, run_id: str) -> RunStatus:
         if self.followed < len(self._logs):
@@ -51,7 +59,7 @@ def deploy(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *logs: list[str], end: str = "completed"
 ) -> FakeNamedSuperLink:
     fake = FakeNamedSuperLink("lab", folder, list(logs), end)
-    monkeypatch.setattr(run_module, "NamedSuperLink", lambda name: fake)
+    monkeypatch.setattr(run_module, "NamedSuperLink", lambda name, folder: fake)
     monkeypatch.setattr(deployed_run, "_LOOK_EVERY", 0.0)
     return fake
 
@@ -175,6 +183,19 @@ def test_a_deployed_run_that_fails_says_why_and_how_to_go_on(
     else:
         assert "error: the run ended as finished:failed: it broke" in outcome.err
     assert "--resume mine" in outcome.err
+
+
+def test_who_stops_following_leaves_the_run_and_no_process(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = deploy(monkeypatch, here, [])
+    fake.interrupted = True
+    outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
+    assert outcome.code == 130
+    assert "end it with: flwr stop 77 lab" in outcome.err
+    assert fake.terminated == fake.followed == 1
 
 
 def test_a_deployed_run_is_resumed_by_its_name(

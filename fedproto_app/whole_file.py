@@ -1,0 +1,17 @@
+"""Files that appear whole under their name or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write the file, in place of one that is there; raises OSError, and then leaves nothing."""
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
