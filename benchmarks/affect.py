@@ -22,9 +22,9 @@ from rich.table import Table
 from sklearn.cluster import AgglomerativeClustering
 
 from benchmarks.machine import machine_line
-from fedproto_app.affect import affect, forgetting_factor
-from fedproto_app.cluster_identity import match_labels, rand_index
-from fedproto_app.clustering import Labels, Matrix, agglomerate, similarity
+from fedproto_app.maths.affect import affect, forgetting_factor
+from fedproto_app.maths.cluster_identity import match_labels, rand_index
+from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, similarity
 
 CLUSTERS, WEIGHTS = 3, 10 * 321
 NOISE = 10.0  # of a head, in units of the centres': a snapshot does not find the clusters

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.local_federation import LocalFederation
 from benchmarks.machine import machine_line
-from fedproto_app.cli.superlink import SuperLink
+from fedproto_app.ops.superlink import SuperLink
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
 
@@ -100,7 +100,7 @@ def deployed(rounds: int, interval: str) -> Cost:
 def process_seconds() -> float:
     """Until as many fresh processes as there are nodes have imported what an order needs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", "import fedproto_app.client_app, fedproto_app.orders"]
+    command = [sys.executable, "-c", "import fedproto_app.client_app, fedproto_app.node.orders"]
     seconds = []
     for _ in range(3):
         start = time.monotonic()

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.spatial.distance import jensenshannon
 
-from fedproto_app.divergence import (
+from fedproto_app.maths.divergence import (
     contrast_prototypes,
     pairwise_divergence,
     prototype_distributions,

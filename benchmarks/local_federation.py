@@ -31,15 +31,15 @@ from typing import Any, Self, TypeVar
 
 import tomli_w
 
-from fedproto_app.cli.superlink import (
+from fedproto_app.errors import FederationError
+from fedproto_app.ops.keys import make_keys
+from fedproto_app.ops.superlink import (
     Connection,
     RunStatus,
     free_port,
     marked_processes,
     tail,
 )
-from fedproto_app.errors import FederationError
-from fedproto_app.keys import make_keys
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
-from fedproto_app.cli.superlink import SuperLink, tail
 from fedproto_app.errors import FederationError
+from fedproto_app.ops.superlink import SuperLink, tail
 from fedproto_app.report.progress import GrowingFile
 from fedproto_app.settings import settings_from
 

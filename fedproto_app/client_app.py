@@ -25,7 +25,7 @@ def alive(message: Message, context: Context) -> Message:
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Tell the server which clients this node holds."""
-    from fedproto_app.orders import tell_roster
+    from fedproto_app.node.orders import tell_roster
 
     return write_roster(tell_roster(context, simulated=in_simulation()), to=message)
 
@@ -33,7 +33,7 @@ def roster(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the order names."""
-    from fedproto_app.orders import carry_out
+    from fedproto_app.node.orders import carry_out
 
     reply = carry_out("train", read_order(message), context, simulated=in_simulation())
     return write_reply(reply, to=message)
@@ -42,7 +42,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients that the order names."""
-    from fedproto_app.orders import carry_out
+    from fedproto_app.node.orders import carry_out
 
     reply = carry_out("evaluate", read_order(message), context, simulated=in_simulation())
     return write_reply(reply, to=message)

@@ -13,8 +13,8 @@ from fedproto_app.settings import PRETRAINED, Settings
 from fedproto_app.tasks.task import AnyTask
 
 if TYPE_CHECKING:
-    from fedproto_app.federation import Federation
     from fedproto_app.learners.learner import AnyLearner
+    from fedproto_app.server.federation import Federation
     from fedproto_app.strategies.strategy import MethodStrategy
 
 # method: (server half, client half), each "module.Class" below strategies/ and learners/

@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.events import tell
-from fedproto_app.federation import Federation
 from fedproto_app.methods import make_strategy
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.rounds import first_outcome, outcome_of, run_rounds
-from fedproto_app.server_paths import within_root
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.paths import within_root
+from fedproto_app.server.rounds import first_outcome, outcome_of, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.wire import numpy_arrays
 

@@ -19,9 +19,9 @@ from flwr.app import MessageType
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fedproto_app import orders
-from fedproto_app.data.shard import Shard
-from fedproto_app.representations import represented
+from fedproto_app.node import orders
+from fedproto_app.node.representations import represented
+from fedproto_app.tasks.shard import Shard
 from fedproto_app.wire import Order, alive_query, write_order
 from tests.local_grid import (
     LocalGrid,
@@ -105,7 +105,7 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
     before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*.*")}
     assert before
     with monkeypatch.context() as full:
-        full.setattr("fedproto_app.store.save_file", fault)
+        full.setattr("fedproto_app.node.store.save_file", fault)
         full.setattr("os.replace", no_space)
         clients, metrics = ask(grid, phase, 2)
     assert clients["failed"] == ["office-00", "residential-00"]
@@ -125,7 +125,7 @@ def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
     def elsewhere(tensors: dict[str, torch.Tensor], path: Path) -> None:
         save_file(tensors, path / "no-such-folder" / "state")
 
-    monkeypatch.setattr("fedproto_app.store.save_file", elsewhere)
+    monkeypatch.setattr("fedproto_app.node.store.save_file", elsewhere)
     clients, _ = ask(solo_node(tmp_path))
     assert re.fullmatch("cannot write its state: (No such|Not a).*directory", clients["reasons"][0])
 

@@ -13,7 +13,7 @@ import pytest
     [
         ("fedproto_app.cli.main", ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib")),
         ("fedproto_app.client_app", ("torch", "pandas")),
-        ("fedproto_app.orders", ("scipy", "sklearn", "pandas", "matplotlib", "PIL", "h5py")),
+        ("fedproto_app.node.orders", ("scipy", "sklearn", "pandas", "matplotlib", "PIL", "h5py")),
     ],
 )
 def test_slow_libraries_are_not_imported_by_the_way(module: str, slow: tuple[str, ...]) -> None:

@@ -76,7 +76,7 @@ def crash_in_checkpoint(checkpoint: Any) -> None:
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "poison": ("fedproto_app.wire", poison),
     "duplicate": ("flwr.supernode.start_client_internal", duplicate),
-    "crash-in-checkpoint": ("fedproto_app.checkpoint", crash_in_checkpoint),
+    "crash-in-checkpoint": ("fedproto_app.server.checkpoint", crash_in_checkpoint),
 }
 
 

@@ -10,7 +10,7 @@ from benchmarks.faults.rows import HIT, counts, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, ROUNDS, Trial, told
 from benchmarks.local_federation import LocalFederation
-from fedproto_app.keys import make_keys
+from fedproto_app.ops.keys import make_keys
 
 
 @fault("poisoned-replies")

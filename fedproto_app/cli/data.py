@@ -13,7 +13,7 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.settings import DataSettings, settings_from
 
 if TYPE_CHECKING:
-    from fedproto_app.data.eligibility import Kind
+    from fedproto_app.tasks.eligibility import Kind
 
 DEFAULTS = DataSettings()
 PARTITION, CLUSTERS, SEQUENCES = DEFAULTS.partition, DEFAULTS.clusters, DEFAULTS.sequences
@@ -210,12 +210,12 @@ def check(
       fedproto data check cars/ --source recordings --scheme given --target charge --window 60
     """
     # The readers are slow to import, which every other command would wait for.
-    from fedproto_app.cli.image_check import check_images
-    from fedproto_app.cli.sequence_check import check_sequences
-    from fedproto_app.cli.series_check import check_series
-    from fedproto_app.data.eligibility import kind_of
     from fedproto_app.data.inspection import source_of
-    from fedproto_app.site import Site, site_file
+    from fedproto_app.node.site import Site, site_file
+    from fedproto_app.tasks.eligibility import kind_of
+    from fedproto_app.tasks.forecasting.check import check_series
+    from fedproto_app.tasks.images.check import check_images
+    from fedproto_app.tasks.sequences.check import check_sequences
 
     own = Site()
     if site is not None:

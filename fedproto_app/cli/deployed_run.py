@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fedproto_app.cli.superlink import NamedSuperLink, RunStatus, tail
 from fedproto_app.events import parse_event
+from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, tail
 from fedproto_app.report.progress import GrowingFile, clock_text
 from fedproto_app.settings import Settings
 

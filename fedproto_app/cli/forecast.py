@@ -17,7 +17,7 @@ from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from fedproto_app.forecasts import ClientForecast
+    from fedproto_app.node.inference import ClientForecast
 
 ROWS = 20  # of the table of clients
 
@@ -102,9 +102,9 @@ def forecast(
     # torch and the readers are slow to import, which every other command would wait for.
     from fedproto_app.data.inspection import source_of
     from fedproto_app.data.sources import FILE_SOURCES, load_histories
-    from fedproto_app.forecasts import forecast as forecasts_of
-    from fedproto_app.forecasts import open_state, write_csv
-    from fedproto_app.site import site_file
+    from fedproto_app.node.inference import forecast as forecasts_of
+    from fedproto_app.node.inference import open_state, write_csv
+    from fedproto_app.node.site import site_file
 
     if out is not None:
         _require_writable(out, data)

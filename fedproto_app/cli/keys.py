@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedproto_app.keys import make_keys
+from fedproto_app.ops.keys import make_keys
 
 
 def keys(

@@ -22,8 +22,8 @@ from fedproto_app.cli.run_settings import (
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.cli.superlink import NamedSuperLink, RunStatus, SuperLink, tail
 from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, SuperLink, tail
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
 from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import read_clients, read_run
@@ -234,7 +234,7 @@ def _check_encoder(settings: Settings) -> None:
 def _check_data(settings: Settings, import_path: Path | None) -> None:
     """Raise `DataError` now for data that every node would refuse after the start, `SettingsError`
     for fewer clients than clusters."""
-    from fedproto_app.data.eligibility import reasons_against  # its readers are slow to import
+    from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
 
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
@@ -261,7 +261,7 @@ def _gpus(device: str, nodes: int, cpus: int) -> float:
     GPUs from a node that takes none."""
     if device == "cpu":
         return 0.0
-    from fedproto_app.node import torch_device
+    from fedproto_app.node.trainer import torch_device
 
     if torch_device(device).type == "cpu":  # "auto", and there is none
         return 0.0

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.checkpoint import newest_checkpoint
 from fedproto_app.errors import SettingsError
 from fedproto_app.report.runs import flat
-from fedproto_app.resume import FREE, stored_settings
+from fedproto_app.server.checkpoint import newest_checkpoint
+from fedproto_app.server.resume import FREE, stored_settings
 from fedproto_app.settings import Settings, default_run_name, flat_settings, settings_from
 
 NODES = 2  # of a simulation, if nobody says how many

@@ -14,8 +14,8 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.losses import prototype_distance
-from fedproto_app.tasks.forecasting import Batch, ForecastingTask
+from fedproto_app.maths.losses import prototype_distance
+from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.wire import Order
 
 

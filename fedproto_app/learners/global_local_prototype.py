@@ -14,7 +14,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedproto_app.class_prototypes import (
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.maths.class_prototypes import (
     class_means,
     global_relation,
     local_relation,
@@ -22,10 +24,8 @@ from fedproto_app.class_prototypes import (
     moving_average,
     nearest_prototype,
 )
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.classification import ClassificationTask, ImageBatch
+from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 from fedproto_app.wire import Order
 
 # What a client remembers: Ĉ of the stages before this one, and C of this one so far. "known" is

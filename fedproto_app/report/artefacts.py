@@ -29,20 +29,20 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedproto_app import __version__
-from fedproto_app.checkpoint import (
+from fedproto_app.errors import SettingsError
+from fedproto_app.events import tell
+from fedproto_app.report.reports import FIRST_TASK, report_for
+from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
+from fedproto_app.report.task_report import Row
+from fedproto_app.server.checkpoint import (
     Checkpoint,
     drop_later_checkpoints,
     newest_checkpoint,
     write_checkpoint,
 )
-from fedproto_app.errors import SettingsError
-from fedproto_app.events import tell
-from fedproto_app.federation import ClientResult, Federation, RoundLog
-from fedproto_app.report.reports import FIRST_TASK, report_for
-from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
-from fedproto_app.report.task_report import Row
-from fedproto_app.resume import require_resumable
-from fedproto_app.roster import ClientKey
+from fedproto_app.server.federation import ClientResult, Federation, RoundLog
+from fedproto_app.server.resume import require_resumable
+from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.whole_file import write_whole
 from fedproto_app.wire import Arrays

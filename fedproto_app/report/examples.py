@@ -76,10 +76,10 @@ def find_examples(run_dir: Path, settings: Settings) -> list[Example]:
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
-    from fedproto_app.forecasts import kept_model
     from fedproto_app.methods import make_learner
-    from fedproto_app.store import RECORDS_FILE, ClientStore
-    from fedproto_app.tasks.forecasting import ForecastingTask
+    from fedproto_app.node.inference import kept_model
+    from fedproto_app.node.store import RECORDS_FILE, ClientStore
+    from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     # Only a store that has the client is opened: opening one makes its folders.
     store = ClientStore(node_dir) if (node_dir / RECORDS_FILE).exists() else None
@@ -115,7 +115,7 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     import torch
 
     from fedproto_app.data.windows import lookback, make_windows
-    from fedproto_app.tasks.forecasting import ForecastingTask
+    from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     task, windows = ForecastingTask(settings), make_windows(series, settings.data)
     test = slice(windows.validation_end, None)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report.classification import ClassificationReport
-from fedproto_app.report.forecasting import ForecastingReport
-from fedproto_app.report.sequences import SequenceClassificationReport, SequenceRegressionReport
 from fedproto_app.report.task_report import TaskReport
+from fedproto_app.tasks.forecasting.report import ForecastingReport
+from fedproto_app.tasks.images.report import ClassificationReport
+from fedproto_app.tasks.sequences.report import (
+    SequenceClassificationReport,
+    SequenceRegressionReport,
+)
 
 REPORTS: dict[str, TaskReport] = {
     "forecasting": ForecastingReport(),

@@ -16,8 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedproto_app.federation import ClientResult, Federation, RoundLog
-    from fedproto_app.roster import ClientKey
+    from fedproto_app.server.federation import ClientResult, Federation, RoundLog
+    from fedproto_app.server.roster import ClientKey
 
     Results = Mapping[ClientKey, ClientResult]
 

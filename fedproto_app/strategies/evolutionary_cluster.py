@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.affect import affect
-from fedproto_app.cluster_identity import ABSENT, match_labels, rand_index
-from fedproto_app.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_similarity
-from fedproto_app.federation import Federation
-from fedproto_app.head_smoothing import HeadSmoother, make_smoother
-from fedproto_app.heads import Head
-from fedproto_app.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.maths.affect import affect
+from fedproto_app.maths.cluster_identity import ABSENT, match_labels, rand_index
+from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_similarity
+from fedproto_app.maths.head_smoothing import HeadSmoother, make_smoother
+from fedproto_app.maths.linear_heads import Head
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (

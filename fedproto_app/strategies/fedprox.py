@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import FedProx
 
-from fedproto_app.federation import Federation
+from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 

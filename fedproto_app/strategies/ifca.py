@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.cluster_identity import rand_index
-from fedproto_app.federation import Federation
-from fedproto_app.head_smoothing import RunningMean
-from fedproto_app.heads import Head
+from fedproto_app.maths.cluster_identity import rand_index
+from fedproto_app.maths.head_smoothing import RunningMean
+from fedproto_app.maths.linear_heads import Head
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (

@@ -14,8 +14,8 @@ import pytest
 
 from fedproto_app.cli import run as run_module
 from fedproto_app.cli.main import main
-from fedproto_app.cli.superlink import RunStatus
 from fedproto_app.errors import FederationError
+from fedproto_app.ops.superlink import RunStatus
 from tests.cli.toy_app import write_app
 from tests.report.made_runs import make_run
 

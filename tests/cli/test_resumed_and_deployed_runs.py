@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.checkpoint import Checkpoint, write_checkpoint
 from fedproto_app.cli import deployed_run
 from fedproto_app.cli import run as run_module
-from fedproto_app.cli.superlink import RunStatus
+from fedproto_app.ops.superlink import RunStatus
+from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, FakeSuperLink, Fedproto
 from tests.report.made_runs import make_run, round_record
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Fedproto
-from tests.test_sites import sequence_site, wide_csv
+from tests.node.test_sites import sequence_site, wide_csv
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.local_federation import LocalFederation
-from fedproto_app.keys import make_keys
+from fedproto_app.ops.keys import make_keys
 from fedproto_app.settings import flat_settings
 from tests.integration.test_simulation import assert_same_clients, assert_same_rounds
 from tests.local_grid import run_locally, small_settings, synthetic_nodes

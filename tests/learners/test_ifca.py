@@ -7,9 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.heads import classifier_loss
 from fedproto_app.learners.cohort import train_cohort
 from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.maths.linear_heads import classifier_loss
 from fedproto_app.wire import Arrays, Order
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,

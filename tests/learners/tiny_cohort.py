@@ -14,7 +14,7 @@ from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import make_learner
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting import Batch, ForecastingTask
+from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.wire import Arrays, Order
 
 NAMES = ["a", "b"]

@@ -12,7 +12,7 @@ from fedproto_app.learners.cohort import Cohort, new_cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import make_learner
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.classification import ClassificationTask
+from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.wire import Arrays
 
 CLASSES = ("ant", "bee", "cat")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fedproto_app.data.shape import DataShape
-from fedproto_app.federation import ClientResult
-from fedproto_app.roster import ClientFacts, ClientKey, Roster
+from fedproto_app.server.federation import ClientResult
+from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
 
 Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
 

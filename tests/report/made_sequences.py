@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedproto_app.federation import ClientResult, RoundLog
 from fedproto_app.report.artefacts import RunFolder, round_line
-from fedproto_app.roster import ClientFacts, ClientKey, Roster
+from fedproto_app.server.federation import ClientResult, RoundLog
+from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.cluster_history import ClusterHistory
 

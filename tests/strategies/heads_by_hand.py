@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.data.shape import DataShape
-from fedproto_app.federation import Federation, RoundLog
+from fedproto_app.server.federation import Federation, RoundLog
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.evolutionary_cluster import EvolutionaryClusterStrategy

@@ -71,7 +71,7 @@ def test_fedrep_sends_the_encoder_alone(tmp_path: Path) -> None:
 
 
 def _strategy(settings: Settings) -> FedAvgStrategy:
-    from fedproto_app.federation import Federation
+    from fedproto_app.server.federation import Federation
 
     LocalGrid(settings, [])
     return FedAvgStrategy(settings, Federation(settings, "run", "token"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.federation import Federation
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedproto import FedProtoStrategy
 from fedproto_app.wire import Reply, numpy_arrays

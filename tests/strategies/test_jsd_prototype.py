@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.divergence import pairwise_divergence
-from fedproto_app.federation import Federation
-from fedproto_app.roster import ClientKey
+from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import jsd_prototype
 from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy

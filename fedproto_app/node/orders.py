@@ -1,0 +1,191 @@
+"""An order at its node: from the site's settings over its data and state to a reply.
+
+What the operator can mend (settings, data that cannot be read, a full disk) becomes an ordinary
+reply in which the clients failed for that reason: the round goes on without them, and the next
+order finds the state as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from logging import INFO
+from pathlib import Path
+from typing import Literal
+
+import torch
+from flwr.app import Context
+from safetensors import SafetensorError
+
+from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.events import Value, tell
+from fedproto_app.methods import make_learner
+from fedproto_app.node.representations import represented
+from fedproto_app.node.site import Site, read_site
+from fedproto_app.node.store import ClientStore
+from fedproto_app.node.trainer import Node, torch_device
+from fedproto_app.settings import PLAIN_NAME, PRETRAINED, Settings, settings_from
+from fedproto_app.tasks.sequences.task import SequenceTask
+from fedproto_app.tasks.shard import Shard, load_shard
+from fedproto_app.tasks.table import make_task
+from fedproto_app.wire import NodeRoster, Order, Reply
+
+Phase = Literal["train", "evaluate"]
+
+
+def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
+    """The clients that this node holds, or why it has none."""
+    site, shard, error = Site(), Shard({}, {}), ""
+    try:
+        site = read_site(context.node_config, deployed=not simulated)
+        shard = _shard(settings_from(context.run_config), site, simulated=simulated)
+    except FedProtoError as fault:
+        error = str(fault)
+    clients = shard.clients.values()
+    counts = {one.name: one.class_counts for one in clients if one.class_counts}
+    if not simulated:
+        told = {"clients": len(clients), "refused": len(shard.refused)}
+        tell("roster", node=_name(context, site), **told, error=error or None)
+    return NodeRoster(
+        label=site.label,
+        partitions=site.num_partitions if simulated else 0,
+        samples={client.name: client.train_samples for client in clients},
+        groups={client.name: client.group for client in clients},
+        missing_shares={client.name: client.missing_share for client in clients},
+        refused=shard.refused,
+        error=error,
+        inputs=shard.shape.inputs,
+        classes=shard.shape.classes,
+        class_counts=counts if site.is_dealt else {},
+        notes={one.name: one.note for one in clients if one.note},
+    )
+
+
+def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) -> Reply:
+    """Do what the order asks; a fault that the operator can mend is told in the reply."""
+    start = time.monotonic()
+    error: str | None = None
+    site = Site()
+    try:
+        site = read_site(context.node_config, deployed=not simulated)
+        if not simulated:
+            _tell("order", phase, order, context, site, clients=len(order.clients))
+        reply = _done(phase, order, context, site, simulated=simulated)
+    except (FedProtoError, OSError, SafetensorError) as fault:
+        error = _reason(fault)
+        reply = Reply([], [], failed=dict.fromkeys(order.clients, error))
+    seconds = time.monotonic() - start
+    if not simulated:
+        counts = {"trained": len(reply.names), "failed": len(reply.failed)}
+        _tell("done", phase, order, context, site, **counts, seconds=seconds, error=error)
+    return reply
+
+
+def _tell(
+    event: str, phase: Phase, order: Order, context: Context, site: Site, **fields: Value
+) -> None:
+    node = _name(context, site)
+    tell(event, INFO, round=order.server_round, node=node, phase=phase, **fields)
+
+
+def _name(context: Context, site: Site) -> str:
+    """What the node is called here; the number that Flower gave it if it has no name."""
+    return site.label or str(context.node_id)
+
+
+def _done(phase: Phase, order: Order, context: Context, site: Site, *, simulated: bool) -> Reply:
+    node = _node(order, context, site, simulated=simulated)
+    with _without_denormals():
+        return node.train(order) if phase == "train" else node.evaluate(order)
+
+
+def _node(order: Order, context: Context, site: Site, *, simulated: bool) -> Node:
+    run = settings_from(context.run_config)
+    shard = _shard(run, site, simulated=simulated)
+    wanted = site.device or (run.device if simulated else "auto")
+    own = {"device": wanted, "threads": site.threads or run.threads}
+    settings = run.model_copy(update=own)
+    torch.set_num_threads(settings.threads)
+    store = ClientStore(_state_dir(context, settings, site, order, simulated=simulated))
+    device = torch_device(settings.device)
+    task = make_task(settings, shard.shape, device)
+    prepared_in = 0.0
+    if settings.method in PRETRAINED and order.server_round > settings.encoder_rounds:
+        assert isinstance(task, SequenceTask)
+        start = time.perf_counter()
+        with _without_denormals():
+            shard = represented(shard, order.clients, order.arrays, task, store)
+        prepared_in = time.perf_counter() - start
+        task = make_task(settings, shard.shape, device)
+    learner = make_learner(settings, task, order.server_round)
+    return Node(
+        settings, shard, store, learner, tells_classes=site.is_dealt, prepared_in=prepared_in
+    )
+
+
+def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
+    """The node's clients; only in a simulation may a run say where their data lie."""
+    if site.data.source is not None or not simulated:
+        settings = settings.model_copy(update={"data": site.reads(settings.data)})
+    try:
+        return _cached_shard(settings, site.partition_id or 0, site.num_partitions)
+    except OSError as error:
+        raise DataError(f"cannot read its data: {_fault(error)}") from None
+
+
+@lru_cache(maxsize=256)
+def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
+    """Shards stay in an actor's memory between the messages of a run."""
+    return load_shard(settings, partition, partitions)
+
+
+def _state_dir(
+    context: Context, settings: Settings, site: Site, order: Order, *, simulated: bool
+) -> Path:
+    """Where this node keeps its clients' state of this run: never shared with another node."""
+    node = _plain("node-name", _name(context, site))
+    run = _plain("run", order.run)
+    if site.state_dir is None and simulated:
+        return Path(settings.output.dir).resolve() / run / "state" / node
+    home = Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
+    root = Path(site.state_dir or home).expanduser().resolve()
+    folder = root / f"{run}-{_plain('token', order.token)}" / node
+    if not folder.resolve().is_relative_to(root):
+        raise FedProtoError(f"{folder}: a link to {folder.resolve()}, outside state-dir = {root}")
+    return folder
+
+
+def _plain(what: str, name: str) -> str:
+    """The name, if it is fit for a folder; a server must not choose where a node writes."""
+    if not re.fullmatch(PLAIN_NAME, name):
+        raise FedProtoError(f"{what} = {name!r}: must consist of letters, digits and . _ = + -")
+    return name
+
+
+@contextmanager
+def _without_denormals() -> Iterator[None]:
+    """Contrastive gradients are full of numbers below 1e-38, and processors are slow with them."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _reason(fault: FedProtoError | OSError | SafetensorError) -> str:
+    """Why an order was not carried out. What fails besides data and settings is the state."""
+    if isinstance(fault, FedProtoError):
+        return str(fault)
+    return f"cannot write its state: {_fault(fault)}"
+
+
+def _fault(error: OSError | SafetensorError) -> str:
+    """The system's words for it, and the file if it is told."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    number = re.search(r"os error (\d+)", str(error))  # safetensors wraps what the system said
+    return os.strerror(int(number[1])) if number else str(error)

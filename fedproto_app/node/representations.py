@@ -1,0 +1,107 @@
+"""The clients of a node as vectors: what the frozen encoder makes of their sequences.
+
+Made once and kept on the node's disk; they never leave it. A vector is a sequence of one step, so
+the clients are of the same type afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
+from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import DataError
+from fedproto_app.node.store import ClientStore
+from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, SequenceTask
+from fedproto_app.tasks.shard import Shard
+from fedproto_app.wire import Arrays
+
+
+def represented(
+    shard: Shard, names: list[str], received: Arrays, task: SequenceTask, store: ClientStore
+) -> Shard:
+    """The shard with these clients, and their sequences as vectors.
+
+    received: arrays of an order, with the encoder's or without; then it is the one of before.
+    Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
+    encoder yet.
+    """
+    encoder = {n: torch.from_numpy(a) for n, a in received.items() if n.startswith(task.encoder)}
+    if encoder:
+        store.write_encoder(encoder)
+    else:
+        encoder = store.read_encoder()
+    if not encoder:
+        raise DataError("this node has no encoder yet")
+    digest = _digest(encoder)
+    stacked = {name: value.unsqueeze(0).to(task.device) for name, value in encoder.items()}
+    clients, refused = {}, dict(shard.refused)
+    for name in names:
+        client = shard.clients.get(name)
+        if client is None:
+            continue
+        assert isinstance(client, ClientSequences)
+        vectors = _vectors(client, stacked, digest, task, store)
+        if vectors.isfinite().all():
+            clients[name] = _with_vectors(client, vectors)
+        else:
+            refused[name] = "the encoder makes NaN or infinite values of its sequences"
+    shape = DataShape((task.representation_dim,), shard.shape.classes)
+    return Shard(clients, refused, shape)
+
+
+def _vectors(
+    client: ClientSequences,
+    encoder: Mapping[str, Tensor],
+    digest: str,
+    task: SequenceTask,
+    store: ClientStore,
+) -> Tensor:
+    """[n, D] of the client's train, validation and test sequences; kept if all are finite."""
+    parts = (client.train, client.validation, client.test)
+    vectors = store.read_vectors(client.name, digest)
+    if vectors is None or len(vectors) != sum(map(len, parts)):
+        vectors = represent_sequences([one for part in parts for one in part.values], encoder, task)
+        if vectors.isfinite().all():
+            store.write_vectors(client.name, digest, vectors)
+    return vectors
+
+
+def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
+    """The client with vectors [n, D] of all its parts for its sequences."""
+    parts = (client.train, client.validation, client.test)
+    made = vectors.numpy()
+    ends = np.cumsum([len(part) for part in parts])
+    train, validation, test = (
+        LabelledSequences(list(made[end - len(part) : end, None]), part.targets)
+        for part, end in zip(parts, ends, strict=True)
+    )
+    return replace(client, train=train, validation=validation, test=test)
+
+
+def represent_sequences(
+    sequences: list[np.ndarray], encoder: Mapping[str, Tensor], task: SequenceTask
+) -> Tensor:
+    """[n, D] for sequences [T_i, d]; encoder: with a client axis of one."""
+    vectors = []
+    for first in range(0, len(sequences), ENCODED_AT_ONCE):
+        some = sequences[first : first + ENCODED_AT_ONCE]
+        lengths = torch.tensor([[len(one) for one in some]])
+        padded = torch.nn.utils.rnn.pad_sequence(list(map(torch.from_numpy, some)), True)
+        values = padded.unsqueeze(0).to(task.device)
+        vectors.append(task.encode_all(encoder, values, lengths.to(task.device))[0].cpu())
+    return torch.cat(vectors)
+
+
+def _digest(encoder: Mapping[str, Tensor]) -> str:
+    """What tells this encoder from another."""
+    mark = sha256()
+    for name in sorted(encoder):
+        mark.update(name.encode() + encoder[name].contiguous().numpy().tobytes())
+    return mark.hexdigest()[:16]

@@ -1,0 +1,214 @@
+"""Who takes part: nodes that join, leave, come back, or are turned away.
+
+A node that is new is asked for its clients. The answer is taken whenever it comes, so that a site
+which loads its data for minutes holds up nobody but itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from logging import WARNING
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import FederationError
+from fedproto_app.events import tell
+from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.replies import Unusable, read_roster
+from fedproto_app.server.roster import NameTakenError, Roster
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import TASKS
+from fedproto_app.wire import NodeRoster, Refusal, roster_query
+
+ASK_AGAIN_AFTER = 60.0  # seconds: who could not take part may have been mended
+LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
+LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
+
+
+@dataclass(frozen=True)
+class _Query:
+    """A roster query under way, sent at so many seconds."""
+
+    message_id: str
+    sent: float
+
+
+@dataclass(frozen=True)
+class _TurnedAway:
+    """A node that cannot take part: why, when it said so, whether it may well come by itself."""
+
+    reason: str
+    at: float
+    for_now: bool
+
+
+class Arrivals:
+    """Fills the roster. refuse: where to tell of nodes and clients that cannot take part."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        roster: Roster,
+        exchange: Exchange,
+        refuse: Callable[[Refusal], None],
+    ) -> None:
+        self.shape = DataShape()  # that of the first node's data, which all others must share
+        self.expected: set[str] = set()  # the nodes that a resumed run had
+        self._settings, self._roster, self._exchange = settings, roster, exchange
+        self._refuse = refuse
+        self._task = TASKS[settings.task]
+        self._queries: dict[int, _Query] = {}  # by node id
+        self._turned_away: dict[int, _TurnedAway] = {}  # by node id
+        self._left: set[int] = set()  # nodes that may come back with other data
+
+    def await_nodes(self, grid: Grid) -> None:
+        """Wait until enough nodes have named their clients; `FederationError` at the deadline.
+
+        In a simulation every node tells how many there are, so the first round starts complete.
+        A run that resumes waits for all that it had, and at the deadline goes on without the rest.
+        """
+        nodes = self._settings.nodes
+        deadline = time.monotonic() + nodes.start_deadline
+        while True:
+            self.refresh(grid)
+            needed = max(nodes.minimum, self._roster.partitions())
+            useless = [one for one in self._turned_away.values() if not one.for_now]
+            came = len(self._roster.members) + len(useless)
+            missing = sorted(self.expected - set(self._roster.members))
+            late = time.monotonic() > deadline
+            if came >= needed and (late or not missing):
+                break
+            if late:
+                raise FederationError(
+                    f"{came} of {needed} nodes came within nodes.start-deadline = "
+                    f"{nodes.start_deadline:g} s" + self._told()
+                )
+            time.sleep(LOOK_EVERY)
+        for label in missing:
+            tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
+        if not self._roster.clients():
+            raise FederationError("no node has a client that can train" + self._told())
+
+    def await_clients(self, grid: Grid) -> None:
+        """See who is there before a round; `FederationError` if nobody comes back in time."""
+        deadline = time.monotonic() + self._settings.nodes.start_deadline
+        self.refresh(grid)
+        while not self._roster.clients():
+            if time.monotonic() > deadline:
+                raise FederationError(
+                    "all nodes are gone or do not answer, and none came back within "
+                    f"nodes.start-deadline = {self._settings.nodes.start_deadline:g} s"
+                )
+            time.sleep(LOOK_EVERY)
+            self.refresh(grid)
+
+    def refresh(self, grid: Grid) -> None:
+        """See who is connected, ask every node that is new for its clients, take the answers.
+
+        A node that owes an overdue reply is as good as gone until it gives a sign.
+        """
+        before, there = self._roster.connected, set(grid.get_node_ids())
+        for node_id in sorted(before - there):
+            tell("left", node=self._roster.label_of(node_id))
+            self._left.add(node_id)
+        self._exchange.look_for_overdue(grid, there)
+        self._roster.connected = there - self._exchange.overdue
+        self._queries = {node: query for node, query in self._queries.items() if node in there}
+        self._take_answers(grid)
+        self._ask(grid, [node_id for node_id in sorted(there) if self._is_to_ask(node_id)])
+        self._take_answers(grid)
+
+    def _is_to_ask(self, node_id: int) -> bool:
+        now = time.monotonic()
+        if query := self._queries.get(node_id):  # a node that was restarted has lost it
+            return now - query.sent > LONGEST_QUERY
+        if turned_away := self._turned_away.get(node_id):
+            return now - turned_away.at > ASK_AGAIN_AFTER
+        return node_id in self._left or not self._roster.knows(node_id)
+
+    def _ask(self, grid: Grid, node_ids: Iterable[int]) -> None:
+        asked = list(node_ids)
+        messages = [roster_query(node_id) for node_id in asked]
+        taken = set(self._exchange.push(grid, messages))
+        for node_id, message in zip(asked, messages, strict=True):
+            if message.metadata.message_id in taken:
+                self._queries[node_id] = _Query(message.metadata.message_id, time.monotonic())
+
+    def _take_answers(self, grid: Grid) -> None:
+        by_id = {query.message_id: node_id for node_id, query in self._queries.items()}
+        if not by_id:
+            return
+        answers = {
+            by_id[answer.metadata.reply_to_message_id]: answer
+            for answer in grid.pull_messages(list(by_id))
+        }
+        for node_id in sorted(answers):  # who is first decides on the shape of the data
+            del self._queries[node_id]
+            self._admit(node_id, answers[node_id])
+
+    def _admit(self, node_id: int, message: Message) -> None:
+        if message.has_error():
+            self._turn_away(node_id, f"roster: {message.error.reason}", for_now=True)
+            return
+        try:
+            answer = read_roster(message, self._task.sample_multiple(self._settings))
+            if answer.error:
+                raise Unusable(answer.error)
+            shape = self._common_shape(answer)
+            self._check_room(node_id, answer)
+            label = self._roster.admit(node_id, answer)
+        except NameTakenError as error:  # perhaps its own, of before a restart
+            self._turn_away(node_id, str(error), for_now=True)
+            return
+        except ValueError as error:
+            self._turn_away(node_id, str(error))
+            return
+        self.shape = shape
+        self._left.discard(node_id)
+        self._turned_away.pop(node_id, None)
+        tell("joined", node=label, clients=len(answer.samples))
+        for client, note in answer.notes.items():
+            tell("note", WARNING, node=label, client=client, note=note)
+        for client, reason in answer.refused.items():
+            self._refuse(Refusal(label, client, reason))
+
+    def _turn_away(self, node_id: int, reason: str, *, for_now: bool = False) -> None:
+        """The node cannot take part; it is asked again after a while, and told of once.
+
+        for_now: it may well come by itself, so the run does not start without it.
+        """
+        before = self._turned_away.get(node_id)
+        if before is None or before.reason != reason:
+            self._refuse(Refusal(str(node_id), "", reason))
+        self._turned_away[node_id] = _TurnedAway(reason, time.monotonic(), for_now)
+
+    def _common_shape(self, answer: NodeRoster) -> DataShape:
+        """The shape of the node's data; raises `Unusable` if it is not the federation's."""
+        shape = DataShape(answer.inputs, answer.classes)
+        if fault := self._task.shape_fault(shape):
+            raise Unusable(fault)
+        if self.shape != DataShape() and shape != self.shape:
+            raise Unusable(
+                f"its data are {shape.inputs} with classes {', '.join(shape.classes)}; the "
+                f"federation's are {self.shape.inputs} with {', '.join(self.shape.classes)}"
+            )
+        return shape
+
+    def _check_room(self, node_id: int, answer: NodeRoster) -> None:
+        """Raises `Unusable` if the node's clients are more than there is room for."""
+        clients = self._roster.clients_with(node_id, answer)
+        most = self._settings.nodes.maximum_clients
+        if clients > most:
+            raise Unusable(
+                f"with its {len(answer.samples)} clients there would be {clients}, more than "
+                f"nodes.maximum-clients = {most}"
+            )
+
+    def _told(self) -> str:
+        """Why nodes were turned away, for an error."""
+        reasons = sorted({one.reason for one in self._turned_away.values()})
+        return ": " + "; ".join(reasons) if reasons else ""

@@ -1,0 +1,294 @@
+"""The server's dealings with its nodes: waiting for them, asking them, reading their answers.
+
+Every strategy holds a `Federation` and speaks through it, so that selection, refusal and counting
+are the same for all methods. What happened in a round stands in its `RoundLog`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from logging import WARNING
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import FederationError
+from fedproto_app.events import tell
+from fedproto_app.server.arrivals import Arrivals
+from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.replies import read_reply, received_bytes
+from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import TASKS, expected_metrics
+from fedproto_app.wire import (
+    ArraySpec,
+    Order,
+    Refusal,
+    Reply,
+    sent_bytes,
+    write_order,
+)
+
+
+@dataclass
+class RoundLog:
+    """What one round asked, got and cost.
+
+    server_round: 0 while the nodes come. asked, answered, late: orders to nodes, usable replies,
+    replies that the deadline did not see.
+    parameters_up, parameters_down: array values as the papers count them, each client for itself,
+    however clients share a node. bytes_up, bytes_down: what the records really weigh. figures: what
+    the method itself has to tell of the round.
+    """
+
+    server_round: int = 0
+    asked: int = 0
+    answered: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+    late: int = 0
+    losses: dict[ClientKey, dict[str, float]] = field(default_factory=dict)
+    parameters_up: int = 0
+    parameters_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    node_seconds: float = 0.0
+    figures: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass
+class ClientResult:
+    """A client's latest metrics and those of its kept model (0: it has none yet)."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    kept_round: int = 0
+
+
+@dataclass(frozen=True)
+class NodeReply:
+    """A node's answer after refusal: `message` is Flower's, `reply` its usable content."""
+
+    node: str
+    reply: Reply
+    message: Message
+
+    def keys(self) -> list[ClientKey]:
+        """The clients that answered, in the order of the reply's rows."""
+        return [ClientKey(name, self.node) for name in self.reply.names]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """An order under way: the message (Flower sets its id on sending) and what it asks."""
+
+    message: Message
+    node: str
+    clients: list[ClientKey]
+
+
+class Federation:
+    """The nodes, their clients, and the log of the current round."""
+
+    def __init__(self, settings: Settings, run: str, token: str) -> None:
+        self.settings, self.run, self.token = settings, run, token
+        self.roster = Roster()
+        self.exchange = Exchange(self.roster.label_of)
+        self.arrivals = Arrivals(settings, self.roster, self.exchange, self.refuse)
+        self.log = RoundLog()
+        self.results: dict[ClientKey, ClientResult] = {}
+        self.trained: set[ClientKey] = set()
+        self.unevaluated: set[ClientKey] = set()  # trained since their last evaluation
+        self._task = TASKS[settings.task]
+        self._expected = expected_metrics(settings)
+        self._sent: list[_Sent] = []
+
+    @property
+    def shape(self) -> DataShape:
+        """The shape of all nodes' data."""
+        return self.arrivals.shape
+
+    def await_nodes(self, grid: Grid) -> None:
+        """Wait for enough nodes before the first round; raises `FederationError`."""
+        self.arrivals.await_nodes(grid)
+        self.exchange.probing = not self.roster.partitions()
+
+    def await_clients(self, grid: Grid) -> None:
+        """See who is there before another round; raises `FederationError` if nobody is."""
+        self.arrivals.await_clients(grid)
+
+    # --- checkpoints ------------------------------------------------------------------------
+
+    def memory(self) -> dict[str, Any]:
+        """What it must know of its clients to go on in another process."""
+        roster = self.roster
+
+        def keys(some: Iterable[ClientKey]) -> list[list[str]]:
+            return [list(key) for key in sorted(some)]
+
+        return {
+            "nodes": roster.connected_labels(),
+            "inputs": list(self.shape.inputs),
+            "classes": list(self.shape.classes),
+            "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
+            "results": [[*key, asdict(self.results[key])] for key in sorted(self.results)],
+            "trained": keys(self.trained),
+            "unevaluated": keys(self.unevaluated),
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what `memory` told. The nodes are still to come."""
+        self.arrivals.expected = set(memory["nodes"])
+        self.arrivals.shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
+        for client, node, facts in memory["facts"]:
+            counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
+            self.roster.facts[ClientKey(client, node)] = ClientFacts(**facts, class_counts=counts)
+        for client, node, result in memory["results"]:
+            self.results[ClientKey(client, node)] = ClientResult(**result)
+        self.trained = {ClientKey(*key) for key in memory["trained"]}
+        self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def choose(
+        self,
+        clients: Sequence[ClientKey],
+        server_round: int,
+        newcomers: Collection[ClientKey] = (),
+    ) -> list[ClientKey]:
+        """Those of the clients to train this round: a share of them, and all the newcomers."""
+        settings = self.settings
+        return select(clients, settings.participation, set(newcomers), settings.seed, server_round)
+
+    def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
+        """Send a phase's orders; returns the replies that come before the round's deadline."""
+        return self.exchange.ask(grid, messages, self.settings.nodes.round_deadline)
+
+    def orders(
+        self,
+        keys: Iterable[ClientKey],
+        make: Callable[[list[ClientKey]], Order],
+        message_type: str = MessageType.TRAIN,
+    ) -> list[Message]:
+        """One message a node, with an order of its own for its share of the clients."""
+        by_node: dict[str, list[ClientKey]] = defaultdict(list)
+        for key in keys:
+            by_node[key.node].append(key)
+        self._sent = []
+        for node, its_keys in sorted(by_node.items()):
+            order = make(its_keys)
+            message = write_order(order, self.roster.members[node].node_id, message_type)
+            values = sum(array.size for array in order.arrays.values())
+            # Arrays that are not per client are sent once a node, but meant for each client.
+            self.log.parameters_down += values if order.guided else values * len(its_keys)
+            self.log.bytes_down += sent_bytes(message)
+            self._sent.append(_Sent(message, node, its_keys))
+        self.log.asked += len(self._sent)
+        return [sent.message for sent in self._sent]
+
+    def order(
+        self, keys: Sequence[ClientKey], server_round: int, *, evaluate: bool = False
+    ) -> Order:
+        """An order without arrays for these clients of one node."""
+        clients = [key.client for key in keys]
+        return Order(self.run, self.token, server_round, clients, evaluate=evaluate)
+
+    def evaluates(self, server_round: int) -> bool:
+        """Whether this round's models are evaluated; those of the last round always are.
+
+        While an encoder is learned without labels there is nothing to evaluate.
+        """
+        of_task = server_round - self.settings.encoder_rounds
+        if of_task <= 0:
+            return False
+        return of_task % self.settings.evaluate_every == 0 or of_task == self.settings.rounds
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def read(
+        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+    ) -> list[NodeReply]:
+        """The usable replies in the order of the nodes' labels, so that sums are reproducible.
+
+        most_samples: that a client can have used, if not all that it declared.
+        Refuses what is wrong or missing, records losses, metrics and costs. Raises
+        `FederationError` when too large a share of the nodes asked gave nothing usable.
+        """
+        # Flower answers for a dead node under an id of its own: only the message tells whose.
+        asked = {sent.message.metadata.message_id: sent for sent in self._sent}
+        usable: dict[str, NodeReply] = {}
+        for message in replies:
+            order_id = self.exchange.original(message.metadata.reply_to_message_id)
+            sent = asked.pop(order_id, None)
+            if sent is None:
+                node = self.roster.label_of(message.metadata.src_node_id)
+                self.refuse(Refusal(node, "", "a second or unasked reply"))
+                continue
+            if answer := self._read_one(message, sent, spec, most_samples):
+                usable[sent.node] = answer
+        for sent in asked.values():
+            within = self.settings.nodes.round_deadline
+            self.log.late += 1
+            self.refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
+        answers = [usable[node] for node in sorted(usable)]
+        self.log.answered += len(answers)
+        self._check_failed_share(len(self._sent), len(answers))
+        for answer in answers:
+            self._record(answer, spec)
+        return answers
+
+    def _read_one(
+        self, message: Message, sent: _Sent, spec: ArraySpec, most_samples: int | None
+    ) -> NodeReply | None:
+        if message.has_error():
+            self.refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
+            return None
+        self.log.bytes_up += received_bytes(message)
+        asked = {key.client: self.roster.facts[key].samples for key in sent.clients}
+        if most_samples is not None:
+            asked = {name: min(declared, most_samples) for name, declared in asked.items()}
+        reply, refusals = read_reply(
+            message, sent.node, asked, spec, self._expected, self._task.metrics_fault
+        )
+        for refusal in refusals:
+            self.refuse(refusal)
+        return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None
+
+    def _check_failed_share(self, asked: int, answered: int) -> None:
+        allowed = self.settings.nodes.maximum_failed_share
+        if asked and (asked - answered) / asked > allowed:
+            reasons = sorted({f"{r.node}: {r.reason}" for r in self.log.refused}) or ["no answer"]
+            raise FederationError(
+                f"{asked - answered} of {asked} nodes gave no usable reply, more than "
+                f"nodes.maximum-failed-share = {allowed:g}: {'; '.join(reasons[:3])}"
+            )
+
+    def _record(self, answer: NodeReply, spec: ArraySpec) -> None:
+        reply = answer.reply
+        self.log.node_seconds += reply.seconds
+        self.log.parameters_up += spec.values(reply)
+        for row, key in enumerate(answer.keys()):
+            if reply.losses:
+                self.trained.add(key)
+                self.unevaluated.add(key)
+                self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
+            if reply.metrics:
+                result = self.results.setdefault(key, ClientResult())
+                result.metrics |= {name: values[row] for name, values in reply.metrics.items()}
+            if reply.kept_rounds:
+                self.results[key].kept_round = reply.kept_rounds[row]
+                self.unevaluated.discard(key)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note for the artefacts, and tell, what of an answer is not used."""
+        self.log.refused.append(refusal)
+        tell(
+            "refused",
+            WARNING,
+            round=self.log.server_round,
+            node=refusal.node,
+            client=refusal.client or None,
+            reason=refusal.reason,
+        )

@@ -1,0 +1,328 @@
+"""The classification task: images whose classes come stage by stage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from fedproto_app.data.images.clients import ClientImages, LabelledImages
+from fedproto_app.data.shape import DataShape
+from fedproto_app.maths.augmentation import draw_moves, moved
+from fedproto_app.models.image_classifier import (
+    ENCODER,
+    HEAD,
+    classifier_parameters,
+    classify,
+    encode,
+    representation_width,
+)
+from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.task import Task, masked_mean, without_prefix
+
+ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
+MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
+LARGEST_SIDE, MOST_CLASSES = 1024, 10_000
+
+_COUNT = re.compile(r"(correct|count)/(stage|class)-[0-9]{1,5}")
+
+Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted classes [K, n]
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """One training step's images of the first k clients of a cohort.
+
+    inputs: [k, B, channels, height, width] float, or where the encoder does not learn (`encoded`)
+    the representations [k, B, D]; labels: [k, B]; present: [k, B] float, 0 where a client's last
+    batch is not full.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    present: Tensor
+    encoded: bool = False
+
+
+@dataclass(frozen=True)
+class CohortImages:
+    """What K clients train on in a round and are tested on after it, padded to the longest.
+
+    Clients stand in falling order of their number of batches.
+    """
+
+    names: list[str]
+    stages: list[int]  # that each client is at, from 0 on
+    tested_stages: int  # the most of any client
+    train_samples: list[int]  # images trained on in this round
+    batch_counts: list[int]
+    pixels: Tensor  # [K, n, channels, height, width] uint8
+    labels: Tensor  # [K, n], 0 in padding
+    test_pixels: Tensor  # [K, m, …] uint8: validation and test images of all stages so far
+    test_labels: Tensor  # [K, m]
+    test_stages: Tensor  # [K, m]
+    is_validation: Tensor  # [K, m] float
+    is_test: Tensor  # [K, m] float
+    representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
+
+
+def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
+    """The stage, from 0 on, that a client with so many trains on in a round, from 1 on.
+
+    "sequential": the rounds are cut into equal parts, one a stage. "cyclic": the stages take
+    turns (Algorithm 1: each of the paper's global rounds walks through all of them).
+    """
+    if schedule == "cyclic":
+        return (server_round - 1) % stages
+    return min(server_round - 1, rounds - 1) * stages // rounds
+
+
+class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
+    """Classes of images, with a small CNN or ResNet-18."""
+
+    encoder, head = ENCODER, HEAD
+    criterion = "validation-error"
+    evaluates_local = True
+
+    @staticmethod
+    def required_metrics(settings: Settings) -> tuple[str, ...]:
+        if settings.data.partition.validation_share == 0:
+            return ("accuracy",)
+        return ("accuracy", "validation-error")
+
+    @staticmethod
+    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
+        for name, value in metrics.items():
+            plain = without_prefix(name)
+            if plain.endswith("accuracy") or plain == "validation-error":
+                limit = 1.0
+            elif _COUNT.fullmatch(plain):
+                limit = MOST_IMAGES
+            else:
+                return f"{name[:80]!r} is no metric of classification"
+            if not 0 <= value <= limit:
+                return f"its metrics are not finite and positive: {name} = {value:g}"
+            if value > metrics.get(name.replace("correct/", "count/"), 0) and "correct/" in name:
+                return f"its metrics are more often right than asked: {name} = {value:g}"
+        return None
+
+    @staticmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        if len(shape.inputs) != 3 or shape.inputs[0] not in (1, 3):
+            return f"its samples are {shape.inputs}, not images of 1 or 3 channels"
+        if max(shape.inputs) > LARGEST_SIDE:
+            return f"its images are {shape.inputs}, larger than {LARGEST_SIDE}"
+        if not 1 <= len(shape.classes) <= MOST_CLASSES:
+            return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
+        return None
+
+    @property
+    def representation_dim(self) -> int:
+        """D, the width of the representation."""
+        model = self.settings.model
+        return representation_width(model.image_encoder, model.representation_dim)
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        model = self.settings.model
+        channels, height, width = self.shape.inputs
+        return classifier_parameters(
+            model.image_encoder,
+            (channels, height, width),
+            len(self.shape.classes),
+            model.width,
+            model.representation_dim,
+            torch_stream(self.settings.seed, "initial parameters"),
+        )
+
+    def stage(self, client: ClientImages, server_round: int) -> int:
+        """The stage that the client is at, from 0 on."""
+        schedule = self.settings.classification.stage_schedule
+        return stage_at(server_round, self.settings.rounds, len(client.stages), schedule)
+
+    def _tested_stages(self, client: ClientImages, server_round: int) -> int:
+        """How many of its stages the client is tested on: those that it has reached.
+
+        Before the first of them with test and the first with validation images comes, which a
+        source may give late, already on these.
+        """
+        reached = self.stage(client, server_round) + 1
+        if self.settings.classification.stage_schedule == "cyclic":
+            reached = min(server_round, len(client.stages))  # in later turns all have come before
+        tests = [number for number, one in enumerate(client.stages, 1) if len(one.test)]
+        validations = [n for n, one in enumerate(client.stages, 1) if len(one.validation)]
+        return max(reached, tests[0], *validations[:1])
+
+    def steps(self, client: ClientImages, server_round: int) -> int:
+        images = len(client.training(self.stage(client, server_round)))
+        return -(-images // self.settings.classification.batch_size)
+
+    def gather(self, clients: Sequence[ClientImages], server_round: int) -> CohortImages:
+        steps = [self.steps(client, server_round) for client in clients]
+        assert steps == sorted(steps, reverse=True), "cohort out of order"
+        stages = [self.stage(client, server_round) for client in clients]
+        train = [one.training(stage) for one, stage in zip(clients, stages, strict=True)]
+        reached = [self._tested_stages(client, server_round) for client in clients]
+        parts = [
+            [
+                (part, number, kind)
+                for number, stage in enumerate(one.stages[:upto])
+                for kind, part in enumerate((stage.validation, stage.test))
+            ]
+            for one, upto in zip(clients, reached, strict=True)
+        ]
+        tested = [_joined([part for part, _, _ in one]) for one in parts]
+        numbers = [
+            np.concatenate([np.full(len(part), number) for part, number, _ in one]) for one in parts
+        ]
+        kinds = [
+            np.concatenate([np.full(len(part), kind) for part, _, kind in one]) for one in parts
+        ]
+        return CohortImages(
+            names=[client.name for client in clients],
+            stages=stages,
+            tested_stages=max(reached),
+            train_samples=[len(images) for images in train],
+            batch_counts=steps,
+            pixels=self._stacked([images.pixels for images in train]),
+            labels=self._stacked([images.labels for images in train]),
+            test_pixels=self._stacked([images.pixels for images in tested]),
+            test_labels=self._stacked([images.labels for images in tested]),
+            test_stages=self._stacked(numbers),
+            is_validation=self._stacked([(kind == 0).astype(np.float32) for kind in kinds]),
+            is_test=self._stacked([(kind == 1).astype(np.float32) for kind in kinds]),
+        )
+
+    def batches(
+        self, samples: CohortImages, generators: Sequence[torch.Generator]
+    ) -> Iterator[ImageBatch]:
+        size, most = self.settings.classification.batch_size, samples.batch_counts[0]
+        clients = len(samples.names)
+        order = torch.zeros(clients, most * size, dtype=torch.int64)
+        present = torch.zeros(clients, most * size)
+        for row, (count, generator) in enumerate(
+            zip(samples.train_samples, generators, strict=True)
+        ):
+            order[row, :count] = torch.randperm(count, generator=generator)
+            present[row, :count] = 1
+        fixed = samples.representation
+        augments = self.settings.classification.augment and fixed is None
+        moves = torch.zeros(clients, most * size, 3, dtype=torch.int64)
+        for row, generator in enumerate(generators if augments else []):
+            count, flip = samples.train_samples[row], self.settings.classification.flip
+            moves[row, :count] = draw_moves(count, samples.pixels.shape[-2:], flip, generator)
+        who = torch.arange(clients, device=self.device).unsqueeze(1)
+        order, present = order.to(self.device), present.to(self.device)
+        for step in range(most):
+            k = sum(count > step for count in samples.batch_counts)
+            rows = slice(step * size, (step + 1) * size)
+            picked = order[:k, rows]
+            labels = samples.labels[who[:k], picked]
+            if fixed is not None:
+                yield ImageBatch(fixed[who[:k], picked], labels, present[:k, rows], encoded=True)
+                continue
+            inputs = samples.pixels[who[:k], picked]
+            if augments:
+                inputs = moved(inputs, moves[:k, rows].to(self.device))
+            yield ImageBatch(_normalised(inputs), labels, present[:k, rows])
+
+    def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
+        """Represent every image once, as it is: a frozen encoder sees no augmentation."""
+        return replace(samples, representation=self.encode_all(parameters, samples.pixels))
+
+    def represent(self, parameters: Mapping[str, Tensor], batch: ImageBatch) -> Tensor:
+        return batch.inputs if batch.encoded else self.encode(parameters, batch.inputs)
+
+    def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """f_µ: [k, B, channels, height, width] → [k, B, D] float32, in mixed precision if set."""
+        mixed = self.settings.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
+            return encode(self.settings.model.image_encoder, parameters, inputs).float()
+
+    @torch.no_grad()
+    def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
+        """f_µ of images [K, n, …] uint8 as they are, without gradients: [K, n, D]."""
+        chunks = torch.split(pixels, ENCODED_AT_ONCE, dim=1)
+        return torch.cat([self.encode(parameters, _normalised(one)) for one in chunks], dim=1)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        """g_ν: [k, B, D] → logits [k, B, C]."""
+        return classify(parameters, representation)
+
+    def loss(self, prediction: Tensor, batch: ImageBatch) -> Tensor:
+        """Cross-entropy, mean over the client's images in the batch (eq. 2)."""
+        loss = functional.cross_entropy(
+            prediction.flatten(end_dim=1), batch.labels.flatten(), reduction="none"
+        ).view_as(batch.present)
+        return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+
+    def evaluate(
+        self, parameters: Mapping[str, Tensor], samples: CohortImages
+    ) -> dict[str, list[float]]:
+        return self.judge(parameters, samples, {"": self.by_head(parameters)})
+
+    def by_head(self, parameters: Mapping[str, Tensor]) -> Rule:
+        """The rule that takes the head's largest logit."""
+        return lambda representation: self.predict(parameters, representation).argmax(dim=2)
+
+    @torch.no_grad()
+    def judge(
+        self,
+        parameters: Mapping[str, Tensor],
+        samples: CohortImages,
+        rules: Mapping[str, Rule],
+    ) -> dict[str, list[float]]:
+        """Metrics of each client, with one encoder and several rules of inference.
+
+        The rule named "" gives ``accuracy`` on the test images of all stages so far,
+        ``validation-error`` (if there are validation images) and, summed over test images,
+        ``correct/stage-s``, ``count/stage-s`` (s from 1), ``correct/class-c``, ``count/class-c``.
+        Every other rule gives ``<name>accuracy``.
+        """
+        representation = self.encode_all(parameters, samples.test_pixels)
+        metrics: dict[str, list[float]] = {}
+        for prefix, rule in rules.items():
+            right = (rule(representation) == samples.test_labels).double()
+            metrics[f"{prefix}accuracy"] = masked_mean(right, samples.is_test)
+        right = (rules[""](representation) == samples.test_labels).double() * samples.is_test
+        if self.settings.data.partition.validation_share > 0:
+            hit = (rules[""](representation) == samples.test_labels).double()
+            shares = masked_mean(hit, samples.is_validation)
+            metrics["validation-error"] = [1 - share for share in shares]
+        for what, groups, number, first in (
+            ("stage", samples.test_stages, samples.tested_stages, 1),
+            ("class", samples.test_labels, len(self.shape.classes), 0),
+        ):
+            sums = right.new_zeros(2, len(right), number)
+            sums[0].scatter_add_(1, groups, right)
+            sums[1].scatter_add_(1, groups, samples.is_test.double())
+            for group in range(number):
+                metrics[f"correct/{what}-{group + first}"] = sums[0, :, group].tolist()
+                metrics[f"count/{what}-{group + first}"] = sums[1, :, group].tolist()
+        return metrics
+
+    def _stacked(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:
+        """[K, n, …] on the device, zeros after the end of the shorter ones."""
+        longest = max(arrays, key=len)
+        stacked = np.zeros((len(arrays), *longest.shape), dtype=longest.dtype)
+        for row, array in enumerate(arrays):
+            stacked[row, : len(array)] = array
+        return torch.from_numpy(stacked).to(self.device)
+
+
+def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
+    return LabelledImages(
+        np.concatenate([part.pixels for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+    )
+
+
+def _normalised(pixels: Tensor) -> Tensor:
+    """uint8 0 … 255 → float −2 … 2: the same scale for every client, known to all."""
+    return (pixels.float() / 255 - 0.5) / 0.25

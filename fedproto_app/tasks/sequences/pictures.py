@@ -1,0 +1,54 @@
+"""The pictures of a run on labelled sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedproto_app.report.drawing import client_figures, draw_clients, draw_rounds
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.tasks.sequences.cluster_pictures import cluster_pictures
+from fedproto_app.tasks.sequences.embedding_picture import embedding_picture
+from fedproto_app.tasks.sequences.report import SequenceReport, figure_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MODELS = {"kept model": "_kept", "model of the last round": "", "client's own head": "_local"}
+
+
+def sequence_pictures(run_dir: Path, report: SequenceReport) -> dict[str, Figure]:
+    """clients-accuracy.png or clients-rmse.png, rounds.png, `cluster_pictures`, embeddings.png."""
+    figures: dict[str, Figure] = {}
+    if (run_dir / "clients.csv").exists():
+        figures[f"clients-{report.metric}.png"] = _draw_clients(run_dir, report)
+    if (run_dir / "rounds.jsonl").exists():
+        figures["rounds.png"] = _draw_rounds(run_dir, report)
+    return figures | cluster_pictures(run_dir) | embedding_picture(run_dir)
+
+
+def _draw_clients(run_dir: Path, report: SequenceReport) -> Figure:
+    values = {
+        label: client_figures(run_dir, report.metric + model, report.measure.scale)
+        for label, model in _MODELS.items()
+    }
+    return draw_clients(values, report.measure, run_dir.name)
+
+
+def _draw_rounds(run_dir: Path, report: SequenceReport) -> Figure:
+    rounds, metric = read_rounds(run_dir), report.metric
+    lines = {
+        "test, models in use": [record[metric] for record in rounds],
+        "validation, models in use": [_validation(record, report) for record in rounds],
+        "test, clients' own heads": [record[f"{metric}_local"] for record in rounds],
+        "test, averaged model": [record[f"{metric}_global"] for record in rounds],
+        "test, kept models": [record[f"{metric}_kept"] for record in rounds],
+    }
+    axis = report.measure.axis.removeprefix("test ")
+    return draw_rounds(rounds, lines, axis, run_dir.name, report.measure.scale)
+
+
+def _validation(record: dict[str, float | None], report: SequenceReport) -> float | None:
+    """As the metric counts: a larger accuracy is better, a larger RMSE is worse."""
+    value = record[figure_of(report.validation)]
+    return 1 - value if value is not None and report.measure.larger_is_better else value

@@ -1,0 +1,356 @@
+"""Tasks on labelled sequences of several dimensions and any length: classes, or a real number.
+
+The supervised methods train an encoder and a linear head together (`represent`, `predict`,
+`loss`). The methods that learn their encoder first fit heads to vectors (`fit_head`, `head_loss`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
+from fedproto_app.data.shape import DataShape
+from fedproto_app.maths.linear_heads import (
+    Head,
+    Vectors,
+    classifier_loss,
+    fit_classifier,
+    fit_regressor,
+    regressor_loss,
+)
+from fedproto_app.models.sequence_model import (
+    ENCODER,
+    HEAD,
+    encode,
+    encoder_parameters,
+    head_parameters,
+    predict,
+    sequence_width,
+)
+from fedproto_app.randomness import torch_stream
+from fedproto_app.tasks.task import Task, masked_mean, without_prefix
+
+ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
+LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
+LARGEST_HEAD = 1e6  # of a value; one beyond would own its cluster's mean and every similarity
+MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound what a server allocates
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """One training step's sequences of the first k clients of a cohort.
+
+    inputs: [k, B, T, d], zeros after a sequence's end, or where the encoder does not learn
+    (`encoded`) the representations [k, B, D]; lengths: [k, B]; targets: [k, B]; present: [k, B]
+    float, 0 where a client's last batch is not full.
+    """
+
+    inputs: Tensor
+    lengths: Tensor
+    targets: Tensor
+    present: Tensor
+    encoded: bool = False
+
+
+@dataclass(frozen=True)
+class CohortSequences:
+    """What K clients train on and are tested on, padded to the most and the longest.
+
+    Clients stand in falling order of their number of batches.
+    """
+
+    names: list[str]
+    train_samples: list[int]
+    batch_counts: list[int]
+    values: Tensor  # [K, n, T, d], zeros after the end
+    lengths: Tensor  # [K, n] int64, 1 in padding
+    targets: Tensor  # [K, n] int64 labels, or float64 numbers in the data's units
+    test_values: Tensor  # [K, m, T', d]: validation and test sequences
+    test_lengths: Tensor  # [K, m]
+    test_targets: Tensor  # [K, m]
+    is_validation: Tensor  # [K, m] float
+    is_test: Tensor  # [K, m] float
+    representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
+
+
+class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
+    """What classes and real numbers have in common; subclasses know the target."""
+
+    encoder, head = ENCODER, HEAD
+    evaluates_local = False
+
+    @staticmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        if len(shape.inputs) != 1:
+            return f"its samples are {shape.inputs}, not sequences of d values a step"
+        if shape.inputs[0] > MOST_DIMENSIONS:
+            return f"its sequences have {shape.inputs[0]} dimensions, more than {MOST_DIMENSIONS}"
+        return None
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """Numbers that a head gives for a vector."""
+
+    @property
+    def representation_dim(self) -> int:
+        """D, the width of the representation."""
+        return sequence_width(self.settings)
+
+    def initial_encoder(self) -> dict[str, Tensor]:
+        """One client's encoder at round 0, without the client axis."""
+        generator = torch_stream(self.settings.seed, "initial parameters")
+        return encoder_parameters(self.settings, self.shape.inputs[0], generator)
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        generator = torch_stream(self.settings.seed, "initial head")
+        head = head_parameters(self.settings, self.outputs, generator)
+        return {**self.initial_encoder(), **head}
+
+    def steps(self, client: ClientSequences, server_round: int) -> int:
+        return -(-len(client.train) // self.settings.sequence.batch_size)
+
+    def gather(self, clients: Sequence[ClientSequences], server_round: int) -> CohortSequences:
+        steps = [self.steps(client, server_round) for client in clients]
+        assert steps == sorted(steps, reverse=True), "cohort out of order"
+        values, lengths, targets = self._stacked([[client.train] for client in clients])
+        tests = [[client.validation, client.test] for client in clients]
+        test_values, test_lengths, test_targets = self._stacked(tests)
+        kinds = torch.full((len(clients), test_targets.shape[1]), -1)
+        for row, (validation, test) in enumerate(tests):
+            kinds[row, : len(validation)] = 0
+            kinds[row, len(validation) : len(validation) + len(test)] = 1
+        return CohortSequences(
+            names=[client.name for client in clients],
+            train_samples=[len(client.train) for client in clients],
+            batch_counts=steps,
+            values=values,
+            lengths=lengths,
+            targets=targets,
+            test_values=test_values,
+            test_lengths=test_lengths,
+            test_targets=test_targets,
+            is_validation=(kinds == 0).float().to(self.device),
+            is_test=(kinds == 1).float().to(self.device),
+        )
+
+    def _stacked(
+        self, parts: Sequence[Sequence[LabelledSequences]]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Each client's parts in one: [K, n, T, d], lengths [K, n], targets [K, n]."""
+        sequences = [[one for part in its for one in part.values] for its in parts]
+        most = max(len(its) for its in sequences)
+        longest = max((len(one) for its in sequences for one in its), default=1)
+        shape = (len(parts), most, longest, self.shape.inputs[0])
+        values, lengths = np.zeros(shape, np.float32), np.ones(shape[:2], np.int64)
+        targets = np.zeros(shape[:2], parts[0][0].targets.dtype)
+        for row, its in enumerate(sequences):
+            for place, one in enumerate(its):
+                values[row, place, : len(one)] = one
+                lengths[row, place] = len(one)
+            targets[row, : len(its)] = np.concatenate([part.targets for part in parts[row]])
+        arrays: tuple[NDArray[np.generic], ...] = (values, lengths, targets)
+        stacked = [torch.from_numpy(array).to(self.device) for array in arrays]
+        return stacked[0], stacked[1], stacked[2]
+
+    def batches(
+        self, samples: CohortSequences, generators: Sequence[torch.Generator]
+    ) -> Iterator[SequenceBatch]:
+        size, most = self.settings.sequence.batch_size, samples.batch_counts[0]
+        clients = len(samples.names)
+        order = torch.zeros(clients, most * size, dtype=torch.int64)
+        present = torch.zeros(clients, most * size)
+        for row, (count, generator) in enumerate(
+            zip(samples.train_samples, generators, strict=True)
+        ):
+            order[row, :count] = torch.randperm(count, generator=generator)
+            present[row, :count] = 1
+        who = torch.arange(clients, device=self.device).unsqueeze(1)
+        order, present = order.to(self.device), present.to(self.device)
+        fixed = samples.representation
+        for step in range(most):
+            k = sum(count > step for count in samples.batch_counts)
+            rows = slice(step * size, (step + 1) * size)
+            picked = order[:k, rows]
+            lengths = samples.lengths[who[:k], picked]
+            targets, there = samples.targets[who[:k], picked], present[:k, rows]
+            if fixed is not None:
+                inputs = fixed[who[:k], picked]
+                yield SequenceBatch(inputs, lengths, targets, there, encoded=True)
+                continue
+            inputs = samples.values[who[:k], picked][:, :, : int(lengths.max())]
+            yield SequenceBatch(inputs, lengths, targets, there)
+
+    def fix_encoder(
+        self, parameters: Mapping[str, Tensor], samples: CohortSequences
+    ) -> CohortSequences:
+        """Represent every sequence once."""
+        made = self.encode_all(parameters, samples.values, samples.lengths)
+        return replace(samples, representation=made)
+
+    def represent(self, parameters: Mapping[str, Tensor], batch: SequenceBatch) -> Tensor:
+        if batch.encoded:
+            return batch.inputs
+        return self.encode(parameters, batch.inputs, batch.lengths)
+
+    def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor, lengths: Tensor) -> Tensor:
+        """[k, B, T, d], [k, B] → [k, B, D] float32, in mixed precision if set."""
+        mixed = self.settings.precision == "bfloat16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
+            return encode(self.settings, parameters, inputs, lengths).float()
+
+    @torch.no_grad()
+    def encode_all(
+        self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """Sequences [K, n, T, d] without gradients, some at a time: [K, n, D]."""
+        parts = zip(
+            torch.split(values, ENCODED_AT_ONCE, dim=1),
+            torch.split(lengths, ENCODED_AT_ONCE, dim=1),
+            strict=True,
+        )
+        return torch.cat([self.encode(parameters, x, count) for x, count in parts], dim=1)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        """[k, B, D] → [k, B, outputs]."""
+        return predict(parameters, representation)
+
+    def evaluate(
+        self, parameters: Mapping[str, Tensor], samples: CohortSequences
+    ) -> dict[str, list[float]]:
+        made = self.encode_all(parameters, samples.test_values, samples.test_lengths)
+        return self.judge(self.predict(parameters, made), samples)
+
+    @abstractmethod
+    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[str, list[float]]:
+        """Metrics of each client from what heads gave for its validation and test sequences.
+
+        outputs: [K, m, outputs].
+        """
+
+    @abstractmethod
+    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], seed: int) -> Head:
+        """A head for vectors [n, D] with targets [n]."""
+
+    @abstractmethod
+    def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
+        """How badly a head fits vectors [n, D] with targets [n]."""
+
+
+class SequenceClassificationTask(SequenceTask):
+    """A class for every sequence."""
+
+    criterion = "validation-error"
+
+    @staticmethod
+    def required_metrics(settings: object) -> tuple[str, ...]:
+        return ("accuracy", "validation-error")
+
+    @staticmethod
+    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
+        for name, value in metrics.items():
+            if without_prefix(name) not in ("accuracy", "validation-error"):
+                return f"{name[:80]!r} is no metric of classification"
+            if not 0 <= value <= 1:
+                return f"its metrics are not fractions: {name} = {value:g}"
+        return None
+
+    @staticmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        if not 1 <= len(shape.classes) <= MOST_CLASSES:
+            return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
+        return SequenceTask.shape_fault(shape)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.shape.classes)
+
+    def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
+        """Cross-entropy, mean over the client's sequences in the batch."""
+        loss = functional.cross_entropy(
+            prediction.flatten(end_dim=1), batch.targets.flatten(), reduction="none"
+        ).view_as(batch.present)
+        return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+
+    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[str, list[float]]:
+        """``accuracy`` on test and ``validation-error`` on validation sequences."""
+        right = (outputs.argmax(dim=2) == samples.test_targets).double()
+        return {
+            "accuracy": masked_mean(right, samples.is_test),
+            "validation-error": masked_mean(1 - right, samples.is_validation),
+        }
+
+    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], seed: int) -> Head:
+        penalty = self.settings.fed_react.penalty
+        return fit_classifier(vectors, targets.astype(np.int64), self.outputs, penalty, seed)
+
+    def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
+        return classifier_loss(head, vectors, targets.astype(np.int64))
+
+
+class SequenceRegressionTask(SequenceTask):
+    """A real number for every sequence.
+
+    Models learn the target over ``data.sequences.target-scale``; errors are in the data's units.
+    """
+
+    criterion = "validation-rmse"
+
+    @staticmethod
+    def required_metrics(settings: object) -> tuple[str, ...]:
+        return ("rmse", "mae", "validation-rmse")
+
+    @staticmethod
+    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
+        for name, value in metrics.items():
+            if without_prefix(name) not in ("rmse", "mae", "validation-rmse"):
+                return f"{name[:80]!r} is no metric of regression"
+            if not 0 <= value <= LARGEST_ERROR:
+                return f"its metrics are not finite and positive: {name} = {value:g}"
+        return None
+
+    @staticmethod
+    def shape_fault(shape: DataShape) -> str | None:
+        if shape.classes:
+            return f"it has {len(shape.classes)} classes, where a real number is predicted"
+        return SequenceTask.shape_fault(shape)
+
+    @property
+    def outputs(self) -> int:
+        return 1
+
+    @property
+    def _scale(self) -> float:
+        return self.settings.data.sequences.target_scale
+
+    def loss(self, prediction: Tensor, batch: SequenceBatch) -> Tensor:
+        """Mean squared error over the client's sequences in the batch."""
+        wanted = (batch.targets / self._scale).float()
+        squared = (prediction[:, :, 0] - wanted).square() * batch.present
+        return squared.sum(dim=1) / batch.present.sum(dim=1)
+
+    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[str, list[float]]:
+        """``rmse`` and ``mae`` on test, ``validation-rmse`` on validation sequences."""
+        error = outputs[:, :, 0].double() * self._scale - samples.test_targets
+        squares = masked_mean(error.square(), samples.is_test)
+        validation = masked_mean(error.square(), samples.is_validation)
+        return {
+            "rmse": [value**0.5 for value in squares],
+            "mae": masked_mean(error.abs(), samples.is_test),
+            "validation-rmse": [value**0.5 for value in validation],
+        }
+
+    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], seed: int) -> Head:
+        wanted = targets.astype(np.float64) / self._scale
+        return fit_regressor(vectors, wanted, self.settings.fed_react.penalty)
+
+    def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
+        return regressor_loss(head, vectors, targets.astype(np.float64) / self._scale)

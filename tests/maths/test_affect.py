@@ -1,0 +1,266 @@
+"""AFFECT on matrices worked by hand, and against plain loops over the paper's equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedproto_app.maths import affect as module
+from fedproto_app.maths.affect import affect, blend, block_statistics, forgetting_factor
+from fedproto_app.maths.cluster_identity import rand_index
+from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
+
+Matrix = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+# Clients 0 and 2 are cluster 0, clients 1, 3 and 4 cluster 1. Eighths are exact in float32.
+LABELS = np.array([0, 1, 0, 1, 1])
+EIGHTHS = (
+    np.array(
+        [
+            [8, 1, 6, 2, 0],
+            [1, 8, 1, 7, 5],
+            [6, 1, 4, 1, 1],
+            [2, 7, 1, 8, 3],
+            [0, 5, 1, 3, 2],
+        ],
+        np.float32,
+    )
+    / 8
+)
+
+
+def test_block_statistics_by_hand() -> None:
+    """Between the clusters lie 1, 2, 0, 1, 1, 1: mean 1, variance 1/3. Within cluster 1 lie 7, 5
+    and 3, each twice: mean 5, variance 8/3; its diagonal 8, 8, 2: mean 6, variance 8."""
+    statistics = block_statistics(EIGHTHS, LABELS)
+    np.testing.assert_allclose(statistics.mean * 8, [[6, 1], [1, 5]])
+    np.testing.assert_allclose(statistics.variance * 64, [[0, 1 / 3], [1 / 3, 8 / 3]])
+    np.testing.assert_allclose(statistics.diagonal_mean * 8, [6, 6])
+    np.testing.assert_allclose(statistics.diagonal_variance * 64, [4, 8])
+
+
+def test_the_forgetting_factor_by_hand() -> None:
+    """Σ Var = 12·1/3 + 6·8/3 + 2·4 + 3·8 = 52 in squared eighths. Where the past is W, (ψ̂ − E)²
+    adds up to as much; where it is 0, to 12·1 + 2·36 + 6·25 + 2·36 + 3·36 = 414."""
+    assert forgetting_factor(EIGHTHS, EIGHTHS, LABELS) == pytest.approx(0.5)
+    nothing = np.zeros_like(EIGHTHS)
+    assert forgetting_factor(nothing, EIGHTHS, LABELS) == pytest.approx(52 / (52 + 414))
+
+
+def test_a_cluster_of_one_client_has_no_variance() -> None:
+    labels = np.array([0, 1, 0, 0, 0])
+    statistics = block_statistics(EIGHTHS, labels)
+    assert statistics.mean[1, 1] == statistics.variance[1, 1] == 0
+    assert statistics.diagonal_mean[1] == 1
+    assert statistics.diagonal_variance[1] == 0
+    assert statistics.mean[0, 1] * 8 == (1 + 1 + 7 + 5) / 4
+
+    everyone_apart = block_statistics(EIGHTHS, np.arange(5))
+    assert not everyone_apart.variance.any()
+    assert not everyone_apart.diagonal_variance.any()
+    off_diagonal = EIGHTHS - np.diag(EIGHTHS.diagonal())
+    assert everyone_apart.mean.tolist() == off_diagonal.tolist()
+
+
+def test_no_evidence_is_a_forgetting_factor_of_zero() -> None:
+    """0/0: with a client a cluster, Var = 0 and E = W; the past is W too."""
+    assert forgetting_factor(EIGHTHS, EIGHTHS, np.arange(5)) == 0
+    nobody_known = np.full_like(EIGHTHS, np.nan)
+    assert forgetting_factor(nobody_known, EIGHTHS, LABELS) == 0
+    tenths = np.full((4, 4), 0.1, np.float32)  # a mean of equal numbers is that number exactly
+    assert forgetting_factor(tenths, tenths, np.array([0, 0, 0, 1])) == 0
+
+
+def test_a_past_that_is_the_truth_is_trusted_fully() -> None:
+    statistics = block_statistics(EIGHTHS, LABELS)
+    truth = statistics.mean[LABELS][:, LABELS]
+    np.fill_diagonal(truth, statistics.diagonal_mean[LABELS])
+    assert forgetting_factor(truth.astype(np.float32), EIGHTHS, LABELS) == pytest.approx(1)
+
+
+def naive_alpha(past: Matrix, current: Matrix, labels: Labels) -> tuple[float, Matrix, Matrix]:
+    """Eqs. 27 to 30 as they are written, with lists and loops: α, E, Var."""
+    clients = range(len(labels))
+    expected, variance = np.zeros(current.shape), np.zeros(current.shape)
+    noise = total = 0.0
+    for i in clients:
+        for j in clients:
+            block = [
+                float(current[k, m])
+                for k in clients
+                for m in clients
+                if labels[k] == labels[i] and labels[m] == labels[j] and (k == m) == (i == j)
+            ]
+            expected[i, j] = sum(block) / len(block)
+            variance[i, j] = sum((x - expected[i, j]) ** 2 for x in block) / len(block)
+            if past[i, j] == past[i, j]:
+                noise += variance[i, j]
+                total += (past[i, j] - expected[i, j]) ** 2 + variance[i, j]
+    return (noise / total if total else 0.0), expected, variance
+
+
+@given(
+    clients=st.integers(1, 9),
+    clusters=st.integers(1, 9),
+    unknown=st.integers(0, 3),
+    rows=st.integers(1, 10),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_statistics_and_factor_are_those_of_plain_loops(
+    clients: int, clusters: int, unknown: int, rows: int, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    labels = by_first_appearance(generator.integers(clusters, size=clients))
+    draw = generator.uniform(-1, 1, (2, clients, clients)).astype(np.float32)
+    past, current = draw + draw.transpose(0, 2, 1)
+    past[:unknown] = past[:, :unknown] = np.nan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS", rows)
+        statistics = block_statistics(current, labels)
+        alpha = forgetting_factor(past, current, labels)
+    expected_alpha, mean, variance = naive_alpha(past, current, labels)
+
+    assert 0 <= alpha <= 1
+    assert alpha == pytest.approx(expected_alpha, abs=1e-12)
+    apart = ~np.eye(clients, dtype=bool)
+    for table, diagonal, full in (
+        (statistics.mean, statistics.diagonal_mean, mean),
+        (statistics.variance, statistics.diagonal_variance, variance),
+    ):
+        np.testing.assert_allclose(table[labels][:, labels][apart], full[apart], atol=1e-12)
+        np.testing.assert_allclose(diagonal[labels], full.diagonal(), atol=1e-12)
+
+
+def noisy_round(seed: int, sizes: tuple[int, ...] = (6, 8, 10), noise: float = 4.0) -> Matrix:
+    """W of heads around one centre a group, with much noise of its own each round."""
+    centres = np.random.default_rng(0).normal(size=(len(sizes), 40))
+    heads = np.repeat(centres, sizes, axis=0)
+    heads = heads + noise * np.random.default_rng(seed).normal(size=heads.shape)
+    return similarity(heads.astype(np.float32), "cosine")
+
+
+TRUTH = np.repeat([0, 1, 2], (6, 8, 10))
+
+
+def test_the_first_round_is_the_snapshot() -> None:
+    current = noisy_round(1)
+    labels, alpha, psi = affect(None, current, 3)
+    assert alpha == 0
+    assert np.array_equal(psi, current)
+    assert np.array_equal(labels, agglomerate(current, 3))
+
+
+def test_the_three_results_belong_together() -> None:
+    past, current = noisy_round(1), noisy_round(2)
+    labels, alpha, psi = affect(past, current, 3, iterations=50)
+    assert 0 < alpha < 1
+    assert np.array_equal(psi, blend(past, current, alpha))
+    assert np.array_equal(labels, agglomerate(psi, 3))
+    assert alpha == forgetting_factor(past, current, labels)  # the iteration has settled
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
+def test_iterations_are_those_of_algorithm_4(iterations: int) -> None:
+    """Against the loop without a stop, on rounds in which α moves the clusters."""
+    moved = 0
+    for seed in range(2, 12):
+        past, current = noisy_round(1), noisy_round(seed)
+        alpha = 0.0
+        for _ in range(iterations):
+            labels = agglomerate(blend(past, current, alpha), 3)
+            alpha = forgetting_factor(past, current, labels)
+        result = affect(past, current, 3, iterations)
+        assert result.alpha == alpha
+        assert np.array_equal(result.labels, agglomerate(blend(past, current, alpha), 3))
+        moved += not np.array_equal(result.labels, agglomerate(current, 3))
+    assert moved > 5
+
+
+def test_the_past_finds_clusters_that_a_snapshot_does_not() -> None:
+    psi, snapshots, found = None, [], []
+    for seed in range(1, 16):
+        current = noisy_round(seed, noise=2.0)
+        labels, _, psi = affect(psi, current, 3)
+        snapshots.append(rand_index(agglomerate(current, 3), TRUTH))
+        found.append(rand_index(labels, TRUTH))
+    assert found[5:] == [1] * 10
+    assert np.mean(snapshots[5:]) < 0.9
+
+
+def test_as_long_as_nothing_changes_the_past_grows_in_weight() -> None:
+    """ψ̂ of k rounds of independent noise has a k-th of its variance, so α is k / (k + 1)."""
+    generator = np.random.default_rng(0)
+    truth = np.equal.outer(np.arange(90) % 3, np.arange(90) % 3) * 0.8
+    psi, alphas = None, []
+    for _ in range(8):
+        noise = np.triu(0.2 * generator.normal(size=truth.shape), 1)
+        current = truth + noise + noise.T
+        np.fill_diagonal(current, 1)
+        _, alpha, psi = affect(psi, current.astype(np.float32), 3)
+        alphas.append(alpha)
+    np.testing.assert_allclose(alphas, [k / (k + 1) for k in range(8)], atol=0.01)
+
+
+def test_after_a_change_the_past_weighs_less() -> None:
+    past = affect(noisy_round(1, noise=1.0), noisy_round(2, noise=1.0), 3).psi
+    other = np.random.default_rng(0).permutation(24)  # clients whose groups are now others'
+    stays, changes = noisy_round(3, noise=1.0), noisy_round(3, noise=1.0)[other][:, other]
+    assert affect(past, changes, 3).alpha < 0.5 * affect(past, stays, 3).alpha
+
+
+def test_newcomers_have_this_rounds_similarity_and_do_not_weigh() -> None:
+    past, current = noisy_round(1), noisy_round(2)
+    gaps = past.copy()
+    gaps[[3, 20]] = gaps[:, [3, 20]] = np.nan
+    labels, alpha, psi = affect(gaps, current, 3)
+    known = ~np.isnan(gaps)
+    assert np.array_equal(psi[~known], current[~known])
+    assert np.array_equal(psi[known], blend(past, current, alpha)[known])
+    assert alpha == forgetting_factor(gaps, current, labels) != affect(past, current, 3).alpha
+
+
+def test_a_round_of_newcomers_is_a_first_round() -> None:
+    current = noisy_round(2)
+    labels, alpha, psi = affect(np.full_like(current, np.nan), current, 3)
+    assert alpha == 0
+    assert np.array_equal(psi, current)
+    assert np.array_equal(labels, affect(None, current, 3).labels)
+
+
+def test_the_order_of_the_clients_does_not_matter() -> None:
+    past, current = noisy_round(1), noisy_round(2)
+    order = np.random.default_rng(3).permutation(24)
+    labels, alpha, psi = affect(past, current, 3)
+    shuffled = affect(past[order][:, order], current[order][:, order], 3)
+    assert shuffled.alpha == pytest.approx(alpha, rel=1e-9)
+    np.testing.assert_allclose(shuffled.psi, psi[order][:, order], atol=1e-6)
+    assert np.array_equal(shuffled.labels, by_first_appearance(labels[order]))
+
+
+def test_the_silhouette_may_choose_the_number_of_clusters() -> None:
+    past, current = noisy_round(1, noise=0.5), noisy_round(2, noise=0.5)
+    assert affect(past, current, 0).labels.tolist() == TRUTH.tolist()
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("clusters", [0, 1, 3])
+def test_hardly_any_clients(clients: int, clusters: int) -> None:
+    current = np.eye(clients, dtype=np.float32)
+    labels, alpha, psi = affect(current, current, clusters)
+    assert alpha == 0
+    assert np.array_equal(psi, current)
+    assert labels.max() + 1 == (min(clusters, clients) if clusters else 1)
+
+
+def test_what_goes_in_stays_as_it_is() -> None:
+    past, current = noisy_round(1), noisy_round(2)
+    kept = past.copy(), current.copy()
+    affect(past, current, 3)
+    assert np.array_equal(past, kept[0])
+    assert np.array_equal(current, kept[1])

@@ -1,0 +1,199 @@
+"""Similarities and clusters worked by hand, and scipy's and sklearn's answers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from sklearn.metrics import rand_score, silhouette_score
+from sklearn.metrics.pairwise import cosine_similarity
+
+from fedproto_app.maths import clustering
+from fedproto_app.maths.clustering import (
+    agglomerate,
+    agglomerate_by_silhouette,
+    by_first_appearance,
+    find_clusters,
+    head_similarity,
+    similarity,
+)
+from fedproto_app.settings import HeadSimilarity
+
+# Clients 0 and 2 against clients 1, 3 and 4.
+TWO_GROUPS = np.array(
+    [
+        [1.0, 0.1, 0.9, 0.2, 0.0],
+        [0.1, 1.0, 0.1, 0.8, 0.7],
+        [0.9, 0.1, 1.0, 0.1, 0.1],
+        [0.2, 0.8, 0.1, 1.0, 0.6],
+        [0.0, 0.7, 0.1, 0.6, 1.0],
+    ],
+    np.float32,
+)
+
+
+def grouped_heads(sizes: list[int], spread: float = 0.5, seed: int = 0) -> NDArray[np.float32]:
+    """Heads [N, 30] around one random centre a group, the groups' clients mixed."""
+    generator = np.random.default_rng(seed)
+    centres = np.repeat(generator.normal(size=(len(sizes), 30)), sizes, axis=0)
+    heads = centres + spread * generator.normal(size=centres.shape)
+    return generator.permutation(heads).astype(np.float32)
+
+
+def test_cosines_by_hand() -> None:
+    heads = np.array([[3, 0], [0, 2], [-1, 0], [1, 1]], np.float32)
+    half = np.sqrt(0.5)
+    expected = [[1, 0, -1, half], [0, 1, 0, half], [-1, 0, 1, -half], [half, half, -half, 1]]
+    np.testing.assert_allclose(similarity(heads, "cosine"), expected, rtol=1e-7)
+
+
+def test_centred_cosines_are_those_of_the_deviations_from_the_mean_head() -> None:
+    """Deviations from (100, 101): (1, 0), (−1, 0), (0, 2), (0, −2)."""
+    heads = np.array([[101, 101], [99, 101], [100, 103], [100, 99]], np.float32)
+    expected = [[1, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, -1], [0, 0, -1, 1]]
+    np.testing.assert_allclose(similarity(heads, "centred-cosine"), expected, atol=1e-7)
+    assert similarity(heads, "cosine").min() > 0.99
+
+
+def test_a_head_of_zeros_is_like_itself_only() -> None:
+    heads = np.array([[0, 0], [1, 2], [0, 0]], np.float32)
+    assert similarity(heads, "cosine").tolist() == np.eye(3).tolist()
+
+
+@pytest.mark.parametrize("heads", [np.full((3, 4), 0.1), np.ones((1, 4))])
+def test_equal_heads_have_no_deviation_to_compare(heads: NDArray[np.float64]) -> None:
+    centred = similarity(heads.astype(np.float32), "centred-cosine")
+    assert centred.tolist() == np.eye(len(heads)).tolist()
+
+
+def test_similarity_is_symmetric_bounded_and_one_on_the_diagonal_over_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seven rows a block and 30 clients; heads of tiny and huge length, some of them parallel."""
+    monkeypatch.setattr(clustering, "BLOCK", 7)
+    heads = grouped_heads([10, 10, 10])
+    heads[3], heads[20] = heads[11] * 1e15, heads[11] * -1e-15
+    matrix = similarity(heads, "cosine")
+    assert matrix.dtype == np.float32
+    assert np.array_equal(matrix, matrix.T)
+    assert (matrix.diagonal() == 1).all()
+    assert np.abs(matrix).max() == 1
+    assert matrix[3, 11] == 1
+    assert matrix[3, 20] == -1
+    np.testing.assert_allclose(matrix, cosine_similarity(heads.astype(np.float64)), atol=1e-7)
+
+
+def test_two_groups_are_found_and_numbered_by_first_appearance() -> None:
+    assert agglomerate(TWO_GROUPS, 2).tolist() == [0, 1, 0, 1, 1]
+    assert agglomerate(TWO_GROUPS[::-1, ::-1], 2).tolist() == [0, 0, 1, 0, 1]
+    assert agglomerate(TWO_GROUPS, 2).dtype == np.int64
+
+
+def test_merges_follow_the_average_of_the_similarities() -> None:
+    """0-2 merge first, then 1-3; 4 joins them at the average of 0.7 and 0.6 last."""
+    assert agglomerate(TWO_GROUPS, 4).tolist() == [0, 1, 0, 2, 3]
+    assert agglomerate(TWO_GROUPS, 3).tolist() == [0, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("clusters", range(1, 8))
+def test_ties_still_give_exactly_the_number_of_clusters(clusters: int) -> None:
+    """Seven clients all equally alike: a cut at a height could only give 1 or 7."""
+    labels = agglomerate(np.full((7, 7), 0.25, np.float32), clusters)
+    assert len(set(labels)) == labels.max() + 1 == clusters
+
+
+@pytest.mark.parametrize(("clients", "clusters"), [(0, 3), (1, 1), (1, 3), (2, 3), (3, 3)])
+def test_few_clients_are_a_cluster_each(clients: int, clusters: int) -> None:
+    assert agglomerate(np.eye(clients, dtype=np.float32), clusters).tolist() == [*range(clients)]
+
+
+def test_clusters_are_scipys_where_there_are_no_ties() -> None:
+    matrix = similarity(grouped_heads([8, 13, 9], spread=2), "cosine")
+    distance = 1 - matrix.astype(np.float64)
+    tree = linkage(squareform(distance, checks=False), "average")
+    for clusters in range(1, 31):
+        expected = fcluster(tree, clusters, "maxclust")
+        assert rand_score(agglomerate(matrix, clusters), expected) == 1
+
+
+def test_the_order_of_the_clients_does_not_matter() -> None:
+    matrix = similarity(grouped_heads([5, 7, 4], spread=1.5), "cosine")
+    order = np.random.default_rng(1).permutation(16)
+    shuffled = agglomerate(matrix[order][:, order], 5)
+    assert shuffled.tolist() == by_first_appearance(agglomerate(matrix, 5)[order]).tolist()
+
+
+def test_more_clusters_split_those_of_fewer() -> None:
+    matrix = similarity(grouped_heads([20, 20], spread=3), "cosine")
+    cuts = [agglomerate(matrix, clusters) for clusters in range(1, 41)]
+    for coarse, fine in pairwise(cuts):
+        assert len(np.unique(np.stack([coarse, fine]), axis=1).T) == fine.max() + 1
+
+
+def test_the_silhouette_finds_the_groups() -> None:
+    assert agglomerate_by_silhouette(TWO_GROUPS).tolist() == [0, 1, 0, 1, 1]
+    matrix = similarity(grouped_heads([6, 9, 4, 11]), "cosine")
+    assert agglomerate_by_silhouette(matrix).tolist() == agglomerate(matrix, 4).tolist()
+
+
+def test_the_silhouette_takes_the_best_number_up_to_the_most() -> None:
+    matrix = similarity(grouped_heads([6, 9, 4, 11], spread=2), "cosine")
+    distance = 1 - matrix
+    scores = {
+        clusters: silhouette_score(distance, agglomerate(matrix, clusters), metric="precomputed")
+        for clusters in range(2, 30)
+    }
+    for most in (2, 3, 29, 1000):
+        best = max(range(2, min(most, 29) + 1), key=lambda c: scores[c])
+        assert agglomerate_by_silhouette(matrix, most).max() + 1 == best
+
+
+@pytest.mark.parametrize("clients", [0, 1, 2, 5])
+def test_without_a_difference_there_is_one_cluster(clients: int) -> None:
+    alike = np.ones((clients, clients), np.float32)
+    assert agglomerate_by_silhouette(alike).tolist() == [0] * clients
+
+
+def test_the_silhouette_bears_a_diagonal_and_entries_rounded_to_above_one() -> None:
+    rounded = np.where(TWO_GROUPS == 1, np.float32(1 + 2e-7), TWO_GROUPS)
+    rounded[0, 2] = rounded[2, 0] = 1 + 2e-7
+    assert agglomerate_by_silhouette(rounded).tolist() == [0, 1, 0, 1, 1]
+
+
+def test_a_similarity_that_is_no_number_is_refused() -> None:
+    broken = TWO_GROUPS.copy()
+    broken[1, 2] = broken[2, 1] = np.nan
+    with pytest.raises(ValueError, match="finite"):
+        agglomerate(broken, 2)
+
+
+@pytest.mark.parametrize("kind", get_args(HeadSimilarity))
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+def test_a_row_of_any_size_gives_a_finite_similarity(kind: HeadSimilarity, scale: float) -> None:
+    """The square of 1e30 overflows float32."""
+    heads = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
+    heads[2, 1] *= np.float32(scale)
+    found = head_similarity(heads, kind)
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() <= 1
+
+
+def test_clusters_are_as_many_as_wanted_or_as_the_silhouette_says() -> None:
+    assert np.array_equal(find_clusters(TWO_GROUPS, 3), agglomerate(TWO_GROUPS, 3))
+    assert np.array_equal(find_clusters(TWO_GROUPS, 0), agglomerate_by_silhouette(TWO_GROUPS))
+
+
+def test_class_norms_compare_which_classes_heads_know() -> None:
+    """Two classes, D = 1: the same rows are large in the first two heads, whatever their signs."""
+    heads = np.array(
+        [[[3, 4], [0, 1]], [[-4, 3], [1, 0]], [[0, 1], [-3, 4]], [[1, 0], [4, 3]]], np.float32
+    )
+    together = np.kron(np.eye(2), np.ones((2, 2)))
+    np.testing.assert_allclose(head_similarity(heads, "class-norms"), 2 * together - 1, atol=1e-6)
+    flat = heads.reshape(4, 4)
+    assert np.array_equal(head_similarity(heads, "cosine"), similarity(flat, "cosine"))

@@ -1,0 +1,142 @@
+"""A1, A2 and A3 of Fed-REACT on heads of one number, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.maths.head_smoothing import (
+    ForgettingMean,
+    Head,
+    HeadSmoother,
+    KalmanSmoothing,
+    NoSmoothing,
+    RunningMean,
+    make_smoother,
+)
+from fedproto_app.maths.kalman import fit_random_walk, newest_state
+from fedproto_app.settings import FedReactSettings
+
+NAMES = ["none", "mean", "forgetting", "kalman"]
+HEADS = [3.0, 6.0, 0.0]
+FACTORS = [0.0, 0.5, 0.25]
+
+
+def smoother(name: str) -> HeadSmoother:
+    return make_smoother(FedReactSettings(smoothing=name))
+
+
+def drawn(rounds: int, dtype: Any = np.float32) -> list[Head]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(2, 3)).astype(dtype) for _ in range(rounds)]
+
+
+def estimates(of: HeadSmoother) -> list[float]:
+    return [
+        of.update(np.array([head]), factor).item()
+        for head, factor in zip(HEADS, FACTORS, strict=True)
+    ]
+
+
+def test_without_smoothing_the_newest_head_is_sent() -> None:
+    assert estimates(NoSmoothing()) == [3, 6, 0]
+
+
+def test_the_running_mean_counts_every_round_alike() -> None:
+    assert estimates(RunningMean()) == pytest.approx([3, 4.5, 3])
+
+
+def test_the_forgetting_factor_is_the_pasts_share() -> None:
+    """½·3 + ½·6 = 4.5; ¼·4.5 + ¾·0 = 1.125."""
+    assert estimates(ForgettingMean()) == [3, 4.5, 1.125]
+
+
+def test_the_first_head_is_its_own_estimate_whatever_the_factor() -> None:
+    assert ForgettingMean().update(np.array([2.0]), 0.9).item() == 2
+
+
+def test_the_kalman_filter_by_hand() -> None:
+    """q = r = 1, no EM: gains 2/3, 5/8, 13/21, so 3 + 5/8·3 = 39/8 and 39/8·8/21 = 13/7."""
+    assert estimates(KalmanSmoothing(1, 1, 0)) == pytest.approx([3, 39 / 8, 13 / 7])
+
+
+def test_the_kalman_filter_uses_the_variances_that_em_finds() -> None:
+    smoothing = KalmanSmoothing(0.3, 2.0, 4)
+    heads = drawn(5)
+    for head in heads:
+        estimate = smoothing.update(head, 0.5)
+    observations = np.stack(heads).astype(np.float64).reshape(5, 6)
+    q, r = fit_random_walk(observations, 0.3, 2.0, 4)
+    expected = newest_state(observations, q, r).reshape(2, 3)
+    np.testing.assert_allclose(estimate, expected, rtol=1e-6)
+    assert abs(expected - newest_state(observations, 0.3, 2.0).reshape(2, 3)).max() > 0.01
+
+
+def test_the_settings_choose() -> None:
+    kinds = [NoSmoothing, RunningMean, ForgettingMean, KalmanSmoothing]
+    assert [type(smoother(name)) for name in NAMES] == kinds
+
+
+def test_the_settings_reach_the_kalman_filter() -> None:
+    """q = 3, r = 1: gains 4/5, 19/24, 91/115."""
+    settings = FedReactSettings(
+        smoothing="kalman", process_variance=3, measurement_variance=1, em_iterations=0
+    )
+    second = 3 + 19 / 24 * 3
+    assert estimates(make_smoother(settings)) == pytest.approx([3, second, second * 24 / 115])
+    more = settings.model_copy(update={"em_iterations": 3})
+    assert estimates(make_smoother(more)) == estimates(KalmanSmoothing(3, 1, 3))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_estimate_looks_like_its_head(name: str, dtype: Any) -> None:
+    tested = smoother(name)
+    for head in drawn(3, dtype):
+        estimate = tested.update(head, 0.5)
+        assert (estimate.shape, estimate.dtype) == (head.shape, head.dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_heads_stay_what_they_are(name: str) -> None:
+    tested = smoother(name)
+    head = drawn(1)[0]
+    for _ in range(10):
+        np.testing.assert_array_equal(tested.update(head, 0.3), head)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restored_smoother_goes_on_bit_for_bit(name: str) -> None:
+    whole, first, second = smoother(name), smoother(name), smoother(name)
+    heads = drawn(6)
+    for head in heads[:3]:
+        whole.update(head, 0.3)
+        first.update(head, 0.3)
+    second.restore(first.state())
+    for head in heads[3:]:
+        np.testing.assert_array_equal(second.update(head, 0.6), whole.update(head, 0.6))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_of_nothing_is_a_new_start(name: str) -> None:
+    used, new = smoother(name), smoother(name)
+    assert new.state() == {}
+    heads = drawn(3)
+    used.update(heads[0], 0.5)
+    used.restore(new.state())
+    for head in heads[1:]:
+        np.testing.assert_array_equal(used.update(head, 0.5), new.update(head, 0.5))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_caller_does_to_its_arrays_changes_no_estimate(name: str) -> None:
+    tested, untouched = smoother(name), smoother(name)
+    for head in drawn(4):
+        expected = untouched.update(head, 0.5).copy()
+        mine = head.copy()
+        estimate = tested.update(mine, 0.5)
+        np.testing.assert_array_equal(estimate, expected)
+        mine[...] = 99
+        estimate[...] = 99

@@ -1,0 +1,199 @@
+"""Heads by hand, against liblinear's own one-versus-rest, and against the normal equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.svm import LinearSVC
+
+from fedproto_app.maths.linear_heads import (
+    classifier_loss,
+    fit_classifier,
+    fit_regressor,
+    regressor_loss,
+    scores,
+)
+
+ABSENT = [0.0, 0.0, -1.0]
+
+
+def column(*values: float) -> NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)[:, None]
+
+
+def labels_of(*values: int) -> NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)
+
+
+def noise(
+    rows: int, columns: int, classes: int, shift: float = 0.0
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Vectors of classes that overlap, far from the origin if shifted."""
+    rng = np.random.default_rng([rows, columns])
+    labels = np.arange(rows) % classes
+    vectors = rng.normal(size=(rows, columns)) + shift
+    vectors[:, 0] += labels
+    return vectors.astype(np.float32), labels
+
+
+@pytest.mark.parametrize(("penalty", "weight"), [(1.0, 4 / 5), (0.25, 1 / 2), (10.0, 40 / 41)])
+def test_two_points_by_hand(penalty: float, weight: float) -> None:
+    """At ∓1: ½w² + 2·penalty·(1 − w)² is least at w = 4·penalty/(1 + 4·penalty), and b = 0."""
+    head = fit_classifier(column(-1, 1), labels_of(0, 1), 2, penalty, 0)
+    np.testing.assert_allclose(head, [[-weight, 0], [weight, 0]], atol=1e-4)
+
+
+@pytest.mark.parametrize(("penalty", "bias"), [(1.0, 2 / 7), (0.5, 1 / 4), (100.0, 200 / 601)])
+def test_the_bias_is_penalised_as_liblinears(penalty: float, bias: float) -> None:
+    """Three points at 0, two of class 1: b·(1 + 6·penalty) = 2·penalty; a free one would be 1/3."""
+    head = fit_classifier(column(0, 0, 0), labels_of(0, 1, 1), 2, penalty, 0)
+    np.testing.assert_allclose(head, [[0, -bias], [0, bias]], atol=1e-4)
+
+
+def test_an_absent_class_says_no_to_all() -> None:
+    vectors, labels = noise(12, 2, 3)
+    head = fit_classifier(vectors, np.array([0, 2, 5])[labels], 7, 1.0, 0)
+    assert head.shape == (7, 3)
+    assert head.dtype == np.float32
+    assert head[[1, 3, 4, 6]].tolist() == [ABSENT] * 4
+    assert np.array_equal(head[[0, 2, 5]], fit_classifier(vectors, labels, 3, 1.0, 0))
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_an_only_class_says_yes_to_all(rows: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(rows, 2)).astype(np.float32)
+    head = fit_classifier(vectors, np.full(rows, 1), 3, 1.0, 0)
+    assert head.tolist() == [ABSENT, [0, 0, 1], ABSENT]
+    assert classifier_loss(head, vectors, np.full(rows, 1)) == 0
+
+
+def test_two_classes_mirror_each_other() -> None:
+    vectors, labels = noise(20, 3, 2)
+    head = fit_classifier(vectors, np.array([3, 1])[labels], 4, 1.0, 0)
+    assert np.array_equal(head[1], -head[3])
+    machine = LinearSVC(C=1.0, random_state=0, max_iter=2000).fit(vectors, labels == 0)
+    np.testing.assert_allclose(head[3, :-1], machine.coef_[0], rtol=1e-6)
+    np.testing.assert_allclose(head[3, -1], machine.intercept_[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(30, 3), (8, 20)])  # liblinear's primal, its dual
+@pytest.mark.parametrize("classes", [3, 4])
+def test_more_classes_are_scikit_learns_one_versus_rest(
+    rows: int, columns: int, classes: int
+) -> None:
+    vectors, labels = noise(rows, columns, classes, shift=2.0)
+    machine = LinearSVC(C=0.5, random_state=3, max_iter=2000).fit(vectors, labels)
+    head = fit_classifier(vectors, labels, classes, 0.5, 3)
+    assert np.array_equal(head[:, :-1], machine.coef_.astype(np.float32))
+    assert np.array_equal(head[:, -1], machine.intercept_.astype(np.float32))
+    np.testing.assert_allclose(
+        scores(head, vectors), machine.decision_function(vectors), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(30, 3), (8, 20)])
+def test_each_class_is_a_binary_problem_of_its_own(rows: int, columns: int) -> None:
+    """Its objective, written out and minimised by another program."""
+    vectors, labels = noise(rows, columns, 3)
+    head = fit_classifier(vectors, labels, 3, 2.0, 0)
+    for row in range(3):
+        signs = np.where(labels == row, 1.0, -1.0)
+
+        def objective(unknown: NDArray[np.float64], signs: NDArray[np.float64] = signs) -> float:
+            made = vectors @ unknown[:-1] + unknown[-1]
+            errors = np.maximum(0.0, 1.0 - signs * made)
+            return float(0.5 * unknown @ unknown + 2.0 * errors @ errors)
+
+        found = minimize(objective, np.zeros(columns + 1), method="BFGS")
+        np.testing.assert_allclose(head[row], found.x, atol=2e-3)
+        one = fit_classifier(vectors, (labels == row).astype(np.int64), 2, 2.0, 0)
+        np.testing.assert_allclose(head[row], one[1], atol=1e-3)
+
+
+def test_the_seed_decides() -> None:
+    vectors, labels = noise(8, 20, 3)
+    first, again = (fit_classifier(vectors, labels, 3, 1.0, 5) for _ in range(2))
+    assert np.array_equal(first, again)
+
+
+def test_a_machine_that_does_not_converge_warns_nobody() -> None:
+    rng = np.random.default_rng(0)
+    vectors = (1e4 * rng.normal(size=(30, 40))).astype(np.float32)
+    head = fit_classifier(vectors, rng.integers(0, 2, 30), 2, 1e6, 0)
+    assert np.isfinite(head).all()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(9, 2), (4, 7)])
+@pytest.mark.parametrize("penalty", [0.1, 1.0, 50.0])
+def test_ridge_solves_its_normal_equations(rows: int, columns: int, penalty: float) -> None:
+    """(XᵀX + diag(1, …, 1, 0)/(2·penalty))·θ = Xᵀy, X having a last column of ones."""
+    rng = np.random.default_rng([rows, columns])
+    vectors = (rng.normal(size=(rows, columns)) + 3).astype(np.float32)
+    targets = rng.normal(size=rows) * 10 + 40
+    ones = np.concatenate([vectors.astype(np.float64), np.ones((rows, 1))], axis=1)
+    pull = np.diag([1.0] * columns + [0.0]) / (2 * penalty)
+    expected = np.linalg.solve(ones.T @ ones + pull, ones.T @ targets)
+    head = fit_regressor(vectors, targets, penalty)
+    assert head.shape == (1, columns + 1)
+    assert head.dtype == np.float32
+    np.testing.assert_allclose(head[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_ridge_by_hand() -> None:
+    """Points (∓1, 3 ∓ 2): ½w² + 2·(2 − w)² is least at w = 8/5; b is their mean, untouched."""
+    head = fit_regressor(column(-1, 1), np.array([1.0, 5.0]), 1.0)
+    np.testing.assert_allclose(head, [[8 / 5, 3]], rtol=1e-6)
+
+
+def test_ridge_of_one_sample_or_of_equal_ones_is_their_mean() -> None:
+    vector = np.array([[5.0, -7.0, 2.0]], dtype=np.float32)
+    assert fit_regressor(vector, np.array([4.5]), 1.0).tolist() == [[0, 0, 0, 4.5]]
+    many = fit_regressor(np.repeat(vector, 3, axis=0), np.array([1.0, 2.0, 6.0]), 1.0)
+    np.testing.assert_allclose(many, [[0, 0, 0, 3]], atol=1e-6)
+
+
+HEAD = np.array([[1, 2, -1], [0, -1, 0.5], [0, 0, -1]], dtype=np.float32)
+VECTORS = np.array([[1, 1], [2, -1]], dtype=np.float32)
+
+
+def test_scores_and_losses_by_hand() -> None:
+    """Gaps of vector 1, of class 0: 1 − 2 < 0, 1 − 0.5, 0; of vector 2, of class 2:
+    1 − 1 = 0, 1 + 1.5, 1 + 1."""
+    assert scores(HEAD, VECTORS).tolist() == [[2, -0.5, -1], [-1, 1.5, -1]]
+    assert classifier_loss(HEAD, VECTORS[:1], labels_of(0)) == 0.25
+    assert classifier_loss(HEAD, VECTORS[1:], labels_of(2)) == 2.5**2 + 2**2
+    both = (0.25 + 2.5**2 + 2**2) / 2
+    assert classifier_loss(HEAD, VECTORS, labels_of(0, 2)) == both
+    assert regressor_loss(HEAD[:1], VECTORS, np.array([0.0, -4.0])) == (2**2 + 3**2) / 2
+
+
+@settings(max_examples=60)
+@given(
+    vectors=arrays(np.float32, (5, 3), elements=st.floats(-1e6, 1e6, width=32)),
+    labels=st.lists(st.integers(0, 3), min_size=5, max_size=5),
+    targets=arrays(np.float64, 5, elements=st.floats(-1e6, 1e6)),
+    rows=st.integers(1, 5),
+)
+def test_finite_vectors_make_finite_heads_and_losses(
+    vectors: NDArray[np.float32], labels: list[int], targets: NDArray[np.float64], rows: int
+) -> None:
+    vectors, classes, targets = vectors[:rows], np.array(labels[:rows]), targets[:rows]
+    head = fit_classifier(vectors, classes, 4, 1.0, 0)
+    assert np.isfinite(head).all()
+    assert np.isfinite(classifier_loss(head, vectors, classes))
+    line = fit_regressor(vectors, targets, 1.0)
+    assert np.isfinite(line).all()
+    assert np.isfinite(regressor_loss(line, vectors, targets))
+
+
+def test_the_largest_float32_numbers_give_finite_losses() -> None:
+    """Their products overflow float32, and ∞ − ∞ would be no number."""
+    vectors = np.full((1, 2), 3e38, dtype=np.float32)
+    head = np.array([[3e38, -3e38, 0.0]], dtype=np.float32)
+    assert classifier_loss(head, vectors, labels_of(0)) == 1
+    assert regressor_loss(head, vectors, np.array([2.0])) == 4

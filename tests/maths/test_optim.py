@@ -1,0 +1,144 @@
+"""The optimisers against torch.optim, client by client."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedproto_app.maths.optim import (
+    CohortAdam,
+    CohortOptimizer,
+    CohortSGD,
+    TimeSmoothed,
+    make_optimizer,
+)
+from fedproto_app.settings import OptimizerSettings
+
+
+def test_each_client_gets_torchs_adam_even_when_it_sits_steps_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = {
+        "w": torch.randn(3, 4, 2, generator=generator),
+        "b": torch.randn(3, 2, generator=generator),
+    }
+    cohort = {name: value.clone() for name, value in start.items()}
+    adam = CohortAdam(cohort, learning_rate=0.01)
+    singles = [
+        {name: value[k].clone().requires_grad_() for name, value in start.items()} for k in range(3)
+    ]
+    optimizers = [torch.optim.Adam(single.values(), lr=0.01) for single in singles]
+    for active in (3, 2, 2, 1, 3, 3):  # the first so many clients take part
+        gradients = {
+            n: torch.randn(v[:active].shape, generator=generator) for n, v in start.items()
+        }
+        adam.step(cohort, gradients)
+        for k in range(active):
+            for name, value in singles[k].items():
+                value.grad = gradients[name][k]
+            optimizers[k].step()
+    for k, single in enumerate(singles):
+        for name, value in single.items():
+            torch.testing.assert_close(cohort[name][k], value.detach(), rtol=1e-6, atol=1e-7)
+    assert adam.steps["w"].tolist() == [6, 5, 3]
+
+
+def test_each_client_gets_torchs_sgd_even_when_it_sits_steps_out() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(2, 4, generator=generator)
+    cohort = {"w": start.clone()}
+    sgd = CohortSGD(cohort, learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    singles = [start[k].clone().requires_grad_() for k in range(2)]
+    optimizers = [torch.optim.SGD([s], lr=0.1, momentum=0.9, weight_decay=0.01) for s in singles]
+    for active in (2, 1, 1, 2):
+        gradient = torch.randn(active, 4, generator=generator)
+        sgd.step(cohort, {"w": gradient})
+        for k in range(active):
+            singles[k].grad = gradient[k]
+            optimizers[k].step()
+    torch.testing.assert_close(cohort["w"], torch.stack(singles).detach())
+    assert sgd.state["momentum"]["w"].abs().sum() > 0
+
+
+def smoothed_sgd(parameters: dict[str, Tensor], window: int, factor: float) -> CohortOptimizer:
+    """Plain descent of rate 1 on smoothed gradients."""
+    settings = OptimizerSettings(
+        name="sgd",
+        learning_rate=1.0,
+        momentum=0.0,
+        smoothing_window=window,
+        smoothing_factor=factor,
+    )
+    return make_optimizer(settings, parameters)
+
+
+def test_smoothed_gradients_by_hand() -> None:
+    """w = 3, γ = 1/2: W = 7/4, and what came before the first gradient counts as 0."""
+    cohort = {"w": torch.zeros(1, 2), "scalar": torch.zeros(1)}
+    optimizer = smoothed_sgd(cohort, 3, 0.5)
+    handed = []
+    for value in (7.0, 14.0, 28.0, 0.0, 0.0, 0.0, 7.0):
+        before = {name: old.clone() for name, old in cohort.items()}
+        gradient = torch.tensor([[value, -value]])
+        optimizer.step(cohort, {"w": gradient, "scalar": gradient[:, 0]})
+        moved = {name: before[name] - cohort[name] for name in cohort}
+        assert moved["w"][0, 0] == -moved["w"][0, 1] == moved["scalar"][0]
+        handed.append(moved["scalar"].item())
+    expected = [
+        7 / 1.75,
+        (14 + 7 / 2) / 1.75,
+        (28 + 14 / 2 + 7 / 4) / 1.75,
+        (28 / 2 + 14 / 4) / 1.75,
+        (28 / 4) / 1.75,
+        0.0,
+        7 / 1.75,
+    ]
+    assert handed == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_client_that_sits_out_keeps_its_own_last_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    together = {"w": torch.zeros(3, 4, 2)}
+    optimizer = smoothed_sgd(together, 3, 0.8)
+    singles = [{"w": torch.zeros(1, 4, 2)} for _ in range(3)]
+    optimizers = [smoothed_sgd(single, 3, 0.8) for single in singles]
+    for active in (3, 2, 1, 2, 3, 1, 3, 3):
+        gradient = torch.randn(active, 4, 2, generator=generator)
+        optimizer.step(together, {"w": gradient})
+        for k in range(active):
+            optimizers[k].step(singles[k], {"w": gradient[k : k + 1]})
+    torch.testing.assert_close(together["w"], torch.cat([single["w"] for single in singles]))
+
+
+def test_parameters_of_different_phases_are_smoothed_apart() -> None:
+    cohort = {"a": torch.zeros(1), "b": torch.zeros(1)}
+    optimizer = smoothed_sgd(cohort, 2, 1.0)
+    for _ in range(2):
+        optimizer.step(cohort, {"a": torch.tensor([2.0])})
+    optimizer.step(cohort, {"b": torch.tensor([2.0])})
+    assert (cohort["a"].item(), cohort["b"].item()) == (-3.0, -1.0)
+
+
+def test_a_constant_gradient_is_its_own_smoothed_one() -> None:
+    cohort = {"w": torch.zeros(2, 3)}
+    optimizer = smoothed_sgd(cohort, 7, 0.9)
+    gradient = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    for _ in range(6):
+        optimizer.step(cohort, {"w": gradient})
+    before = cohort["w"].clone()
+    optimizer.step(cohort, {"w": gradient})
+    torch.testing.assert_close(before - cohort["w"], gradient)
+
+
+def test_a_window_of_1_is_the_plain_optimiser() -> None:
+    parameters = {"w": torch.zeros(2, 3)}
+    assert isinstance(make_optimizer(OptimizerSettings(), parameters), CohortAdam)
+    smoothed = make_optimizer(OptimizerSettings(smoothing_window=3), parameters)
+    assert isinstance(smoothed, TimeSmoothed)
+    assert set(smoothed.state) == {"first", "second", "steps"}  # Adam's, without the gradients
+
+
+def test_the_gradients_handed_in_are_left_as_they_are() -> None:
+    cohort, gradient = {"w": torch.zeros(1, 2)}, torch.tensor([[3.0, 5.0]])
+    smoothed_sgd(cohort, 2, 0.5).step(cohort, {"w": gradient})
+    assert gradient.tolist() == [[3.0, 5.0]]

@@ -1,0 +1,254 @@
+"""Forecasts of kept models: those that the run's errors are of, on the scale of training."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import load_histories
+from fedproto_app.data.windows import make_windows
+from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.node.inference import NodeState, forecast, open_state, write_csv
+from fedproto_app.node.store import ClientStore
+from fedproto_app.report.runs import read_clients
+from fedproto_app.settings import DataSettings, methods_of
+from tests.local_grid import sequence_settings
+from tests.made_series import LOOKBACK, PERIOD, ROWS, made_series, train_on
+
+
+def histories(data: Path) -> list[ClientSeries]:
+    return load_histories(DataSettings(source="wide-csv", path=str(data)))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[NodeState, list[ClientSeries]]:
+    """The state of a short run of FUELS, and the series that it was trained on."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = folder / "sites.csv"
+    made_series().to_csv(data)
+    _, state = train_on(data, folder)
+    return open_state(state), histories(data)
+
+
+def one_step(state: NodeState, series: ClientSeries) -> float:
+    [made], _ = forecast(state, [series], 1)
+    return float(made.values[0])
+
+
+WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the best
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [*((method, {}) for method in methods_of("forecasting")), ("fedavg", WILD), ("apfl", WILD)],
+)
+def test_walking_over_the_test_part_gives_the_reported_error(
+    tmp_path: Path, method: str, changes: dict[str, Any]
+) -> None:
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    run, folder = train_on(data, tmp_path, method=method, **changes)
+    state = open_state(folder)
+    rows = {row["client"]: row for row in read_clients(run.path)}
+    assert set(rows) == {"gappy", "late", "steady"}
+    if changes:
+        assert min(int(row["kept_round"]) for row in rows.values()) < changes["rounds"]
+    for series in histories(data):
+        windows = make_windows(series, state.settings.data)
+        errors = []
+        for step in range(LOOKBACK + windows.validation_end, len(series.values)):
+            if np.isfinite(truth := series.values[step]):
+                known = replace(series, values=series.values[:step])
+                errors.append((one_step(state, known) - truth) / windows.std)
+        row = rows[series.name]
+        assert np.mean(np.square(errors)) == pytest.approx(float(row["mse"]), rel=1e-4)
+        mae_units = np.mean(np.abs(errors)) * windows.std
+        assert mae_units == pytest.approx(float(row["mae_units"]), rel=1e-4)
+
+
+def test_further_steps_take_forecasts_for_the_newest_values(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, series = trained
+    steps = PERIOD + 2  # so that a forecast also becomes a periodic value
+    made, left_out = forecast(state, series, steps)
+    assert left_out == {}
+    for one, ahead in zip(series, made, strict=True):
+        for value in ahead.values:
+            assert one_step(state, one) == pytest.approx(value, rel=1e-5)
+            one = replace(one, values=np.append(one.values, value))
+
+
+def test_a_gap_at_the_end_is_carried_forward(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, (series, *_) = trained
+    open_end = replace(series, values=np.append(series.values, [np.nan, np.nan]))
+    filled = replace(series, values=np.append(series.values, [series.values[-1]] * 2))
+    [made], _ = forecast(state, [open_end], 1)
+    assert made.values[0] == one_step(state, filled)
+    assert (made.gap, made.last) == (2, series.values[-1])
+    assert made.first == series.start + ROWS + 2
+
+
+def test_a_file_with_an_open_end_is_read_to_its_last_row(tmp_path: Path) -> None:
+    frame = made_series()
+    frame.iloc[-2:, 2] = np.nan
+    frame.to_csv(tmp_path / "sites.csv")
+    gappy, late, steady = histories(tmp_path / "sites.csv")
+    ends = [one.start + len(one.values) for one in (gappy, late, steady)]
+    assert ends == [gappy.start + ROWS] * 3
+    assert np.isnan(steady.values[-2:]).all()
+    assert late.start == gappy.start + 9  # nothing is before the first value
+
+
+def test_the_scale_is_that_of_training(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    """What lies before the window changes a scale, were it made anew, but no forecast."""
+    state, (series, *_) = trained
+    other = replace(
+        series, values=np.append(1000 * series.values[:-LOOKBACK], series.values[-LOOKBACK:])
+    )
+    newest = replace(series, values=series.values[-LOOKBACK:], start=0)
+    assert one_step(state, other) == one_step(state, series) == one_step(state, newest)
+
+
+def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    state, series = trained
+    made, _ = forecast(state, series, 2)
+    file = io.StringIO()
+    write_csv(made, file)
+    head, *rows = file.getvalue().splitlines()
+    assert head == "client,time,forecast"
+    assert [row.rsplit(",", 1)[0] for row in rows] == [
+        f"{client},2024-03-09 {time}"
+        for client in ("gappy", "late", "steady")
+        for time in ("05:00:00", "06:00:00")
+    ]
+    values = [float(row.rsplit(",", 1)[1]) for row in rows]
+    np.testing.assert_allclose(values, np.concatenate([one.values for one in made]), rtol=1e-9)
+
+
+def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
+    trained: tuple[NodeState, list[ClientSeries]],
+) -> None:
+    state, (gappy, late, _) = trained
+    short = replace(late, values=late.values[: LOOKBACK - 1])
+    made, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
+    assert [one.client for one in made] == ["gappy"]
+    assert left_out == {
+        "late": "11 steps from its first value on, but 3 close and 2 periodic values at period 6 "
+        "need 12",
+        "new": f"no kept model in {state.folder}",
+        "steady": "not in the data",
+    }
+    exactly = replace(late, values=late.values[:LOOKBACK])
+    assert [one.client for one in forecast(state, [exactly], 1)[0]] == ["late"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("late", "no value is present"),
+        ("steady", "not in the data"),
+        ("new", "no kept model in"),
+        ("nobody", "neither in the data nor in the state"),
+    ],
+)
+def test_a_client_asked_for_must_be_forecast(
+    trained: tuple[NodeState, list[ClientSeries]], name: str, reason: str
+) -> None:
+    state, (gappy, late, _) = trained
+    series = [gappy, replace(late, values=late.values[:0]), replace(gappy, name="new")]
+    with pytest.raises(DataError, match=f"^client '{name}' cannot be forecast: {reason}"):
+        forecast(state, series, 1, [name])
+    made, left_out = forecast(state, series, 1, ["gappy"])
+    assert ([one.client for one in made], left_out) == (["gappy"], {})
+
+
+def test_nothing_to_forecast_is_an_error(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    state, (gappy, *_) = trained
+    with pytest.raises(DataError, match="client 'gappy' cannot be forecast: no value is present"):
+        forecast(state, [replace(gappy, values=gappy.values[:0])], 1)
+
+
+def test_another_step_is_refused(trained: tuple[NodeState, list[ClientSeries]]) -> None:
+    state, (gappy, *_) = trained
+    assert gappy.clock is not None
+    minutes = replace(gappy.clock, step=np.timedelta64(300, "s"))
+    for clock, found in ((minutes, "has the step 0:05:00"), (None, "has no times")):
+        with pytest.raises(DataError, match=f"^client 'gappy' {found}.*the step 1:00:00 .* 6 of"):
+            forecast(state, [replace(gappy, clock=clock)], 1)
+
+
+def test_without_times_steps_are_counted(tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    made_series()[["steady"]].to_csv(data, index=False)
+    _, folder = train_on(data, tmp_path, method="solo")
+    made, _ = forecast(open_state(folder), histories(data), 2)
+    file = io.StringIO()
+    write_csv(made, file)
+    assert [row.split(",")[:2] for row in file.getvalue().splitlines()] == [
+        ["client", "step"],
+        ["steady", str(ROWS)],
+        ["steady", str(ROWS + 1)],
+    ]
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """A folder of states by hand, with a node each of two runs."""
+    for run in ("first-1", "second-2"):
+        store = ClientStore(tmp_path / run / "harbour")
+        store.save_records()
+        store.write_settings({"task": "forecasting", "method": "fuels"})
+    return tmp_path
+
+
+def test_the_only_state_below_is_found_and_several_are_told(state_dir: Path) -> None:
+    first = state_dir / "first-1" / "harbour"
+    assert open_state(first).folder == open_state(first.parent).folder == first
+    with pytest.raises(FedProtoError, match="several nodes") as told:
+        open_state(state_dir)
+    assert str(told.value).endswith(f"{first}, {state_dir / 'second-2' / 'harbour'}")
+
+
+def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match="no such folder"):
+        open_state(tmp_path / "nowhere")
+    with pytest.raises(FedProtoError, match="no node's state with a kept model in it"):
+        open_state(tmp_path)
+    ClientStore(tmp_path).save_records()
+    with pytest.raises(FedProtoError, match=r"no settings\.toml in it"):
+        open_state(tmp_path)
+    (tmp_path / "settings.toml").write_text("task = ")
+    with pytest.raises(FedProtoError, match=r"settings\.toml: "):
+        open_state(tmp_path)
+
+
+def test_another_task_is_refused(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    store.save_records()
+    store.write_settings(sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"}))
+    with pytest.raises(FedProtoError, match="of task = 'sequence-classification'"):
+        open_state(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("shared", "lacks 'encoder"), ("state", "damaged")])
+def test_half_a_model_forecasts_nothing(tmp_path: Path, kind: str, told: str) -> None:
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path, method="apfl")
+    for file in folder.glob(f"c-steady/{kind}-*"):
+        if kind == "shared":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(FedProtoError, match=f"^client 'steady': its kept model .*{told}"):
+        forecast(open_state(folder), histories(data), 1)

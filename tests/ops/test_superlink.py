@@ -1,0 +1,214 @@
+"""The run's own SuperLink, with stand-ins for Flower's programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.errors import FederationError
+from fedproto_app.ops import superlink
+from fedproto_app.ops.superlink import RunStatus, SuperLink, tail
+
+SUPERLINK = """
+import os, subprocess, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+# Like SuperExec: a child that leaves the session. This one is deaf to SIGTERM, too.
+deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(99)"
+child = subprocess.Popen(
+    [sys.executable, "-c", deaf], start_new_session=True, stdout=subprocess.PIPE
+)
+child.stdout.readline()
+open(os.environ["FLWR_HOME"] + "/pids", "w").write(f"{os.getpid()} {child.pid}")
+HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health).serve_forever()
+"""
+
+FLWR = """
+import json, os, sys, tomllib
+home = os.environ["FLWR_HOME"]
+connection = tomllib.load(open(home + "/config.toml", "rb"))["superlink"]["own"]
+if sys.argv[1] == "run":
+    config = tomllib.load(open(sys.argv[sys.argv.index("--run-config") + 1], "rb"))
+    if config["method"] == "refused":
+        print(json.dumps({"success": False, "error-message": "bad\\n- app"}))
+    elif config["method"] == "crash":
+        sys.exit("\\x1b[91mthe server\\nis gone\\x1b[0m")
+    else:
+        json.dump([sys.argv[1:], config, connection], open(home + "/asked.json", "w"))
+        print(json.dumps({"success": True, "run-id": "77"}))
+elif sys.argv[1] == "list":
+    run = {"run-id": "77", "status": "finished:failed", "status-details": "it broke"}
+    print(json.dumps({"success": True, "runs": [run]}))
+else:
+    print("log of", *sys.argv[2:])
+"""
+
+
+def write_program(file: Path, source: str) -> None:
+    file.write_text(f"#!{sys.executable}\n{source}")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    write_program(folder / "flower-superlink", SUPERLINK)
+    write_program(folder / "flwr", FLWR)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superlink, "_GRACE", 0.3)
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def started(home: Path) -> list[int]:
+    return [int(pid) for pid in (home / "pids").read_text().split()]
+
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="the system has no /proc"
+)
+
+
+@needs_proc
+def test_all_that_was_started_ends_with_the_block(home: Path, programs: Path) -> None:
+    with SuperLink(home, programs=programs):
+        pids = started(home)
+        assert all(alive(pid) for pid in pids)
+    assert not any(alive(pid) for pid in pids)
+
+
+@needs_proc
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_it_also_ends_when_the_block_is_left_in_a_hurry(
+    home: Path, programs: Path, error: type[BaseException]
+) -> None:
+    with pytest.raises(error), SuperLink(home, programs=programs):
+        raise error
+    assert not any(alive(pid) for pid in started(home))
+
+
+@needs_proc
+def test_it_ends_when_interrupted_before_it_answers(
+    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: SuperLink, port: int) -> None:
+        while not (home / "pids").exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SuperLink, "_wait_until_healthy", interrupt)
+    with pytest.raises(KeyboardInterrupt), SuperLink(home, programs=programs):
+        pass
+    assert not any(alive(pid) for pid in started(home))
+
+
+def test_a_run_is_handed_over_with_its_settings(home: Path, programs: Path) -> None:
+    config = {"method": "fuels", "fuels": {"beta": 50.0}}
+    with SuperLink(home, programs=programs) as link:
+        assert link.simulate(Path("app folder"), config, nodes=3, cpus=2, gpus=0.5) == "77"
+    arguments, received, connection = json.loads((home / "asked.json").read_text())
+    assert arguments[:3] == ["run", "app folder", "own"]
+    assert "num-supernodes=3 client-resources-num-cpus=2 client-resources-num-gpus=0.5" in arguments
+    assert received == config
+    assert connection["address"].startswith("127.0.0.1:")
+
+
+def test_flowers_refusals_are_told_in_one_line(home: Path, programs: Path) -> None:
+    with SuperLink(home, programs=programs) as link:
+        with pytest.raises(FederationError, match=r"^flwr run failed: bad - app$"):
+            link.simulate(Path("app"), {"method": "refused"}, 2, 1)
+        with pytest.raises(FederationError, match=r"^flwr run failed: the server is gone$"):
+            link.simulate(Path("app"), {"method": "crash"}, 2, 1)
+
+
+def test_status_and_log_of_a_run(home: Path, programs: Path, tmp_path: Path) -> None:
+    with SuperLink(home, programs=programs) as link:
+        status = link.status("77")
+        assert link.follow("77", tmp_path / "log").wait(timeout=20) == 0
+    assert status == RunStatus("finished:failed", "it broke")
+    assert status.finished
+    assert not status.completed
+    assert (tmp_path / "log").read_text() == "log of 77 own --stream\n"
+
+
+def test_a_superlink_that_dies_shows_its_last_lines(home: Path, programs: Path) -> None:
+    write_program(programs / "flower-superlink", "import sys; sys.exit('port taken')")
+    with (
+        pytest.raises(FederationError, match=r"ended with code 1; its last lines:\nport taken"),
+        SuperLink(home, programs=programs),
+    ):
+        pass
+
+
+def test_a_superlink_that_never_answers_meets_the_deadline(
+    home: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(superlink, "_START_DEADLINE", 0.2)
+    write_program(programs / "flower-superlink", "import time; time.sleep(99)")
+    with (
+        pytest.raises(FederationError, match="did not answer on port"),
+        SuperLink(home, programs=programs),
+    ):
+        pass
+
+
+def test_missing_programs_are_named(home: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(FederationError, match="flower-superlink: No such file"),
+        SuperLink(home, programs=tmp_path / "nowhere"),
+    ):
+        pass
+
+
+def test_the_environment_is_closed_to_the_outside(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    environment = superlink._environment(home, Path("/venv/bin"), tmp_path)
+    assert environment["FLWR_HOME"] == str(home)
+    assert "RAY_ADDRESS" not in environment
+    assert environment["PATH"] == "/venv/bin:/usr/bin"
+    assert environment["PYTHONPATH"] == f"{tmp_path}:mine"
+    assert superlink._environment(home, Path("/venv/bin"), None)["PYTHONPATH"] == "mine"
+
+
+def test_ray_keeps_its_own_folder_where_ours_is_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    short, long = Path("/tmp/fedproto-12345678"), Path("/tmp") / ("x" * 60)
+    assert superlink._environment(short, Path("/bin"), None)["RAY_TMPDIR"] == str(short)
+    assert "RAY_TMPDIR" not in superlink._environment(long, Path("/bin"), None)
+
+
+def test_the_tail_of_a_log_has_no_colours(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(log) == ""
+    log.write_text("one\n\x1b[91mtwo\x1b[0m\nthree\n")
+    assert tail(log, lines=2) == "two\nthree"

@@ -1,0 +1,161 @@
+"""Pictures of kept models: the right clients, their own models, and silence where these are not."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.sources import load_series
+from fedproto_app.errors import FedProtoError
+from fedproto_app.node.store import ClientStore
+from fedproto_app.report.examples import Example, find_examples, kept_forecasts
+from fedproto_app.report.pictures import draw
+from fedproto_app.report.runs import read_clients
+from fedproto_app.settings import Settings, settings_from
+from tests.local_grid import run_locally, small_settings
+
+ALL = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
+
+
+def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:
+    """A run of two nodes, its state placed where a simulation places it."""
+    settings = small_settings(tmp_path, **changes)
+    nodes = [
+        {
+            "node-name": str(index),
+            "partition-id": index,
+            "num-partitions": 2,
+            "data-source": settings.data.source,
+            "data-path": settings.data.path,
+            "state-dir": str(tmp_path / f"node-{index}"),
+        }
+        for index in (0, 1)
+    ]
+    folder, _ = run_locally(settings, nodes)
+    for index in (0, 1):
+        [state] = (tmp_path / f"node-{index}").glob(f"*/{index}")  # <run>-<token>/<node>
+        (folder.path / "state").mkdir(exist_ok=True)
+        state.rename(folder.path / "state" / str(index))
+    return settings, folder.path
+
+
+def names(files: list[Path]) -> list[str]:
+    return [file.name for file in files]
+
+
+def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
+    _, run = simulated(tmp_path)
+    state = sorted((run / "state").rglob("*"))
+    assert names(draw(run)) == ALL
+    assert sorted((run / "state").rglob("*")) == state  # looking at it leaves it as it was
+
+
+@pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])  # circles, heat map
+def test_few_clients_and_long_periods_can_be_drawn(
+    tmp_path: Path, period: int, clients: int
+) -> None:
+    changes = {"data.period": period, "data.synthetic.clients": clients, "rounds": 1}
+    _, run = simulated(tmp_path, **changes)
+    assert names(draw(run)) == ALL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "fedavg"},
+        {"method": "fedrep", "participation": 0.3},  # some heads have never been trained
+        {"method": "solo"},
+        {"fuels.learn-filter": False},
+    ],
+)
+def test_without_a_filter_there_is_only_the_forecast(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    _, run = simulated(tmp_path, **changes)
+    assert names(draw(run))[-1] == "forecast.png"
+    assert not (run / "pictures" / "filter.png").exists()
+
+
+def test_best_median_and_worst_are_shown_with_their_own_models(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path, **{"optimizer.learning-rate": 0.05})
+    rows = sorted(read_clients(run), key=lambda row: float(row["mse"]))
+    shown = find_examples(run, settings)
+    assert [example.client for example in shown] == [rows[i]["client"] for i in (0, 3, 7)]
+    assert shown[0].title == f"best client {rows[0]['client']} ({rows[0]['group']})"
+    for example, row in zip(shown, (rows[0], rows[3], rows[7]), strict=True):
+        kept = ClientStore(run / "state" / row["node"]).read_kept(example.client)
+        assert kept is not None
+        assert np.array_equal(example.parameters["filter"], kept["parameters/filter"])
+
+
+def test_forecasts_have_the_errors_of_the_run_in_the_datas_units(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path)
+    rows = {row["client"]: row for row in read_clients(run)}
+    series = {one.name: one for one in load_series(settings.data)}
+    examples = find_examples(run, settings)
+    for example, found in zip(examples, kept_forecasts(examples, settings), strict=True):
+        one, row = series[example.client], rows[example.client]
+        tail = one.values[-len(found.truth) :]
+        np.testing.assert_allclose(found.truth, tail, rtol=1e-4, atol=1e-3)
+        positions = one.start + len(one.values) - len(tail) + np.arange(len(tail))
+        assert np.array_equal(found.phases, positions % 24)
+        assert found.mse == pytest.approx(float(row["mse"]), rel=1e-4)
+        rmse = np.sqrt(np.nanmean((found.forecast - found.truth) ** 2))
+        assert rmse == pytest.approx(float(row["rmse_units"]), rel=1e-4)
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(1, ["best"]), (2, ["best", "worst"])])
+def test_of_few_clients_none_is_shown_twice(tmp_path: Path, count: int, ranks: list[str]) -> None:
+    settings, run = simulated(tmp_path, rounds=1)
+    keep_rows(run, count)
+    assert [example.title.split()[0] for example in find_examples(run, settings)] == ranks
+
+
+def keep_rows(run: Path, count: int) -> None:
+    """Shorten clients.csv to its first clients."""
+    rows = read_clients(run)[:count]
+    with (run / "clients.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    data = tmp_path / "sites.csv"
+    hours = np.arange(24 * 14)
+    values = [5 + np.sin(hours * np.pi / 12 + shift) for shift in range(3)]
+    np.savetxt(data, np.column_stack(values), delimiter=",", header="a,b,c", comments="")
+    changes = {"data.source": "wide-csv", "data.path": str(data)}
+    _, run = simulated(tmp_path, **changes)
+    assert names(draw(run)) == ALL
+
+    data.rename(tmp_path / "moved.csv")
+    assert names(draw(run)) == ALL[:4]  # no data: no forecast
+    tensors = next((run / "state").rglob("c-a/state-*3.safetensors"))
+    tensors.write_bytes(tensors.read_bytes()[:20])
+    keep_rows(run, 1)
+    assert names(draw(run)) == ALL[:3]  # a damaged model
+    (run / "state").rename(run / "elsewhere")
+    assert names(draw(run)) == ALL[:3]  # deployed nodes keep their state
+
+
+def test_other_data_under_the_same_names_are_noticed(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path)
+    examples = find_examples(run, settings)
+    other = settings_from({"data.synthetic": {"clients": 8, "days": 14, "seed": 1}})
+    with pytest.raises(FedProtoError, match="but was"):
+        kept_forecasts(examples, settings.model_copy(update={"data": other.data}))
+    stranger = Example("best client nobody", "nobody", 1.0, examples[0].parameters)
+    with pytest.raises(FedProtoError, match="'nobody' is not in the data"):
+        kept_forecasts([stranger], settings)
+
+
+@pytest.mark.parametrize("method", ["apfl", "ditto"])
+def test_forecasts_are_of_the_model_that_predicts(tmp_path: Path, method: str) -> None:
+    """A mixture, or a personal model: not the client's copy of the global one."""
+    _, run = simulated(tmp_path, method=method)
+    assert "forecast.png" in names(draw(run))

@@ -1,0 +1,113 @@
+"""Batches, the temporally shifted view, and the metrics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import ClientWindows, make_windows
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+SETTINGS = settings_from(
+    {
+        "data.period": 4,
+        "data.close-window": 2,
+        "data.periodic-window": 2,
+        "model.representation-dim": 4,
+    }
+)
+
+
+def windows(length: int, name: str = "a", settings: Settings = SETTINGS) -> ClientWindows:
+    values = np.random.default_rng(len(name)).normal(size=length)
+    return make_windows(ClientSeries(name, values), settings.data)
+
+
+def generators(count: int, seed: int = 0) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed + i) for i in range(count)]
+
+
+def test_an_epoch_visits_every_batch_once_with_rows_in_phase_order() -> None:
+    task = ForecastingTask(SETTINGS)
+    long, short = windows(60, "long"), windows(40, "shorter")
+    samples = task.gather([long, short], 1)
+    batches = list(task.batches(samples, generators(2)))
+    assert [len(batch.targets) for batch in batches] == [2] * 5 + [1] * (len(long.batches) - 5)
+    for row, client in enumerate((long, short)):
+        seen = [batch for batch in batches if len(batch.targets) > row]
+        ages = sorted(int(batch.age[row]) for batch in seen)
+        assert ages == list(range(len(client.batches)))
+        for batch in seen:
+            rows = client.batches[len(client.batches) - 1 - int(batch.age[row])]
+            np.testing.assert_array_equal(batch.inputs[row], client.inputs[rows])
+            np.testing.assert_array_equal(batch.targets[row], client.targets[rows])
+
+
+def test_the_order_of_batches_is_shuffled_and_seeded() -> None:
+    task = ForecastingTask(SETTINGS)
+    samples = task.gather([windows(100)], 1)
+
+    def ages(seed: int) -> list[int]:
+        return [int(batch.age[0]) for batch in task.batches(samples, generators(1, seed))]
+
+    assert ages(0) == ages(0)
+    assert ages(0) != ages(1)
+    assert ages(0) != sorted(ages(0), reverse=True)
+
+
+def test_the_shifted_view_mixes_in_the_next_sample() -> None:
+    task = ForecastingTask(SETTINGS)
+    client = windows(60)
+    samples = task.gather([client], 1)
+    shares = []
+    for batch in task.batches(samples, generators(1), augmentation_low=0.8):
+        assert batch.augmented is not None
+        numbers = client.batches[len(client.batches) - 1 - int(batch.age[0])]
+        now, following = (torch.from_numpy(client.inputs[n]) for n in (numbers, numbers + 1))
+        share = ((batch.augmented[0] - following) / (now - following)).mean(dim=1, keepdim=True)
+        torch.testing.assert_close(batch.augmented[0], share * now + (1 - share) * following)
+        shares += share.flatten().tolist()
+    assert 0.8 - 1e-4 <= min(shares) < 0.85
+    assert 0.95 < max(shares) <= 1 + 1e-4
+
+
+def test_evaluation_by_hand() -> None:
+    task = ForecastingTask(SETTINGS)
+    client, other = windows(60), windows(40, "shorter")
+    parameters = {n: torch.zeros(2, *v.shape) for n, v in task.initial_parameters().items()}
+    parameters["decoder.bias"] += 0.5  # a forecast of 0.5 whatever comes
+    metrics = task.evaluate(parameters, task.gather([client, other], 1))
+    for row, one in enumerate((client, other)):
+        error = one.targets.astype(float) - 0.5
+        validation, test = (
+            error[one.train_end : one.validation_end],
+            error[one.validation_end :],
+        )
+        expected = {
+            "validation-mse": (validation**2).mean(),
+            "mse": (test**2).mean(),
+            "mae": abs(test).mean(),
+            "rmse-units": np.sqrt((test**2).mean()) * one.std,
+            "mae-units": abs(test).mean() * one.std,
+        }
+        assert {name: values[row] for name, values in metrics.items()} == pytest.approx(expected)
+
+
+def test_missing_targets_count_in_no_metric() -> None:
+    task = ForecastingTask(SETTINGS)
+    values = np.random.default_rng(0).normal(size=60)
+    values[-1] = np.nan
+    client = make_windows(ClientSeries("a", values), SETTINGS.data)
+    parameters = {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}
+    samples = task.gather([client], 1)
+    before = task.evaluate(parameters, samples)
+    samples.targets[0, -1] = 1e6
+    assert task.evaluate(parameters, samples) == before
+
+
+def test_clients_start_alike() -> None:
+    first, second = (ForecastingTask(SETTINGS).initial_parameters(8) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,0 +1,215 @@
+"""The classification task: stages, batches, augmentation, metrics by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.data.images.clients import ClientImages
+from fedproto_app.data.shape import DataShape
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch, stage_at
+from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
+
+
+@pytest.mark.parametrize(
+    ("rounds", "stages", "expected"),
+    [
+        (6, 3, [0, 0, 1, 1, 2, 2]),
+        (5, 2, [0, 0, 0, 1, 1]),
+        (3, 1, [0, 0, 0]),
+        (2, 3, [0, 1]),
+    ],
+)
+def test_sequential_stages_cut_the_rounds_into_equal_parts(
+    rounds: int, stages: int, expected: list[int]
+) -> None:
+    found = [stage_at(r, rounds, stages, "sequential") for r in range(1, rounds + 1)]
+    assert found == expected
+
+
+def test_cyclic_stages_take_turns() -> None:
+    assert [stage_at(r, 6, 3, "cyclic") for r in range(1, 7)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_stage_without_images_goes_on_with_the_last_one() -> None:
+    client = client_of("x", [[], [0, 1], [], [2]])
+    kept = [client.training(stage).labels.tolist() for stage in range(4)]
+    assert kept == [[0, 1], [0, 1], [0, 1], [2]]
+
+
+def test_clients_may_have_different_numbers_of_stages() -> None:
+    task = image_learner().task
+    clients = [client_of("one", [[0, 1, 2]]), client_of("three", [[0, 0], [1, 1], [2, 2]])]
+    assert [task.stage(one, 4) for one in clients] == [0, 2]
+    samples = task.gather(clients, 4)
+    assert samples.train_samples == [3, 2]
+    assert samples.is_test.sum(dim=1).tolist() == [3, 3]
+
+
+def test_who_has_test_images_late_is_tested_on_them_from_the_start() -> None:
+    """A source may give a stage without test images; a client is never tested on nothing."""
+    task = image_learner().task
+    full, bare = client_of("x", [[0, 1], [2, 2]]), client_of("x", [[0, 1], []])
+    late = ClientImages(
+        "x",
+        (replace(full.stages[0], test=bare.stages[1].test), *full.stages[1:]),
+        full.class_counts,
+    )
+    samples = task.gather([late], 1)
+    assert samples.is_test.sum() == 1
+    metrics = task.evaluate(
+        {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}, samples
+    )
+    assert [metrics[f"count/stage-{s}"] for s in (1, 2)] == [[0], [1]]
+
+
+def test_only_stages_so_far_are_tested() -> None:
+    gldp = image_learner()
+    for server_round, tested in ((2, [2, 1]), (3, [4, 2])):
+        samples = image_cohort(gldp, server_round).samples
+        assert samples.is_test.sum(dim=1).tolist() == tested
+        assert samples.is_validation.sum(dim=1).tolist() == tested
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_each_clients_own() -> None:
+    task = image_learner().task
+    clients = [client_of("long", [[0, 1, 2, 0, 1]]), client_of("short", [[2, 2, 2]])]
+    samples = task.gather(clients, 1)
+    assert samples.batch_counts == [3, 2]
+
+    def epoch(seeds: tuple[int, int]) -> list[ImageBatch]:
+        return list(task.batches(samples, [torch.Generator().manual_seed(s) for s in seeds]))
+
+    batches = epoch((1, 2))
+    assert [len(batch.inputs) for batch in batches] == [2, 2, 1]
+    assert [batch.present.tolist() for batch in batches] == [
+        [[1, 1], [1, 1]],
+        [[1, 1], [1, 0]],
+        [[1, 0]],
+    ]
+    for row, count in ((0, 5), (1, 3)):
+        seen = [
+            batch.inputs[row, b]
+            for batch in batches
+            if row < len(batch.inputs)
+            for b in range(2)
+            if batch.present[row, b]
+        ]
+        wanted = (samples.pixels[row, :count].float() / 255 - 0.5) / 0.25
+        assert {tuple(one.flatten().tolist()) for one in seen} == {
+            tuple(one.flatten().tolist()) for one in wanted
+        }
+    assert not torch.equal(epoch((3, 2))[0].inputs[0], batches[0].inputs[0])
+    assert torch.equal(epoch((3, 2))[0].inputs[1], batches[0].inputs[1])
+
+
+def test_the_loss_ignores_the_padding_of_a_batch() -> None:
+    task = image_learner().task
+    logits = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    labels = torch.tensor([[0, 1]])
+    inputs = torch.zeros(1, 2, 1, 8, 8)
+    full = task.loss(logits, ImageBatch(inputs, labels, torch.ones(1, 2)))
+    part = task.loss(logits, ImageBatch(inputs, labels, torch.tensor([[1.0, 0.0]])))
+    first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
+    torch.testing.assert_close(part, torch.tensor([first], dtype=torch.float32))
+    torch.testing.assert_close(full, torch.tensor([(first + second) / 2], dtype=torch.float32))
+
+
+def test_augmentation_is_each_clients_own_and_seeded() -> None:
+    augmented = image_learner(**{"classification.augment": True})
+    cohort = image_cohort(augmented)
+
+    def first(seed: int) -> torch.Tensor:
+        generators = [torch.Generator().manual_seed(s) for s in (seed, 7)]
+        return next(iter(augmented.task.batches(cohort.samples, generators))).inputs
+
+    assert torch.equal(first(1), first(1))
+    assert not torch.equal(first(1)[0], first(2)[0])
+    assert torch.equal(first(1)[1], first(2)[1])
+
+
+def test_metrics_by_hand() -> None:
+    """A rule that always says class 0, on stages [0, 0, 1] and [0, 2, 2]."""
+    gldp = image_learner()
+    cohort = image_cohort(gldp, server_round=3)
+
+    def always(representation: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(representation.shape[:2], dtype=torch.int64)
+
+    metrics = gldp.task.judge(cohort.parameters, cohort.samples, {"": always})
+    assert metrics["accuracy"] == [0.5, 0.0]  # tested on classes 0, 1 | 0, 2 and on 1 | 1
+    assert metrics["validation-error"] == [0.5, 1.0]
+    assert [metrics[f"correct/stage-{s}"] for s in (1, 2)] == [[1, 0], [1, 0]]
+    assert [metrics[f"count/stage-{s}"] for s in (1, 2)] == [[2, 1], [2, 1]]
+    assert [metrics[f"correct/class-{c}"] for c in range(3)] == [[2, 0], [0, 0], [0, 0]]
+    assert [metrics[f"count/class-{c}"] for c in range(3)] == [[2, 0], [1, 2], [1, 0]]
+
+
+def test_mixed_precision_changes_little() -> None:
+    plain, mixed = image_learner(), image_learner(precision="bfloat16")
+    cohort = image_cohort(plain)
+    first, second = (
+        one.task.encode_all(cohort.parameters, cohort.samples.pixels) for one in (plain, mixed)
+    )
+    assert second.dtype == torch.float32
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(first, second, rtol=0.05, atol=0.05)
+
+
+def test_resnet18_trains_as_well() -> None:
+    settings = settings_from(
+        {
+            "task": "classification",
+            "method": "solo",
+            "keep": "last",
+            "model.image-encoder": "resnet18",
+        }
+    )
+    task = ClassificationTask(settings, SHAPE)
+    assert task.representation_dim == 512
+    parameters = {name: value.unsqueeze(0) for name, value in task.initial_parameters().items()}
+    images = torch.from_numpy(images_of([0, 1]).pixels).unsqueeze(0)
+    assert task.encode_all(parameters, images).shape == (1, 2, 512)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fault"),
+    [
+        ({"accuracy": 1.0, "local-lp-accuracy": 0.5, "kept-validation-error": 0.0}, None),
+        ({"count/class-3": 7.0, "correct/class-3": 7.0, "local-count/stage-1": 1e6}, None),
+        ({"accuracy": 1.5}, "not finite and positive: accuracy = 1.5"),
+        ({"local-accuracy": float("nan")}, "not finite"),
+        ({"kept-validation-error": -0.1}, "not finite and positive"),
+        ({"count/stage-1": 1e300}, "not finite and positive"),
+        ({"correct/stage-1": 3.0, "count/stage-1": 2.0}, "more often right than asked"),
+        ({"local-correct/class-1": 1.0}, "more often right than asked"),
+        ({"mse": 0.5}, "'mse' is no metric of classification"),
+        ({"count/stage-x": 1.0}, "no metric"),
+    ],
+)
+def test_what_a_server_believes_of_metrics(metrics: dict[str, float], fault: str | None) -> None:
+    found = ClassificationTask.metrics_fault(metrics)
+    assert (found is None) if fault is None else (found is not None and fault in found)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "classes", "fault"),
+    [
+        ((3, 32, 32), 10, None),
+        ((8, 8), 10, "not images"),
+        ((4, 32, 32), 10, "not images of 1 or 3 channels"),
+        ((3, 20000, 20000), 10, "larger than 1024"),
+        ((3, 32, 32), 0, "0 classes"),
+        ((3, 32, 32), 20000, "20000 classes"),
+    ],
+)
+def test_what_a_server_believes_of_a_shape(
+    inputs: tuple[int, ...], classes: int, fault: str | None
+) -> None:
+    shape = DataShape(inputs, tuple(f"c{number}" for number in range(classes)))
+    found = ClassificationTask.shape_fault(shape)
+    assert (found is None) if fault is None else (found is not None and fault in found)

@@ -1,0 +1,382 @@
+"""Tasks on sequences: batches, padding, metrics by hand, what a server believes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedproto_app.data.sequences.clients import ClientSequences
+from fedproto_app.data.shape import DataShape
+from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
+from fedproto_app.tasks.sequences import task as sequences
+from fedproto_app.tasks.sequences.task import (
+    CohortSequences,
+    SequenceBatch,
+    SequenceClassificationTask,
+    SequenceRegressionTask,
+    SequenceTask,
+)
+from tests.learners.tiny_sequences import (
+    sequence_client,
+    sequence_task,
+    sequences_of,
+    vector_client,
+    with_clients,
+)
+
+REGRESSION = {"task": "sequence-regression", "data.sequences.target-scale": 10.0}
+CNN = {"model.sequence-encoder": "causal-cnn"}
+EVERY_TASK = [{}, CNN, REGRESSION, {**REGRESSION, **CNN}]
+
+
+def clients_of(task: SequenceTask) -> list[ClientSequences]:
+    """One with many and long sequences, two with few and short ones, the last with one step."""
+    targets = ([0, 1, 2, 0, 1], [2, 2, 1], [1])
+    if task.settings.task == "sequence-regression":
+        targets = ([0.5, 12.0, -3.0, 7.0, 1.0], [40.0, 2.0, 3.0], [5.0])
+    lengths = ([9, 4, 7], [3, 2], [1])
+    return [
+        sequence_client(name, its, steps)
+        for name, its, steps in zip("abc", targets, lengths, strict=True)
+    ]
+
+
+def seeded(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def rows_of(parameters: dict[str, Tensor], row: int) -> dict[str, Tensor]:
+    return {name: value[row : row + 1] for name, value in parameters.items()}
+
+
+def test_clients_are_stacked_with_zeros_after_the_end() -> None:
+    task = sequence_task()
+    clients = clients_of(task)
+    samples = task.gather(clients, 1)
+    assert samples.train_samples == [5, 3, 1]
+    assert samples.batch_counts == [3, 2, 1]
+    assert samples.values.shape == (3, 5, 9, 2)
+    assert samples.lengths.tolist() == [[9, 4, 7, 9, 4], [3, 2, 3, 1, 1], [1] * 5]
+    assert samples.targets.tolist() == [[0, 1, 2, 0, 1], [2, 2, 1, 0, 0], [1, 0, 0, 0, 0]]
+    for row, client in enumerate(clients):
+        for place, one in enumerate(client.train.values):
+            assert np.array_equal(samples.values[row, place, : len(one)], one)
+            assert not samples.values[row, place, len(one) :].any()
+        assert not samples.values[row, len(client.train) :].any()
+
+
+def test_validation_and_test_sequences_stand_apart() -> None:
+    task = sequence_task()
+    first = replace(sequence_client("a", [0, 1, 2], [4, 3]), validation=sequences_of([2], [6]))
+    second = replace(sequence_client("b", [1]), validation=sequences_of([2, 0], [2]))
+    samples = task.gather([first, second], 1)
+    assert samples.is_validation.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
+    assert samples.is_test.tolist() == [[0, 1, 1, 1], [0, 0, 1, 0]]
+    assert samples.test_targets.tolist() == [[2, 0, 1, 2], [2, 0, 1, 0]]
+    assert samples.test_lengths.tolist() == [[6, 4, 3, 4], [2, 2, 4, 1]]
+    assert samples.test_values.shape == (2, 4, 6, 2)
+
+
+def test_clients_come_with_the_most_batches_first() -> None:
+    task = sequence_task()
+    with pytest.raises(AssertionError, match="out of order"):
+        task.gather(clients_of(task)[::-1], 1)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_an_epoch_shows_every_sequence_once_in_an_order_of_each_clients_own(fixed: bool) -> None:
+    task = sequence_task()
+    samples = task.gather(clients_of(task), 1)
+    # What tells a sequence from another: its first value, which is also its first feature here.
+    if fixed:
+        samples = replace(samples, representation=samples.values[:, :, 0])
+
+    def epoch(*seeds: int) -> list[SequenceBatch]:
+        return list(task.batches(samples, seeded(*seeds)))
+
+    def first(batch: SequenceBatch) -> Tensor:
+        return batch.inputs[:, :, 0] if fixed else batch.inputs[:, :, 0, 0]
+
+    batches = epoch(1, 2, 3)
+    assert [len(batch.inputs) for batch in batches] == [3, 2, 1]
+    assert [batch.encoded for batch in batches] == [fixed] * 3
+    assert [batch.present.tolist() for batch in batches] == [
+        [[1, 1], [1, 1], [1, 0]],
+        [[1, 1], [1, 0]],
+        [[1, 0]],
+    ]
+    for row, count in enumerate(samples.train_samples):
+        seen = [
+            (first(batch)[row, b].item(), int(batch.lengths[row, b]), int(batch.targets[row, b]))
+            for batch in batches
+            if row < len(batch.inputs)
+            for b in range(2)
+            if batch.present[row, b]
+        ]
+        own = (samples.values[row, :, 0, 0], samples.lengths[row], samples.targets[row])
+        wanted = list(zip(*(part[:count].tolist() for part in own), strict=True))
+        assert sorted(seen) == sorted(wanted)
+    assert any(not torch.equal(first(epoch(s, 2, 3)[0])[0], first(batches[0])[0]) for s in (4, 5))
+    assert all(torch.equal(first(epoch(s, 2, 3)[0])[1], first(batches[0])[1]) for s in (4, 5))
+
+
+def test_a_batch_is_as_long_as_its_longest_sequence() -> None:
+    task = sequence_task()
+    samples = task.gather([sequence_client("a", [0] * 6, [9, 2, 2, 2, 2, 2])], 1)
+    longest = [batch.inputs.shape[2] for batch in task.batches(samples, seeded(0))]
+    assert sorted(longest) == [2, 2, 9]
+
+
+@pytest.mark.parametrize("changes", EVERY_TASK)
+def test_padding_and_neighbours_change_nothing(changes: dict[str, Any]) -> None:
+    """Loss, gradient and metrics of a client alone and beside clients with longer sequences."""
+    task = sequence_task(**changes)
+    clients = clients_of(task)
+    parameters = with_clients(task.initial_parameters(), len(clients))
+
+    def epoch(
+        rows: dict[str, Tensor], samples: CohortSequences, seeds: list[int]
+    ) -> list[tuple[Tensor, list[Tensor]]]:
+        """Of each batch, the losses [k] and the gradients of their sum."""
+        found = []
+        for batch in task.batches(samples, seeded(*seeds)):
+            leaves = {n: v[: len(batch.inputs)].clone() for n, v in rows.items()}
+            weights = [value.requires_grad_() for value in leaves.values()]
+            loss = task.loss(task.predict(leaves, task.represent(leaves, batch)), batch)
+            found.append((loss.detach(), list(torch.autograd.grad(loss.sum(), weights))))
+        return found
+
+    samples = task.gather(clients, 1)
+    together = epoch(parameters, samples, [0, 1, 2])
+    metrics = task.evaluate(parameters, samples)
+    for row, client in enumerate(clients):
+        own, its = rows_of(parameters, row), task.gather([client], 1)
+        alone = epoch(own, its, [row])
+        for (losses, gradients), (loss, its_gradients) in zip(together, alone, strict=False):
+            torch.testing.assert_close(losses[row], loss[0], rtol=1e-5, atol=1e-6)
+            for big, small in zip(gradients, its_gradients, strict=True):
+                torch.testing.assert_close(big[row], small[0], rtol=1e-4, atol=1e-5)
+        for name, values in task.evaluate(own, its).items():
+            assert metrics[name][row] == pytest.approx(values[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("changes", EVERY_TASK)
+def test_a_fixed_encoder_gives_the_same_predictions(changes: dict[str, Any]) -> None:
+    task = sequence_task(**changes)
+    samples = task.gather(clients_of(task), 1)
+    parameters = with_clients(task.initial_parameters(), 3)
+    fixed = task.fix_encoder(parameters, samples)
+    assert fixed.representation is not None
+    assert fixed.representation.shape == (3, 5, task.representation_dim)
+    for plain, encoded in zip(
+        task.batches(samples, seeded(0, 1, 2)),
+        task.batches(fixed, seeded(0, 1, 2)),
+        strict=True,
+    ):
+        rows = {name: value[: len(plain.inputs)] for name, value in parameters.items()}
+        first, second = (
+            task.predict(rows, task.represent(rows, batch)) for batch in (plain, encoded)
+        )
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(task.loss(first, plain), task.loss(second, encoded))
+
+
+def test_sequences_are_encoded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = sequence_task()
+    samples = task.gather(clients_of(task), 1)
+    parameters = with_clients(task.initial_parameters(), 3)
+    at_once = task.encode_all(parameters, samples.values, samples.lengths)
+    monkeypatch.setattr(sequences, "ENCODED_AT_ONCE", 2)
+    parts = task.encode_all(parameters, samples.values, samples.lengths)
+    assert not parts.requires_grad
+    torch.testing.assert_close(parts, at_once, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, CNN])
+def test_mixed_precision_changes_little(changes: dict[str, Any]) -> None:
+    plain, mixed = sequence_task(**changes), sequence_task(precision="bfloat16", **changes)
+    samples = plain.gather(clients_of(plain), 1)
+    parameters = with_clients(plain.initial_parameters(), 3)
+    first, second = (
+        task.encode_all(parameters, samples.values, samples.lengths) for task in (plain, mixed)
+    )
+    assert second.dtype == torch.float32
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(first, second, rtol=0.05, atol=0.05)
+
+
+def test_all_clients_start_equal_and_the_seed_decides() -> None:
+    first, again, other = (sequence_task(seed=seed).initial_parameters() for seed in (0, 0, 1))
+    assert {name.split(".")[0] for name in first} == {"encoder", "head"}
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert all(not torch.equal(value, other[name]) for name, value in first.items())
+    encoder = sequence_task().initial_encoder()
+    assert all(torch.equal(value, first[name]) for name, value in encoder.items())
+
+
+def test_cross_entropy_by_hand() -> None:
+    task = sequence_task()
+    logits = torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
+    whole = SequenceBatch(
+        torch.zeros(1, 2, 1, 2), torch.ones(1, 2), torch.tensor([[0, 1]]), torch.ones(1, 2)
+    )
+    part = replace(whole, present=torch.tensor([[1.0, 0.0]]))
+    first, second = np.log(1 + 2 * np.exp(-2)), np.log(3)
+    assert task.loss(logits, part).tolist() == pytest.approx([first])
+    assert task.loss(logits, whole).tolist() == pytest.approx([(first + second) / 2])
+
+
+def test_squared_error_by_hand() -> None:
+    """Targets are learned over their scale of 10: 3 and −0.5."""
+    task = sequence_task(**REGRESSION)
+    batch = SequenceBatch(
+        torch.zeros(1, 2, 1, 2),
+        torch.ones(1, 2),
+        torch.tensor([[30.0, -5.0]], dtype=torch.float64),
+        torch.ones(1, 2),
+    )
+    prediction = torch.tensor([[[1.0], [0.5]]])
+    assert task.loss(prediction, batch).tolist() == [(4 + 1) / 2]
+    part = replace(batch, present=torch.tensor([[1.0, 0.0]]))
+    assert task.loss(prediction, part).tolist() == [4]
+
+
+def test_accuracy_by_hand() -> None:
+    """Labels that a client never trained on, and no label at all of class 2 with the second."""
+    task = sequence_task()
+    clients = [
+        replace(
+            sequence_client("a", [0, 0, 0], tested=[0, 1, 2, 2]), validation=sequences_of([1], [4])
+        ),
+        sequence_client("b", [1, 0], tested=[1]),
+    ]
+    samples = task.gather(clients, 1)
+    says = torch.tensor([[1, 0, 2, 2, 2], [0, 1, 0, 0, 0]])  # the validation sequence first
+    found = task.judge(torch.nn.functional.one_hot(says, 3).float(), samples)
+    assert found == {"accuracy": [3 / 4, 1], "validation-error": [0, 1]}
+
+
+def test_errors_of_regression_by_hand_in_units() -> None:
+    """Outputs times 10 are 20, 40, 80 where 20, 43, 76 was right; then 0 and 5 of 5 and 6."""
+    task = sequence_task(**REGRESSION)
+    clients = [
+        replace(
+            sequence_client("a", [1.0, 2.0, 3.0]),
+            validation=sequences_of([20.0], [2]),
+            test=sequences_of([43.0, 76.0], [2]),
+        ),
+        replace(
+            sequence_client("b", [1.0]),
+            validation=sequences_of([5.0], [2]),
+            test=sequences_of([6.0], [2]),
+        ),
+    ]
+    samples = task.gather(clients, 1)
+    outputs = torch.tensor([[2.0, 4.0, 8.0], [0.0, 0.5, 99.0]]).unsqueeze(2)
+    found = task.judge(outputs, samples)
+    assert found["rmse"] == pytest.approx([12.5**0.5, 1])
+    assert found["mae"] == pytest.approx([3.5, 1])
+    assert found["validation-rmse"] == pytest.approx([0, 5])
+
+
+@pytest.mark.parametrize("changes", EVERY_TASK)
+def test_evaluation_is_the_judgement_of_each_sequence_alone(changes: dict[str, Any]) -> None:
+    task = sequence_task(**changes)
+    clients = clients_of(task)
+    parameters = with_clients(task.initial_parameters(), 3)
+    metrics = task.evaluate(parameters, task.gather(clients, 1))
+    assert set(metrics) == set(task.required_metrics(task.settings))
+    for row, client in enumerate(clients):
+        own = rows_of(parameters, row)
+        outputs = []
+        for values in client.test.values:
+            inputs, length = torch.from_numpy(values)[None, None], torch.tensor([[len(values)]])
+            outputs.append(task.predict(own, task.encode(own, inputs, length))[0, 0].detach())
+        made = torch.stack(outputs).numpy()
+        if task.settings.task == "sequence-classification":
+            expected = {"accuracy": (made.argmax(axis=1) == client.test.targets).mean()}
+        else:
+            errors = made[:, 0] * 10.0 - client.test.targets
+            expected = {"rmse": (errors**2).mean() ** 0.5, "mae": abs(errors).mean()}
+        for name, value in expected.items():
+            assert metrics[name][row] == pytest.approx(value, rel=1e-4)
+
+
+def test_heads_are_fitted_with_the_settings_penalty_and_all_classes() -> None:
+    task = sequence_task(**{"fed-react.penalty": 0.3})
+    data = vector_client("a", [0, 2, 0, 2, 2]).train
+    vectors = np.concatenate(data.values)
+    head = task.fit_head(vectors, data.targets, 7)
+    assert np.array_equal(head, fit_classifier(vectors, data.targets, 3, 0.3, 7))
+    assert head[1].tolist() == [0, 0, 0, 0, -1]
+    flat = np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], dtype=np.float32)
+    gaps = [[0, 4, 1], [4, 4, 1], [0, 4, 1], [4, 4, 1], [4, 4, 1]]
+    assert task.head_loss(flat, vectors, data.targets) == np.sum(gaps) / 5
+
+
+def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
+    task = sequence_task(**REGRESSION, **{"fed-react.penalty": 0.3})
+    data = vector_client("a", [10.0, 20.0, -30.0, 5.0]).train
+    vectors = np.concatenate(data.values)
+    head = task.fit_head(vectors, data.targets, 0)
+    assert np.array_equal(head, fit_regressor(vectors, data.targets / 10, 0.3))
+    flat = np.array([[0, 0, 0, 0, 1]], dtype=np.float32)
+    assert task.head_loss(flat, vectors, data.targets) == (0 + 1 + 16 + 0.25) / 4
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fault"),
+    [
+        ({"accuracy": 1.0, "local-accuracy": 0.5, "kept-validation-error": 0.0}, None),
+        ({"accuracy": 1.5}, "not fractions: accuracy = 1.5"),
+        ({"local-accuracy": float("nan")}, "not fractions: local-accuracy = nan"),
+        ({"kept-validation-error": -0.1}, "not fractions"),
+        ({"rmse": 0.5}, "'rmse' is no metric of classification"),
+    ],
+)
+def test_what_a_server_believes_of_fractions(metrics: dict[str, float], fault: str | None) -> None:
+    found = SequenceClassificationTask.metrics_fault(metrics)
+    assert (found is None) if fault is None else (found is not None and fault in found)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fault"),
+    [
+        ({"rmse": 12.5, "local-mae": 3.0, "kept-validation-rmse": 0.0}, None),
+        ({"rmse": float("inf")}, "not finite and positive: rmse = inf"),
+        ({"kept-rmse": float("nan")}, "not finite and positive"),
+        ({"mae": -1.0}, "not finite and positive"),
+        ({"rmse": 1e31}, "not finite and positive"),
+        ({"accuracy": 0.5}, "'accuracy' is no metric of regression"),
+    ],
+)
+def test_what_a_server_believes_of_errors(metrics: dict[str, float], fault: str | None) -> None:
+    found = SequenceRegressionTask.metrics_fault(metrics)
+    assert (found is None) if fault is None else (found is not None and fault in found)
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "classes", "fault"),
+    [
+        (SequenceClassificationTask, (3,), 10, None),
+        (SequenceClassificationTask, (3,), 1, None),
+        (SequenceClassificationTask, (3,), 0, "0 classes, expected 1 … 10000"),
+        (SequenceClassificationTask, (3,), 10_001, "10001 classes"),
+        (SequenceClassificationTask, (1, 8, 8), 10, "(1, 8, 8), not sequences"),
+        (SequenceClassificationTask, (), 10, "not sequences"),
+        (SequenceClassificationTask, (4097,), 10, "4097 dimensions, more than 4096"),
+        (SequenceRegressionTask, (8,), 0, None),
+        (SequenceRegressionTask, (8,), 2, "2 classes, where a real number is predicted"),
+        (SequenceRegressionTask, (8, 100), 0, "not sequences"),
+    ],
+)
+def test_what_a_server_believes_of_a_shape(
+    task: type[SequenceTask], inputs: tuple[int, ...], classes: int, fault: str | None
+) -> None:
+    found = task.shape_fault(DataShape(inputs, tuple(f"c{n}" for n in range(classes))))
+    assert (found is None) if fault is None else (found is not None and fault in found)

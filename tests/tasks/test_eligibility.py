@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
+from fedproto_app.data.images.sources import IMAGE_SOURCES
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import SOURCES
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.eligibility import kind_of, reasons_against
+from tests.data.sequences.made_sequences import pool_of as made_pool
+
+HERE = __name__  # this module serves as a user's own: "package.module:factory"
+IMAGES = {"task": "classification", "method": "gldp", "keep": "last"}
+
+
+def two_series(settings: DataSettings) -> Iterator[ClientSeries]:
+    yield ClientSeries("long", np.arange(600.0) % 7)
+    yield ClientSeries("short", np.arange(60.0))
+
+
+def undecodable(settings: DataSettings) -> ImagePool:
+    """Images of three clients, one without test images, whose pixels nobody may ask for."""
+
+    def load(positions: Positions) -> LoadedImages:
+        raise AssertionError("an image was decoded")
+
+    train = ImageSplit(np.array([0, 1, 0]), ["a", "b", "c"], load, np.array(["ann", "bob", "cid"]))
+    test = replace(train, clients=np.array(["ann", "cid", "cid"]))
+    return ImagePool(("cat", "dog"), (1, 2, 2), train, test)
+
+
+def settings(source: str, **more: Any) -> Settings:
+    return settings_from({"data.source": source, **more})
+
+
+def test_series_too_short_for_a_sample() -> None:
+    reasons = reasons_against(settings(f"{HERE}:two_series"))
+    assert reasons["long"] is None
+    assert "at least 107" in (reasons["short"] or "")
+
+
+def test_images_are_not_decoded() -> None:
+    given = {"data.partition.scheme": "given", "data.partition.validation-share": 0.0}
+    reasons = reasons_against(settings(f"{HERE}:undecodable", **IMAGES, **given))
+    assert reasons == {"ann": None, "bob": "no test image", "cid": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 500}, r"data\.partition: too few images: .*clients = 500"),
+        ({"classes": 11}, r"data\.partition\.classes = 11: the images have only 10 classes"),
+    ],
+)
+def test_a_partition_that_cannot_be_dealt(changes: dict[str, int], message: str) -> None:
+    partition = {f"data.partition.{key}": value for key, value in changes.items()}
+    with pytest.raises(DataError, match=message):
+        reasons_against(settings("digits", **IMAGES, **partition))
+
+
+SERIES = {"task": "forecasting"}
+SEQUENCES = {"task": "sequence-classification", "method": "solo"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "task", "held"),
+    [
+        (IMAGE_SOURCES, SERIES, "images; set task = 'classification', or data.source to series: "),
+        (SOURCES, IMAGES, "series; set task = 'forecasting', or data.source to images: class-fold"),
+        (SOURCES, SEQUENCES, "series; set task = 'forecasting', or data.source to labelled sequen"),
+        (
+            SEQUENCE_SOURCES,
+            SERIES,
+            "labelled sequences; set task = 'sequence-classification' or 'sequence-regress",
+        ),
+    ],
+)
+def test_a_source_of_another_task_is_told_before_its_path_is_looked_at(
+    sources: dict[str, Any], task: dict[str, Any], held: str
+) -> None:
+    for source in sources:
+        with pytest.raises(DataError) as caught:
+            reasons_against(settings(source, **task))
+        assert str(caught.value).startswith(f"data.source = {source!r} holds {held}")
+
+
+def test_a_users_function_of_the_other_task() -> None:
+    with pytest.raises(DataError, match="returned ImagePool, expected an iterable of ClientSer"):
+        reasons_against(settings(f"{HERE}:undecodable"))
+    with pytest.raises(DataError, match="returned generator, expected an ImagePool"):
+        reasons_against(settings(f"{HERE}:two_series", **IMAGES))
+
+
+def test_what_a_source_holds() -> None:
+    registries = {
+        "series": SOURCES,
+        "images": IMAGE_SOURCES,
+        "labelled sequences": SEQUENCE_SOURCES,
+    }
+    for kind, sources in registries.items():
+        assert {kind_of(DataSettings(source=source)) for source in sources} == {kind}
+    assert kind_of(DataSettings(source=f"{HERE}:undecodable")) == "images"
+    assert kind_of(DataSettings(source=f"{HERE}:two_series")) == "series"
+    assert kind_of(DataSettings(source=f"{HERE}:few_sequences")) == "labelled sequences"
+    with pytest.raises(DataError, match=r"unknown source; known are wide-csv, .*, digits, .* and"):
+        kind_of(DataSettings(source="parquet"))
+
+
+def few_sequences(settings: DataSettings) -> SequencePool:
+    """Ten sequences of ann, of which a test part stays, and two of bob, of which none does."""
+    return made_pool([0, 1] * 6, clients=["ann"] * 10 + ["bob"] * 2)
+
+
+GIVEN = {**SEQUENCES, "data.clusters.scheme": "given"}
+
+
+def test_sequences_too_few_to_split() -> None:
+    reasons = reasons_against(settings(f"{HERE}:few_sequences", **GIVEN))
+    shares = "data.train-share = 0.7, data.validation-share = 0.1"
+    assert reasons == {"ann": None, "bob": f"no validation sequence among its 2: {shares}"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"data.clusters.clients": 13},
+            r"^data\.clusters\.clients = 13: .* has 12 sequences, enough for at most 12 clients$",
+        ),
+        (
+            {"task": "sequence-regression"},
+            "^task = 'sequence-regression': the targets .* are classes; set task = 'sequence-class",
+        ),
+    ],
+)
+def test_sequences_that_no_run_can_use(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        reasons_against(settings(f"{HERE}:few_sequences", **(SEQUENCES | changes)))
+
+
+def test_clusters_of_real_targets() -> None:
+    ev = {**SEQUENCES, "task": "sequence-regression"}
+    with pytest.raises(
+        DataError, match=r"^data\.clusters\.scheme = 'dirichlet': .*scheme = 'given'$"
+    ):
+        reasons_against(settings("synthetic-ev", **ev))
