@@ -30,13 +30,13 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.machine import machine_line
+from fedproto_app.messages import Order
 from fedproto_app.methods import make_learner
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.shard import load_shard
-from fedproto_app.wire import Order
 
 WARM_UP = 2  # rounds; the first has nothing to read, and from the third on old files are dropped
 AIM = 0.05

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
-from fedproto_app.wire import Order
+from fedproto_app.messages import Order
 
 MIX = "mix"
 

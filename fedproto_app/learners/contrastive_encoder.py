@@ -16,9 +16,9 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner, Phase
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
+from fedproto_app.messages import Order
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
-from fedproto_app.wire import Order
 
 
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):

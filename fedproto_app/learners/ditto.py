@@ -21,7 +21,7 @@ from fedproto_app.learners.fedprox import ProximalContext
 from fedproto_app.learners.learner import Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.wire import Order
+from fedproto_app.messages import Order
 
 
 class DittoLearner(PersonalModelLearner[ProximalContext]):

@@ -18,9 +18,9 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.linear_heads import Head, Vectors
+from fedproto_app.messages import Order
 from fedproto_app.randomness import numpy_stream, stream_seed
 from fedproto_app.tasks.sequences.task import SequenceTask
-from fedproto_app.wire import Order
 
 # A client's head of its last training, the one it was last sent, and whether it was sent any (1).
 LOCAL, RECEIVED, HAS_RECEIVED = "local-head", "received-head", "has-received"

@@ -15,8 +15,8 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
 from fedproto_app.maths.losses import prototype_distance
+from fedproto_app.messages import Order
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
-from fedproto_app.wire import Order
 
 
 class PrototypeContext(Context):

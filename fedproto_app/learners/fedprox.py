@@ -16,8 +16,8 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
 from fedproto_app.maths.losses import proximal_term
+from fedproto_app.messages import Order
 from fedproto_app.tasks.task import AnyTask
-from fedproto_app.wire import Order
 
 
 class ProximalContext(Context):

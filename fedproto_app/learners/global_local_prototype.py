@@ -24,9 +24,9 @@ from fedproto_app.maths.class_prototypes import (
     moving_average,
     nearest_prototype,
 )
+from fedproto_app.messages import Order
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
-from fedproto_app.wire import Order
 
 # What a client remembers: Ĉ of the stages before this one, and C of this one so far. "known" is
 # 1 for the classes that have a prototype; "visit" numbers the stage that C is of.

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.evolutionary_cluster import EvolutionaryClusterLearner, HeadContext
 from fedproto_app.learners.learner import Contribution
-from fedproto_app.wire import Order
+from fedproto_app.messages import Order
 
 
 class ChoiceContext(HeadContext):

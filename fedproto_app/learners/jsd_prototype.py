@@ -20,11 +20,11 @@ from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
+from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import project
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
-from fedproto_app.wire import Order
 
 FILTER = "filter"
 

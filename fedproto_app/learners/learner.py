@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
-from fedproto_app.wire import Arrays, Order
 
 if TYPE_CHECKING:
     from fedproto_app.learners.cohort import Cohort

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import ContextT, Learner
+from fedproto_app.messages import Order
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
-from fedproto_app.wire import Order
 
 PERSONAL = "personal."
 

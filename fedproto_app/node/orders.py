@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.events import Value, tell
+from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.methods import make_learner
 from fedproto_app.node.representations import represented
 from fedproto_app.node.site import Site, read_site
@@ -32,7 +33,6 @@ from fedproto_app.settings import PLAIN_NAME, PRETRAINED, Settings, settings_fro
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.shard import Shard, load_shard
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import NodeRoster, Order, Reply
 
 Phase = Literal["train", "evaluate"]
 

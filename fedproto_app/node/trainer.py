@@ -13,11 +13,11 @@ from torch import Tensor
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
+from fedproto_app.messages import Arrays, Order, PerClient, Reply
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.shard import Shard
 from fedproto_app.tasks.task import ClientData
-from fedproto_app.wire import Arrays, Order, PerClient, Reply
 
 _PARAMETERS = "parameters"
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters

@@ -31,6 +31,7 @@ from safetensors.numpy import save_file
 from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
+from fedproto_app.messages import Arrays
 from fedproto_app.report.reports import FIRST_TASK, report_for
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
@@ -45,7 +46,6 @@ from fedproto_app.server.resume import require_resumable
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.whole_file import write_whole
-from fedproto_app.wire import Arrays
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
 CHECKPOINT = "checkpoint"

@@ -18,20 +18,14 @@ from flwr.serverapp import Grid
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
+from fedproto_app.messages import ArraySpec, Order, Refusal, Reply
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.replies import read_reply, received_bytes
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import TASKS, expected_metrics
-from fedproto_app.wire import (
-    ArraySpec,
-    Order,
-    Refusal,
-    Reply,
-    sent_bytes,
-    write_order,
-)
+from fedproto_app.wire import sent_bytes, write_order
 
 
 @dataclass

@@ -16,21 +16,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedproto_app.wire import (
-    ARRAYS,
-    CLIENTS,
-    LOSS,
-    METRIC,
-    METRICS,
-    SAMPLES,
-    SECONDS,
-    Arrays,
-    ArraySpec,
-    NodeRoster,
-    PerClient,
-    Refusal,
-    Reply,
-)
+from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, PerClient, Refusal, Reply
+from fedproto_app.wire import ARRAYS, CLIENTS, LOSS, METRIC, METRICS, SAMPLES, SECONDS
 
 LONGEST_NAME, LONGEST_REASON = 256, 4096  # characters
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean

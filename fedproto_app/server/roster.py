@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.messages import NodeRoster
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.wire import NodeRoster
 
 
 class ClientKey(NamedTuple):

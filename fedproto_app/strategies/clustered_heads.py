@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from fedproto_app.errors import FederationError
 from fedproto_app.maths.linear_heads import Head
+from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import Arrays, ArraySpec, Order, Refusal, numpy_arrays
+from fedproto_app.wire import numpy_arrays
 
 
 @dataclass(frozen=True)

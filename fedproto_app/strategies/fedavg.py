@@ -15,13 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedproto_app.messages import Arrays, ArraySpec, Order
 from fedproto_app.methods import make_learner
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import MethodDefaults
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import Arrays, ArraySpec, Order, flower_average_input, numpy_arrays
+from fedproto_app.wire import flower_average_input, numpy_arrays
 
 
 class FedAvgStrategy(MethodDefaults, FedAvg):

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedproto_app.maths.class_prototypes import moving_average
+from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import Order
 
 
 class GlobalLocalPrototypeStrategy(FedAvgStrategy):

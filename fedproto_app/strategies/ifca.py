@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedproto_app.maths.cluster_identity import rand_index
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
+from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
@@ -29,7 +30,6 @@ from fedproto_app.strategies.clustered_heads import (
     under,
     weighted_head,
 )
-from fedproto_app.wire import Arrays, Refusal
 
 
 class IfcaStrategy(ClusteredHeadStrategy):

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.maths.divergence import contrast_prototypes, threshold, update_divergence
+from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
-from fedproto_app.wire import ArraySpec, Order
 
 
 class JSDPrototypeStrategy(PersonalStrategy):

@@ -17,13 +17,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedproto_app.errors import SettingsError
+from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import EncoderSettings, Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.strategy import MethodStrategy
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import Arrays
 
 
 class PretrainedStrategy:

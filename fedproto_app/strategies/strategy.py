@@ -12,10 +12,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fedproto_app.messages import Arrays, ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
-from fedproto_app.wire import Arrays, ArraySpec, Order
 
 
 class MethodStrategy(Protocol):

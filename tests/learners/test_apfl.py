@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.wire import Order
+from fedproto_app.messages import Order
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_batches, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 

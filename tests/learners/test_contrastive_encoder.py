@@ -15,10 +15,10 @@ from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.learners.contrastive_encoder import ContrastiveEncoderLearner
 from fedproto_app.learners.learner import Context
 from fedproto_app.maths.contrastive import ContrastiveBatch
+from fedproto_app.messages import Order
 from fedproto_app.methods import make_learner
 from fedproto_app.randomness import torch_stream
 from fedproto_app.tasks.sequences.task import SequenceTask
-from fedproto_app.wire import Order
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
     sequence_client,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.learner import AnyLearner, Phase
+from fedproto_app.messages import Order
 from fedproto_app.randomness import torch_stream
-from fedproto_app.wire import Order
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

@@ -16,10 +16,10 @@ from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.learners.evolutionary_cluster import HAS_RECEIVED, LOCAL, RECEIVED
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
+from fedproto_app.messages import Order
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.tasks.shard import Shard
-from fedproto_app.wire import Order
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,

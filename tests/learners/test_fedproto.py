@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedproto_app.learners.learner import Learner
-from fedproto_app.wire import Order
+from fedproto_app.messages import Order
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.wire import Order
+from fedproto_app.messages import Order
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

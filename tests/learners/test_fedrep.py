@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.learner import Learner
+from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.methods import make_strategy
 from fedproto_app.models.forecaster import DECODER, ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
@@ -17,7 +18,6 @@ from fedproto_app.node.trainer import Node
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.shard import Shard
-from fedproto_app.wire import Arrays, Order, Reply
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

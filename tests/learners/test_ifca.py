@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedproto_app.learners.cohort import train_cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss
-from fedproto_app.wire import Arrays, Order
+from fedproto_app.messages import Arrays, Order
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,

@@ -11,7 +11,7 @@ import torch
 from fedproto_app.learners.jsd_prototype import FILTER
 from fedproto_app.learners.learner import Learner
 from fedproto_app.maths.losses import inter_client_loss
-from fedproto_app.wire import Arrays, Order
+from fedproto_app.messages import Arrays, Order
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,

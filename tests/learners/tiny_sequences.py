@@ -12,11 +12,11 @@ from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequenc
 from fedproto_app.data.shape import DataShape
 from fedproto_app.learners.cohort import Cohort, new_cohort
 from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Arrays
 from fedproto_app.methods import make_learner
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import Arrays
 
 CLASSES = ("ant", "bee", "cat")
 DIMENSIONS = 2  # d

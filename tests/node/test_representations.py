@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import DataError
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.methods import make_learner
 from fedproto_app.node import representations
 from fedproto_app.node.representations import represent_sequences, represented
@@ -20,7 +21,6 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.shard import Shard
-from fedproto_app.wire import Arrays, Order
 from tests.learners.tiny_sequences import (
     CLASSES,
     DIMENSIONS,

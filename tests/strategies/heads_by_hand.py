@@ -17,12 +17,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation, RoundLog
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.evolutionary_cluster import EvolutionaryClusterStrategy
 from fedproto_app.strategies.ifca import IfcaStrategy
-from fedproto_app.wire import NodeRoster, Order, Reply, array_record, read_order, write_reply
+from fedproto_app.wire import array_record, read_order, write_reply
 
 Head = Sequence[float]
 DECLARED = 8  # train samples of each client

@@ -9,9 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedproto_app.client_app import app as client_app
+from fedproto_app.messages import Order
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import Order, numpy_arrays, write_order
+from fedproto_app.wire import numpy_arrays, write_order
 from tests.local_grid import LocalGrid, run_locally, small_settings
 
 LENGTHS = {"long": 24 * 20, "middle": 24 * 15, "short": 24 * 10}

@@ -7,11 +7,11 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.global_local_prototype import GlobalLocalPrototypeStrategy
-from fedproto_app.wire import NodeRoster, Order, Reply
 from tests.learners.tiny_images import SHAPE
 
 WIDTH = 2

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.messages import Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import jsd_prototype
 from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
-from fedproto_app.wire import Reply
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, guidance, one_node, report
 

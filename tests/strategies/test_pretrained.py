@@ -17,12 +17,12 @@ from safetensors.torch import save_file as save_torch_file
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import SettingsError
+from fedproto_app.messages import Arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import Arrays
 from tests.local_grid import (
     LocalGrid,
     regression_settings,

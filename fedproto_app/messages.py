@@ -1,0 +1,115 @@
+"""What server and nodes say to each other, as plain data: no Flower, no torch.
+
+`wire` turns these into Flower's records and back. Everything per client carries a leading client
+axis in the order of ``names``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[np.float32]]
+PerClient = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A client of a node, or the whole node (client ""), whose reply was not used."""
+
+    node: str
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of a node in one phase of one round.
+
+    run, token: the run's name and its own random mark, which key the node's state. clients: the
+    node's clients to work on.
+    evaluate: also evaluate the personal models after training. arrays: what the method sends.
+    guided: the clients that per-client arrays speak of. classes: those that the rows of arrays by
+    class speak of. options: further numbers of the method.
+    """
+
+    run: str
+    token: str
+    server_round: int
+    clients: list[str]
+    evaluate: bool = False
+    arrays: Arrays = field(default_factory=dict)
+    guided: list[str] = field(default_factory=list)
+    classes: list[int] = field(default_factory=list)
+    options: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node answers: its clients' numbers, and the method's arrays.
+
+    names: the clients that worked. samples: their train samples. losses and metrics: values per
+    client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
+    failed: clients that could not, with the reason. seconds: the node's own working time.
+    classes: for each client those that its rows of arrays by class speak of; empty if there are
+    no such arrays.
+    """
+
+    names: list[str]
+    samples: list[int]
+    losses: PerClient = field(default_factory=dict)
+    metrics: PerClient = field(default_factory=dict)
+    kept_rounds: list[int] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    seconds: float = 0.0
+    classes: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NodeRoster:
+    """A node's answer to the roster query: its clients, or why some or all cannot take part.
+
+    label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
+    the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
+    inputs, classes: the data's shape. class_counts: train samples by stage and class of each
+    client, if the nodes share out one data set. notes: what a person should know of its data.
+    """
+
+    label: str
+    partitions: int
+    samples: dict[str, int]
+    groups: dict[str, str]
+    missing_shares: dict[str, float]
+    refused: dict[str, str]
+    error: str = ""
+    inputs: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    class_counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """The arrays expected in a train reply: name → shape.
+
+    mean: one array a node, the mean over its clients. per_client: one a client; the shape is
+    without the client axis. per_class: one for each class that a client has, of `classes` there
+    are; the shape is without the client and the class axis.
+    """
+
+    mean: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    per_client: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    classes: int = 0
+
+    def values(self, reply: Reply) -> int:
+        """Values that the reply's clients contribute, each for itself, as the papers count."""
+        every = sum(math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values()))
+        rows = sum(len(classes) for classes in reply.classes)
+        by_class = sum(math.prod(shape) for shape in self.per_class.values())
+        return every * len(reply.names) + by_class * rows
