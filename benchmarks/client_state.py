@@ -32,8 +32,9 @@ from torch import Tensor
 from benchmarks.machine import machine_line
 from fedproto_app.messages import Order
 from fedproto_app.methods import make_learner
+from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.store import ClientRecord, ClientStore
-from fedproto_app.node.trainer import Node
+from fedproto_app.node.trainer import Node, shares_of
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.shard import load_shard
@@ -97,10 +98,6 @@ class ClockedStore(ClientStore):
     def keep(self, client: str, record: ClientRecord) -> None:
         with self._clock.on("writing"):
             super().keep(client, record)
-
-    def save_records(self) -> None:
-        with self._clock.on("writing"):
-            super().save_records()
 
 
 def main() -> None:
@@ -166,13 +163,18 @@ def _rounds(
     """Rounds with each client's own prototype as its positive, its neighbour's as its negative."""
     shard = load_shard(settings, node, nodes)
     names = list(shard.clients)
-    worker = Node(settings, shard, store, make_learner(settings, ForecastingTask(settings)))
+    learner = make_learner(settings, ForecastingTask(settings))
+    worker = Node(settings, shard, store, learner)
     order = Order("benchmark", "", 1, names, evaluate=True)
     for server_round in range(1, WARM_UP + rounds + 1):
         clock.reset()
-        reply = worker.train(order)
+        start = time.perf_counter()
+        shares = shares_of(order, shard, learner.task, settings.cohort_size)
+        cohorts = worker.train(order, shares)
+        seconds = time.perf_counter() - start
+        reply = merged([PartReply(cohorts, {}, seconds)])
         yield RoundCost(
-            reply.seconds,
+            seconds,
             clock.seconds["reading"],
             clock.seconds["writing"],
             clock.bytes["reading"],

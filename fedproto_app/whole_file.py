@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write the file, in place of one that is there; raises OSError, and then leaves nothing."""
-    beside = path.with_name(path.name + ".new")
+def write_whole(path: Path, content: bytes, mark: str = ".new") -> None:
+    """Write the file, in place of one that is there; raises OSError, and then leaves nothing.
+
+    mark: behind its name while it is written; writers of one file at once have one each.
+    """
+    beside = path.with_name(path.name + mark)
     try:
         beside.write_bytes(content)
         os.replace(beside, path)

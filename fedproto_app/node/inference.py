@@ -27,7 +27,7 @@ from fedproto_app.data.windows import carry_forward, lookback, window_positions
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import make_learner
-from fedproto_app.node.store import RECORDS_FILE, SETTINGS_FILE, ClientStore, unflatten
+from fedproto_app.node.store import SETTINGS_FILE, ClientStore, holds_kept_models, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -92,12 +92,13 @@ def open_state(folder: Path) -> NodeState:
 def _state_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise FedProtoError(f"{folder}: no such folder")
-    if (folder / RECORDS_FILE).exists():
+    if holds_kept_models(folder):
         return folder
     found = sorted(
-        path.parent
+        path
         for depth in range(1, _DEEPEST + 1)
-        for path in folder.glob("*/" * depth + RECORDS_FILE)
+        for path in folder.glob("/".join("*" * depth))
+        if path.is_dir() and holds_kept_models(path)
     )
     if not found:
         raise FedProtoError(

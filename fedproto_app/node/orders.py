@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from logging import INFO
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from flwr.app import Context
@@ -25,10 +25,11 @@ from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.events import Value, tell
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.methods import make_learner
+from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.representations import represented
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.node.store import ClientStore
-from fedproto_app.node.trainer import Node, torch_device
+from fedproto_app.node.store import store_in
+from fedproto_app.node.trainer import Node, shares_of, torch_device
 from fedproto_app.settings import PLAIN_NAME, PRETRAINED, Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.shard import Shard, load_shard
@@ -65,8 +66,22 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     )
 
 
+class Part(NamedTuple):
+    """Which of the processes that work for the node this is; a node mostly has one."""
+
+    number: int = 0
+    of: int = 1
+
+
 def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) -> Reply:
     """Do what the order asks; a fault that the operator can mend is told in the reply."""
+    return merged([carry_out_part(phase, order, context, Part(), simulated=simulated)])
+
+
+def carry_out_part(
+    phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool
+) -> PartReply:
+    """This process's part of the order: every so-manieth of its cohorts."""
     start = time.monotonic()
     error: str | None = None
     site = Site()
@@ -74,13 +89,15 @@ def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) 
         site = read_site(context.node_config, deployed=not simulated)
         if not simulated:
             _tell("order", phase, order, context, site, clients=len(order.clients))
-        reply = _done(phase, order, context, site, simulated=simulated)
+        reply = _done(phase, order, context, site, part, simulated=simulated)
     except (FedProtoError, OSError, SafetensorError) as fault:
         error = _reason(fault)
-        reply = Reply([], [], failed=dict.fromkeys(order.clients, error))
+        reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
     seconds = time.monotonic() - start
     if not simulated:
-        counts = {"trained": len(reply.names), "failed": len(reply.failed)}
+        trained = sum(len(one.names) for one in reply.cohorts)
+        failed = len(reply.absent) + sum(len(one.failed) for one in reply.cohorts)
+        counts = {"trained": trained, "failed": failed}
         _tell("done", phase, order, context, site, **counts, seconds=seconds, error=error)
     return reply
 
@@ -97,34 +114,35 @@ def _name(context: Context, site: Site) -> str:
     return site.label or str(context.node_id)
 
 
-def _done(phase: Phase, order: Order, context: Context, site: Site, *, simulated: bool) -> Reply:
-    node = _node(order, context, site, simulated=simulated)
-    with _without_denormals():
-        return node.train(order) if phase == "train" else node.evaluate(order)
-
-
-def _node(order: Order, context: Context, site: Site, *, simulated: bool) -> Node:
+def _done(
+    phase: Phase, order: Order, context: Context, site: Site, part: Part, *, simulated: bool
+) -> PartReply:
     run = settings_from(context.run_config)
     shard = _shard(run, site, simulated=simulated)
     wanted = site.device or (run.device if simulated else "auto")
     own = {"device": wanted, "threads": site.threads or run.threads}
     settings = run.model_copy(update=own)
     torch.set_num_threads(settings.threads)
-    store = ClientStore(_state_dir(context, settings, site, order, simulated=simulated))
+    folder = _state_dir(context, settings, site, order, simulated=simulated)
+    store = store_in(folder, part.number)
     device = torch_device(settings.device)
     task = make_task(settings, shard.shape, device)
-    prepared_in = 0.0
-    if settings.method in PRETRAINED and order.server_round > settings.encoder_rounds:
-        assert isinstance(task, SequenceTask)
-        start = time.perf_counter()
-        with _without_denormals():
-            shard = represented(shard, order.clients, order.arrays, task, store)
-        prepared_in = time.perf_counter() - start
-        task = make_task(settings, shard.shape, device)
-    learner = make_learner(settings, task, order.server_round)
-    return Node(
-        settings, shard, store, learner, tells_classes=site.is_dealt, prepared_in=prepared_in
-    )
+    start = time.perf_counter()
+    shares = shares_of(order, shard, task, settings.cohort_size)[part.number :: part.of]
+    absent = shard.absent(order.clients) if part.number == 0 else {}
+    with _without_denormals():
+        if settings.method in PRETRAINED and order.server_round > settings.encoder_rounds:
+            assert isinstance(task, SequenceTask)
+            names = [name for share in shares for name in share.clients]
+            shard = represented(shard, names, order.arrays, task, store)
+            absent |= shard.absent(names)
+            shares = [share for one in shares if (share := one.of(shard)).clients]
+            task = make_task(settings, shard.shape, device)
+        learner = make_learner(settings, task, order.server_round)
+        node = Node(settings, shard, store, learner, tells_classes=site.is_dealt)
+        work = node.train if phase == "train" else node.evaluate
+        cohorts = work(order, shares)
+    return PartReply(cohorts, absent, time.perf_counter() - start)
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:

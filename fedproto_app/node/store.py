@@ -4,15 +4,16 @@ A folder per run and node; in it a folder per client with
 
     state-000017.safetensors    what the client held after training in round 17
     shared-000017.safetensors   the global model it was evaluated with (methods that average)
+    kept-000017.json            its model of round 17 is its kept one: errors, scale of its values
     vectors.safetensors         what a frozen encoder makes of its samples (methods with one)
 
-beside them ``encoder.safetensors``, ``settings.toml``: the run's settings, and ``records.json``:
-each client's kept round, whose files are its kept model, the errors of that model and the scale of
-its values. Every file appears whole or not at all. A folder belongs to one node.
+beside them ``encoder.safetensors`` and ``settings.toml``, the run's settings. Every file appears
+whole or not at all. A folder belongs to one node. Several processes may work for a node, each on
+clients of its own.
 
-The three newest states and records of a client stay: a damaged file costs a round and not the
-client, and a server that resumes from a checkpoint can go back. Its newest one may be a round
-behind the nodes, and if that is damaged, the one before it two rounds.
+The newest states and records of a client stay (`ClientStore.versions`): a damaged file costs a
+round and not the client, and a server that resumes from a checkpoint can go back. Its newest one
+may be a round behind the nodes, and if that is damaged, the one before it two rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import tomli_w
@@ -35,9 +36,8 @@ from torch import Tensor
 
 from fedproto_app.whole_file import write_whole
 
-VERSIONS_KEPT = 3
 ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
-RECORDS_FILE, SETTINGS_FILE = "records.json", "settings.toml"
+SETTINGS_FILE = "settings.toml"
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +55,16 @@ class ClientRecord:
 
 
 class ClientStore:
-    """The state of the clients of one node in one run."""
+    """The state of the clients of one node in one run.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    writer: the number of the process among those that work for the node at once.
+    """
+
+    versions: ClassVar[int] = 3  # of a client's states and records that stay
+
+    def __init__(self, folder: Path, writer: int = 0) -> None:
+        self._folder, self._mark = folder, f".{writer}.new"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._records_path = folder / RECORDS_FILE
-        self._records = self._read_records()
 
     def read_state(self, client: str, upto: int) -> dict[str, Tensor] | None:
         """The client's newest readable state of a round ≤ `upto`, None before its first."""
@@ -80,20 +83,20 @@ class ClientStore:
         States of later rounds are of no use: the server has gone back and does those anew.
         """
         folder = self._client_dir(client)
-        _write(folder / _version("state", server_round), tensors)
+        _write(folder / _version("state", server_round), tensors, self._mark)
         _drop_later(folder, "state", server_round)
         self._prune(client, "state")
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         """Remember the global model that the clients are about to be evaluated with."""
-        _write(self._folder / _version("shared", server_round), tensors)
+        _write(self._folder / _version("shared", server_round), tensors, self._mark)
         _drop_later(self._folder, "shared", server_round)
-        for path in list(_versions(self._folder, "shared"))[:-VERSIONS_KEPT]:
-            path.unlink()
+        for path in list(_versions(self._folder, "shared"))[: -self.versions]:
+            path.unlink(missing_ok=True)
 
     def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
         """Keep the encoder that the node's clients share from now on."""
-        _write(self._folder / ENCODER_FILE, tensors)
+        _write(self._folder / ENCODER_FILE, tensors, self._mark)
 
     def read_encoder(self) -> dict[str, Tensor]:
         """The encoder kept last, empty if there is none that can be read."""
@@ -101,7 +104,7 @@ class ClientStore:
 
     def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
         """Keep what the encoder with this digest makes of the client's samples."""
-        _write(self._client_dir(client) / VECTORS_FILE, {digest: vectors})
+        _write(self._client_dir(client) / VECTORS_FILE, {digest: vectors}, self._mark)
 
     def read_vectors(self, client: str, digest: str) -> Tensor | None:
         """The vectors of the encoder with this digest, None if there are none of it."""
@@ -113,31 +116,26 @@ class ClientStore:
         before: a round that is done for the first time or, after the server has resumed, once
         more. What came of it or of later rounds is then forgotten.
         """
-        if before is not None:
-            past = [one for one in self._records.get(client, []) if one.kept_round < before]
-            self._records[client] = past
-        known = self._records.get(client)
-        return known[-1] if known else ClientRecord()
+        for path in sorted(self._client_dir(client).glob("kept-*.json"), reverse=True):
+            if before is not None and _round_of(path) >= before:
+                path.unlink()
+                continue
+            try:
+                return ClientRecord(**json.loads(path.read_text())["record"])
+            except (ValueError, TypeError, KeyError) as error:
+                _log.warning("%s is damaged (%s): the one before it is used", path, error)
+        return ClientRecord()
 
     def keep(self, client: str, record: ClientRecord) -> None:
         """Make the model of the record's round the client's kept one."""
-        name = _version("shared", record.kept_round)
+        folder, name = self._client_dir(client), _version("shared", record.kept_round)
         if (self._folder / name).exists():
-            _second_name(self._folder / name, self._client_dir(client) / name)
-        known = [*self._records.get(client, []), record]
-        self._records[client] = known[-VERSIONS_KEPT:]
+            _second_name(self._folder / name, folder / name)
+        told = json.dumps({"client": client, "record": asdict(record)})
+        write_whole(folder / f"kept-{record.kept_round:06d}.json", told.encode())
+        for old in sorted(folder.glob("kept-*.json"))[: -self.versions]:
+            old.unlink()
         self._prune(client, "shared")
-
-    def save_records(self) -> None:
-        """Write what `keep` noted; once a message, as replacing a file is what costs."""
-        table = {
-            client: [asdict(record) for record in records]
-            for client, records in sorted(self._records.items())
-        }
-        previous = self._records_path.with_suffix(".previous")
-        if self._records_path.exists():
-            _second_name(self._records_path, previous)
-        write_whole(self._records_path, json.dumps(table).encode())
 
     def read_kept(self, client: str) -> dict[str, Tensor] | None:
         """The kept model's tensors, personal ones over shared ones, or None if there is none."""
@@ -152,14 +150,15 @@ class ClientStore:
 
     def _prune(self, client: str, kind: str) -> None:
         """Drop all versions but the newest ones and those that kept models need."""
-        paths = list(_versions(self._client_dir(client), kind))
+        folder = self._client_dir(client)
+        paths = list(_versions(folder, kind))
         needed: list[Path] = []
-        for record in self._records.get(client, []):
-            needed += [path for path in paths if _round_of(path) <= record.kept_round][-1:]
-        for path in paths[:-VERSIONS_KEPT]:
+        for kept in folder.glob("kept-*.json"):
+            needed += [path for path in paths if _round_of(path) <= _round_of(kept)][-1:]
+        for path in paths[: -self.versions]:
             if path not in needed:
                 path.unlink()
-        for path in self._client_dir(client).glob("*.new"):  # of a process that was killed
+        for path in folder.glob("*.new"):  # of a process that was killed
             path.unlink()
 
     def _client_dir(self, client: str) -> Path:
@@ -167,29 +166,31 @@ class ClientStore:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _read_records(self) -> dict[str, list[ClientRecord]]:
-        for path in (self._records_path, self._records_path.with_suffix(".previous")):
-            if not path.exists():
-                continue
-            try:
-                table = json.loads(path.read_text())
-                return {
-                    client: [ClientRecord(**record) for record in records]
-                    for client, records in table.items()
-                }
-            except (ValueError, TypeError, AttributeError) as error:
-                _log.warning("%s is damaged (%s): the one before it is used", path, error)
-        return {}
-
     def write_settings(self, table: Mapping[str, Any]) -> None:
         """Keep the run's settings, once: a kept model is built again from them."""
         path = self._folder / SETTINGS_FILE
         if not path.exists():
-            write_whole(path, tomli_w.dumps(table).encode())
+            write_whole(path, tomli_w.dumps(table).encode(), self._mark)
 
     def kept_clients(self) -> list[str]:
         """The clients that have a kept model, by name."""
-        return sorted(client for client in self._records if self.record(client).kept_round)
+        names = set()
+        for path in self._folder.glob("*/kept-*.json"):
+            try:
+                names.add(str(json.loads(path.read_text())["client"]))
+            except (ValueError, TypeError, KeyError) as error:
+                _log.warning("%s is damaged: %s", path, error)
+        return sorted(names)
+
+
+def store_in(folder: Path, writer: int = 0) -> ClientStore:
+    """The store of a node's folder, for the process of this number among the node's."""
+    return ClientStore(folder, writer)
+
+
+def holds_kept_models(folder: Path) -> bool:
+    """Whether the folder is that of a node with a kept model."""
+    return any(folder.glob("*/kept-*.json"))
 
 
 def file_name(name: str) -> str:
@@ -227,7 +228,7 @@ def _drop_later(folder: Path, kind: str, server_round: int) -> None:
     for path in _versions(folder, kind, newest_first=True):
         if _round_of(path) <= server_round:
             return
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -241,9 +242,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         return {}
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _write(path: Path, tensors: Mapping[str, Tensor], mark: str) -> None:
     """Write the file whole or not at all; raises OSError, and then leaves nothing behind."""
-    beside = path.with_suffix(".new")
+    beside = path.with_suffix(mark)
     try:
         save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, beside)
     except SafetensorError as error:  # what a full disk comes as

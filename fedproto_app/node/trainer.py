@@ -1,10 +1,9 @@
-"""What a node does with an order: load its shard, train and evaluate cohorts, keep their state."""
+"""What a node does with an order: train and evaluate cohorts of its clients, keep their state."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,15 +12,36 @@ from torch import Tensor
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.messages import Arrays, Order, PerClient, Reply
+from fedproto_app.messages import Arrays, Order
+from fedproto_app.node.part_reply import CohortReply, Sums
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.shard import Shard
-from fedproto_app.tasks.task import ClientData
+from fedproto_app.tasks.task import AnyTask, ClientData
 
 _PARAMETERS = "parameters"
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 _LOCAL = "local-"  # prefix of the metrics of models before they are averaged
+
+
+class Share(NamedTuple):
+    """The clients of one cohort of an order. place: the cohort's among those of the order."""
+
+    place: int
+    clients: list[str]
+
+    def of(self, shard: Shard) -> Share:
+        """Without clients that the shard does not have (any more)."""
+        return Share(self.place, [name for name in self.clients if name in shard.clients])
+
+
+def shares_of(order: Order, shard: Shard, task: AnyTask, cohort_size: int) -> list[Share]:
+    """The cohorts of an order: clients with most batches first, equal for every process."""
+    clients = [shard.clients[name] for name in order.clients if name in shard.clients]
+    clients.sort(key=lambda one: (-task.steps(one, order.server_round), one.name))
+    names = [one.name for one in clients]
+    firsts = range(0, len(names), cohort_size)
+    return [Share(place, names[i : i + cohort_size]) for place, i in enumerate(firsts)]
 
 
 class Node:
@@ -35,42 +55,20 @@ class Node:
         learner: AnyLearner,
         *,
         tells_classes: bool = True,
-        prepared_in: float = 0.0,
     ) -> None:
-        """tells_classes: whether the server may learn how many samples of a class a client has.
-        prepared_in: seconds that the order has cost already, part of the node's working time.
-        """
-        self._tells_classes, self._prepared_in = tells_classes, prepared_in
+        """tells_classes: whether the server may learn how many samples of a class a client has."""
+        self._tells_classes = tells_classes
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
         store.write_settings(settings.model_dump(by_alias=True, exclude={"output", "nodes"}))
 
-    def train(self, order: Order) -> Reply:
-        """Train the clients asked for; evaluate them too if the order says so."""
-        start = time.perf_counter() - self._prepared_in
-        result = _Gathered()
-        mean = _Mean(self._learner)
-        for clients in self._cohorts(order):
-            cohort = self._load(clients, order, upto=order.server_round - 1)
-            self._learner.begin(cohort)
-            context = self._learner.context(order, cohort)
-            losses = train_cohort(self._learner, cohort, context)
-            healthy = _finite_rows(cohort.parameters)
-            rows = [row for row, ok in enumerate(healthy) if ok]
-            self._save(cohort, rows)
-            mean.add(cohort, rows)
-            sent = self._learner.contribution(cohort, context, order.server_round)
-            result.add_training(cohort, rows, losses, sent)
-            if order.evaluate:
-                self._evaluate(cohort, rows, order, result, final=not self._learner.shared)
-        arrays = {**mean.value(), **result.arrays()}
-        return result.reply(arrays, time.perf_counter() - start, self._shard.absent(order.clients))
+    def train(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
+        """Train the clients of these cohorts; evaluate them too if the order says so."""
+        return [self._train(order, share) for share in shares]
 
-    def evaluate(self, order: Order) -> Reply:
+    def evaluate(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
-        start = time.perf_counter() - self._prepared_in
-        result = _Gathered()
         received: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, _GUIDANCE: {}}
         for name, array in order.arrays.items():
             group = _PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
@@ -79,26 +77,37 @@ class Node:
             received[_GUIDANCE]["classes"] = torch.tensor(order.classes)
         if received[_PARAMETERS]:
             self._store.write_shared(order.server_round, flatten(received))
-        for clients in self._cohorts(order):
-            cohort = self._load(clients, order, upto=order.server_round, trains=False)
-            self._save(cohort, self._learner.receive(cohort, order))
-            rows = list(range(len(clients)))
-            result.add_clients(cohort, rows)
-            self._evaluate(cohort, rows, order, result, final=True)
-        return result.reply({}, time.perf_counter() - start, self._shard.absent(order.clients))
+        return [self._judge(order, share) for share in shares]
 
-    def _cohorts(self, order: Order) -> Iterator[list[ClientData]]:
-        """The clients in cohorts of the set size, those with most batches first."""
-        held = self._shard.clients
-        clients = [held[name] for name in order.clients if name in held]
-        clients.sort(key=lambda one: (-self._task.steps(one, order.server_round), one.name))
-        for first in range(0, len(clients), self._settings.cohort_size):
-            yield clients[first : first + self._settings.cohort_size]
+    def _train(self, order: Order, share: Share) -> CohortReply:
+        cohort = self._load(share, order, upto=order.server_round - 1)
+        self._learner.begin(cohort)
+        context = self._learner.context(order, cohort)
+        losses = train_cohort(self._learner, cohort, context)
+        rows = [row for row, ok in enumerate(_finite_rows(cohort.parameters)) if ok]
+        self._save(cohort, rows)
+        reply = _reply(cohort, rows, share)
+        reply.sums, reply.weight = _weighted_sums(self._learner, cohort, rows)
+        reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
+        for row in sorted(set(range(len(cohort.names))) - set(rows)):
+            reply.failed[cohort.names[row]] = "training diverged; its last good model stays"
+        sent = self._learner.contribution(cohort, context, order.server_round)
+        reply.arrays, reply.classes = _sent_by(sent, rows)
+        if order.evaluate:
+            self._evaluate(cohort, rows, order, reply, final=not self._learner.shared)
+        return reply
 
-    def _load(
-        self, clients: Sequence[ClientData], order: Order, upto: int, *, trains: bool = True
-    ) -> Cohort:
+    def _judge(self, order: Order, share: Share) -> CohortReply:
+        cohort = self._load(share, order, upto=order.server_round, trains=False)
+        self._save(cohort, self._learner.receive(cohort, order))
+        rows = list(range(len(cohort.names)))
+        reply = _reply(cohort, rows, share)
+        self._evaluate(cohort, rows, order, reply, final=True)
+        return reply
+
+    def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
         """The clients with their state as of a round and the order's shared parameters."""
+        clients: list[ClientData] = [self._shard.clients[name] for name in share.clients]
         initial = self._learner.initial_parameters()
         own = [name for name in initial if not self._learner.is_shared(name)]
         parameters = {}
@@ -135,7 +144,7 @@ class Node:
         cohort: Cohort,
         rows: Sequence[int],
         order: Order,
-        result: _Gathered,
+        reply: CohortReply,
         *,
         final: bool,
     ) -> None:
@@ -146,10 +155,12 @@ class Node:
         metrics = self._learner.evaluate(cohort, order)
         if not self._tells_classes:
             metrics = {n: values for n, values in metrics.items() if "/class-" not in n}
+        prefix = "" if final else _LOCAL
+        reply.metrics = {
+            prefix + name: [values[row] for row in rows] for name, values in metrics.items()
+        }
         if not final:
-            result.add_metrics({_LOCAL + name: values for name, values in metrics.items()}, rows)
             return
-        result.add_metrics(metrics, rows)
         criterion = self._task.criterion
         for row in rows:
             client = cohort.names[row]
@@ -160,8 +171,9 @@ class Node:
                 scale = self._task.scale(self._shard.clients[client])
                 record = ClientRecord(order.server_round, now, scale)
                 self._store.keep(client, record)
-            result.add_kept(record)
-        self._store.save_records()
+            for name, value in record.metrics.items():
+                reply.metrics.setdefault("kept-" + name, []).append(value)
+            reply.kept_rounds.append(record.kept_round)
 
 
 def torch_device(name: str) -> torch.device:
@@ -184,89 +196,33 @@ def _finite_rows(parameters: dict[str, Tensor]) -> list[bool]:
     return [bool(ok) for ok in torch.stack(finite).all(dim=0)]
 
 
-class _Mean:
-    """The mean of the clients' shared parameters, as the learner weighs them, in float64."""
-
-    def __init__(self, learner: AnyLearner) -> None:
-        self._learner = learner
-        self._sums: dict[str, Tensor] = {}
-        self._weight = 0
-
-    def add(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        samples = cohort.samples.train_samples
-        weights = [samples[row] if self._learner.weighs_samples else 1 for row in rows]
-        self._weight += sum(weights)
-        for name, value in cohort.parameters.items():
-            if self._learner.is_shared(name):
-                for row, weight in zip(rows, weights, strict=True):
-                    term = value[row].double() * weight
-                    self._sums[name] = self._sums[name] + term if name in self._sums else term
-
-    def value(self) -> Arrays:
-        return {n: (total / self._weight).float().cpu().numpy() for n, total in self._sums.items()}
+def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
+    samples = cohort.samples.train_samples
+    names = [cohort.names[row] for row in rows]
+    return CohortReply(share.place, names, [samples[row] for row in rows])
 
 
-@dataclass
-class _Gathered:
-    """A reply in the making, client by client."""
+def _weighted_sums(learner: AnyLearner, cohort: Cohort, rows: Sequence[int]) -> tuple[Sums, int]:
+    """The clients' shared parameters, summed as the learner weighs them, and the weights' sum."""
+    samples = cohort.samples.train_samples
+    weights = [samples[row] if learner.weighs_samples else 1 for row in rows]
+    sums: dict[str, Tensor] = {}
+    for name, value in cohort.parameters.items():
+        if learner.is_shared(name):
+            for row, weight in zip(rows, weights, strict=True):
+                term = value[row].double() * weight
+                sums[name] = sums[name] + term if name in sums else term
+    return {name: total.cpu().numpy() for name, total in sums.items()}, sum(weights)
 
-    names: list[str] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
-    losses: PerClient = field(default_factory=dict)
-    metrics: PerClient = field(default_factory=dict)
-    kept_rounds: list[int] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    sent: list[Arrays] = field(default_factory=list)
-    classes: list[list[int]] = field(default_factory=list)
 
-    def add_clients(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        self.names += [cohort.names[row] for row in rows]
-        self.samples += [cohort.samples.train_samples[row] for row in rows]
-
-    def add_training(
-        self, cohort: Cohort, rows: Sequence[int], losses: dict[str, Tensor], sent: Contribution
-    ) -> None:
-        self.add_clients(cohort, rows)
-        for name, values in losses.items():
-            self.losses.setdefault(name, []).extend(values[list(rows)].tolist())
-        for row in sorted(set(range(len(cohort.names))) - set(rows)):
-            self.failed[cohort.names[row]] = "training diverged; its last good model stays"
-        if sent.present is None:
-            self.sent.append({name: array[list(rows)] for name, array in sent.arrays.items()})
-            return
-        for row in rows:
-            (classes,) = sent.present[row].nonzero(as_tuple=True)
-            self.classes.append(classes.tolist())
-            self.sent.append({n: array[row][self.classes[-1]] for n, array in sent.arrays.items()})
-
-    def add_metrics(self, metrics: dict[str, list[float]], rows: Sequence[int]) -> None:
-        """Take in the metrics of one cohort; counts that it does not have are 0."""
-        before = len(self.names) - len(rows)
-        for name in metrics:
-            self.metrics.setdefault(name, [0.0] * before)
-        for name, gathered in self.metrics.items():
-            if not name.startswith("kept-"):
-                values = metrics.get(name)
-                gathered += [values[row] if values else 0.0 for row in rows]
-
-    def add_kept(self, kept: ClientRecord) -> None:
-        for name, value in kept.metrics.items():
-            self.metrics.setdefault("kept-" + name, []).append(value)
-        self.kept_rounds.append(kept.kept_round)
-
-    def arrays(self) -> Arrays:
-        names = self.sent[0] if self.sent else {}
-        return {name: np.concatenate([sent[name] for sent in self.sent]) for name in names}
-
-    def reply(self, arrays: Arrays, seconds: float, absent: dict[str, str]) -> Reply:
-        return Reply(
-            names=self.names,
-            samples=self.samples,
-            losses=self.losses,
-            metrics=self.metrics,
-            kept_rounds=self.kept_rounds,
-            failed={**self.failed, **absent},
-            arrays=arrays,
-            seconds=seconds,
-            classes=self.classes,
-        )
+def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
+    """What the clients in these rows send, and the classes that its rows by class speak of."""
+    if sent.present is None:
+        return {name: array[list(rows)] for name, array in sent.arrays.items()}, []
+    classes: list[list[int]] = [sent.present[row].nonzero().flatten().tolist() for row in rows]
+    arrays = {
+        name: np.concatenate([array[row][its] for row, its in zip(rows, classes, strict=True)])
+        for name, array in sent.arrays.items()
+        if rows
+    }
+    return arrays, classes

@@ -78,11 +78,11 @@ def find_examples(run_dir: Path, settings: Settings) -> list[Example]:
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
     from fedproto_app.methods import make_learner
     from fedproto_app.node.inference import kept_model
-    from fedproto_app.node.store import RECORDS_FILE, ClientStore
+    from fedproto_app.node.store import ClientStore, holds_kept_models
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     # Only a store that has the client is opened: opening one makes its folders.
-    store = ClientStore(node_dir) if (node_dir / RECORDS_FILE).exists() else None
+    store = ClientStore(node_dir) if holds_kept_models(node_dir) else None
     if store is None or client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
     return kept_model(store, client, make_learner(settings, ForecastingTask(settings)))

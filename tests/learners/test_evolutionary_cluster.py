@@ -18,7 +18,6 @@ from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.messages import Order
 from fedproto_app.node.store import ClientStore
-from fedproto_app.node.trainer import Node
 from fedproto_app.tasks.shard import Shard
 from tests.learners.tiny_sequences import (
     CLASSES,
@@ -28,6 +27,7 @@ from tests.learners.tiny_sequences import (
     sequence_cohort,
     vector_client,
 )
+from tests.whole_orders import WholeNode
 
 A = vector_client("a", [0, 1, 2, 0, 1, 2, 0, 1, 2])
 B = vector_client("b", [0, 0, 1, 1, 1])
@@ -249,7 +249,7 @@ def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: i
     """Three rounds at a node: heads come for a only, and after the first round only."""
     learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
     shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
-    node = Node(learner.settings, shard, ClientStore(tmp_path), learner)
+    node = WholeNode(learner, shard, ClientStore(tmp_path))
     heads = {"heads": np.stack([always(2)])}
     own = []
     for server_round in (1, 2, 3):
@@ -275,17 +275,9 @@ def test_a_node_writes_only_the_clients_that_a_head_came_for(
     """Both train in round 1; in round 2 neither does, and a head comes for a."""
     learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
     shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
-    node = Node(learner.settings, shard, ClientStore(tmp_path), learner)
+    node = WholeNode(learner, shard, ClientStore(tmp_path))
     node.train(order_of(1, ["a", "b"]))
     heads = {"heads": always(2)[None]}
     node.evaluate(order_of(2, ["a", "b"], arrays=heads, guided=["a"]))
     written = sorted(path.parent.name + path.name[5:12] for path in tmp_path.rglob("state-*"))
     assert written == ["c-a-000001", "c-a-000002", "c-b-000001"]
-
-
-def test_what_the_order_has_cost_before_is_working_time(tmp_path: Path) -> None:
-    learner = head_learner(**GIVEN)
-    shard = Shard({"a": A}, {}, DataShape((WIDTH,), CLASSES))
-    node = Node(learner.settings, shard, ClientStore(tmp_path), learner, prepared_in=1000.0)
-    assert node.train(order_of(1, ["a"])).seconds > 1000
-    assert node.evaluate(order_of(1, ["a"])).seconds > 1000

@@ -14,7 +14,6 @@ from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.methods import make_strategy
 from fedproto_app.models.forecaster import DECODER, ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
-from fedproto_app.node.trainer import Node
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.shard import Shard
@@ -26,6 +25,7 @@ from tests.learners.tiny_cohort import (
     tiny_windows,
     train,
 )
+from tests.whole_orders import WholeNode
 
 BATCHES = 5  # of each tiny client
 
@@ -34,9 +34,9 @@ def order(arrays: Arrays, server_round: int = 1) -> Order:
     return Order("run", "t", server_round, NAMES, arrays=arrays)
 
 
-def node(fedrep: Learner[Any], folder: Path) -> Node:
+def node(fedrep: Learner[Any], folder: Path) -> WholeNode:
     windows = {client.name: client for client in tiny_windows(fedrep.settings)}
-    return Node(fedrep.settings, Shard(windows, {}), ClientStore(folder), fedrep)
+    return WholeNode(fedrep, Shard(windows, {}), ClientStore(folder))
 
 
 def part(parameters: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

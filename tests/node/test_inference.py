@@ -16,7 +16,7 @@ from fedproto_app.data.sources import load_histories
 from fedproto_app.data.windows import make_windows
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.node.inference import NodeState, forecast, open_state, write_csv
-from fedproto_app.node.store import ClientStore
+from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import DataSettings, methods_of
 from tests.local_grid import sequence_settings
@@ -206,7 +206,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     """A folder of states by hand, with a node each of two runs."""
     for run in ("first-1", "second-2"):
         store = ClientStore(tmp_path / run / "harbour")
-        store.save_records()
+        store.keep("steady", ClientRecord(1))
         store.write_settings({"task": "forecasting", "method": "fuels"})
     return tmp_path
 
@@ -224,7 +224,7 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
         open_state(tmp_path / "nowhere")
     with pytest.raises(FedProtoError, match="no node's state with a kept model in it"):
         open_state(tmp_path)
-    ClientStore(tmp_path).save_records()
+    ClientStore(tmp_path).keep("steady", ClientRecord(1))
     with pytest.raises(FedProtoError, match=r"no settings\.toml in it"):
         open_state(tmp_path)
     (tmp_path / "settings.toml").write_text("task = ")
@@ -234,7 +234,7 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
 
 def test_another_task_is_refused(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
-    store.save_records()
+    store.keep("steady", ClientRecord(1))
     store.write_settings(sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"}))
     with pytest.raises(FedProtoError, match="of task = 'sequence-classification'"):
         open_state(tmp_path)

@@ -48,7 +48,6 @@ def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
         store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
         if server_round in (2, 4):
             store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
-    store.save_records()
     again = ClientStore(tmp_path)
     kept = again.read_kept("a")
     assert kept is not None
@@ -74,11 +73,32 @@ def test_damaged_records_fall_back_to_those_before(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
     for server_round in (1, 2):
         store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
-        store.save_records()
-    (tmp_path / "records.json").write_text('{"a": ')
-    assert ClientStore(tmp_path).record("a").kept_round == 1
-    (tmp_path / "records.previous").write_text("[1]")
-    assert ClientStore(tmp_path).record("a").kept_round == 0
+    first, second = sorted(tmp_path.rglob("kept-*.json"))
+    second.write_text('{"client": ')
+    assert store.record("a").kept_round == 1
+    first.write_text("[1]")
+    assert store.record("a").kept_round == 0
+
+
+def test_noting_a_client_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
+    """Each record is a file of its own: nothing of the other clients is written or read."""
+    store = ClientStore(tmp_path)
+    store.keep("a", ClientRecord(1, {"mse": 0.5}))
+    for number in range(20):
+        store.keep(f"other {number}", ClientRecord(1, {"mse": 0.5}))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    store.keep("a", ClientRecord(2, {"mse": 0.4}))
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    assert after.keys() - before.keys() == {tmp_path / "c-a" / "kept-000002.json"}
+    assert all(after[path] == time for path, time in before.items())
+
+
+def test_several_processes_write_for_one_node(tmp_path: Path) -> None:
+    first, second = ClientStore(tmp_path, 0), ClientStore(tmp_path, 1)
+    for store, name in ((first, "a"), (second, "b")):
+        store.write_shared(1, {"parameters/s": torch.ones(1)})
+        store.keep(name, ClientRecord(1, {"mse": 0.5}))
+    assert ClientStore(tmp_path).kept_clients() == ["a", "b"]
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
@@ -89,7 +109,6 @@ def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
         store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
         if server_round in (2, 4, 5):
             store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
-    store.save_records()
 
     again = ClientStore(tmp_path)
     before = again.read_state("a", upto=4)
@@ -98,7 +117,6 @@ def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
     again.write_state("a", 5, state(50))
     again.write_shared(5, {"parameters/s": torch.full((1,), 50.0)})
     assert again.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
-    again.save_records()
     newest = again.read_state("a", upto=99)
     assert newest is not None
     assert newest["parameters/w"].tolist() == [50, 50]  # not that of the old round 6
@@ -114,7 +132,6 @@ def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
         store.write_shared(1, {"parameters/s": torch.full((1,), value)})
         assert store.record("a", before=1) == ClientRecord()
         store.keep("a", ClientRecord(1, {"mse": value}))
-        store.save_records()
     kept = store.read_kept("a")
     assert kept is not None
     assert kept["parameters/s"].tolist() == [2]
@@ -210,7 +227,6 @@ def test_who_has_a_kept_model_on_which_scale(tmp_path: Path) -> None:
     store.keep("b", ClientRecord(1, {"mse": 1.0}, scale))
     store.keep("a", ClientRecord(3, {"mse": 1.0}))
     store.record("never", before=1)
-    store.save_records()
     again = ClientStore(tmp_path)
     assert again.kept_clients() == ["a", "b"]
     assert again.record("b").scale == scale  # to the last bit

@@ -1,0 +1,101 @@
+"""What came of an order, cohort by cohort, and the one reply that a node makes of it.
+
+The cohorts of an order do not depend on how many processes work for the node; each process answers
+with a `PartReply` of its cohorts, and `merged` adds these up in the order of the cohorts. So the
+reply is the same, bit for bit, for any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.messages import Arrays, PerClient, Reply
+
+Sums = dict[str, NDArray[np.float64]]
+
+
+@dataclass
+class CohortReply:
+    """What one cohort did; the fields are those of `Reply`, for its clients alone.
+
+    place: the cohort's among those of the order. sums: the shared parameters, summed over the
+    clients with their weights; weight: the sum of these.
+    """
+
+    place: int
+    names: list[str] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    losses: PerClient = field(default_factory=dict)
+    metrics: PerClient = field(default_factory=dict)
+    kept_rounds: list[int] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    classes: list[list[int]] = field(default_factory=list)
+    sums: Sums = field(default_factory=dict)
+    weight: int = 0
+
+
+@dataclass(frozen=True)
+class PartReply:
+    """What one process did of an order.
+
+    absent: clients that it could not find, with the reason. seconds: its working time.
+    """
+
+    cohorts: list[CohortReply]
+    absent: dict[str, str]
+    seconds: float
+
+
+def merged(parts: Iterable[PartReply]) -> Reply:
+    """The node's reply to an order of which these are all the parts."""
+    every = list(parts)
+    cohorts = sorted((one for part in every for one in part.cohorts), key=lambda one: one.place)
+    absent = {name: reason for part in every for name, reason in part.absent.items()}
+    return Reply(
+        names=[name for one in cohorts for name in one.names],
+        samples=[count for one in cohorts for count in one.samples],
+        losses=_joined(cohorts, [one.losses for one in cohorts]),
+        metrics=_joined(cohorts, [one.metrics for one in cohorts]),
+        kept_rounds=[kept for one in cohorts for kept in one.kept_rounds],
+        failed={**{n: why for one in cohorts for n, why in one.failed.items()}, **absent},
+        arrays={**_mean(cohorts), **_concatenated(cohorts)},
+        seconds=sum(part.seconds for part in every),
+        classes=[classes for one in cohorts for classes in one.classes],
+    )
+
+
+def _joined(cohorts: Sequence[CohortReply], tables: Sequence[PerClient]) -> PerClient:
+    """Values by name for all clients; a count that a cohort does not have is 0."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {
+        name: [
+            value
+            for one, table in zip(cohorts, tables, strict=True)
+            for value in table.get(name, [0.0] * len(one.names))
+        ]
+        for name in names
+    }
+
+
+def _mean(cohorts: Sequence[CohortReply]) -> Arrays:
+    """The weighted mean of the shared parameters over all clients, summed in float64."""
+    trained = [one for one in cohorts if one.weight]
+    if not trained:
+        return {}
+    weight = sum(one.weight for one in trained)
+    totals = trained[0].sums
+    for one in trained[1:]:
+        totals = {name: total + one.sums[name] for name, total in totals.items()}
+    return {name: (total / weight).astype(np.float32) for name, total in totals.items()}
+
+
+def _concatenated(cohorts: Sequence[CohortReply]) -> Arrays:
+    """The clients' own arrays, one cohort behind the other."""
+    sending = [one.arrays for one in cohorts if one.names]
+    names = sending[0] if sending else {}
+    return {name: np.concatenate([arrays[name] for arrays in sending]) for name in names}

@@ -1,0 +1,32 @@
+"""Orders done by one process that has no site around it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Order, Reply
+from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.store import ClientStore
+from fedproto_app.node.trainer import Node, shares_of
+from fedproto_app.tasks.shard import Shard
+
+
+class WholeNode:
+    """A node that answers with one reply."""
+
+    def __init__(self, learner: AnyLearner, shard: Shard, store: ClientStore) -> None:
+        self._learner, self._shard = learner, shard
+        self._node = Node(learner.settings, shard, store, learner)
+
+    def train(self, order: Order) -> Reply:
+        return self._done("train", order)
+
+    def evaluate(self, order: Order) -> Reply:
+        return self._done("evaluate", order)
+
+    def _done(self, phase: Literal["train", "evaluate"], order: Order) -> Reply:
+        size = self._learner.settings.cohort_size
+        shares = shares_of(order, self._shard, self._learner.task, size)
+        work = self._node.train if phase == "train" else self._node.evaluate
+        return merged([PartReply(work(order, shares), self._shard.absent(order.clients), 0.0)])
