@@ -53,16 +53,39 @@ def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[
     last epoch that had it, [K], and the losses of what the learner fitted after the last one."""
     losses: dict[str, Tensor] = {}
     for phase in learner.phases():
-        samples = cohort.samples
-        if not any(map(phase.trains, _encoder(learner, cohort))):
-            samples = learner.task.fix_encoder(cohort.parameters, samples)
-        for epoch in range(phase.epochs):
-            generators = [
-                torch_stream(learner.settings.seed, name, cohort.server_round, phase.name, epoch)
-                for name in cohort.names
-            ]
-            losses |= _train_epoch(learner, cohort, context, phase, samples, generators)
+        losses |= _train_phase(learner, cohort, context, phase)
     return {**losses, **learner.conclude(cohort, context)}
+
+
+def fine_tuned(
+    learner: AnyLearner, cohort: Cohort, context: Context, phase: Phase
+) -> dict[str, Tensor]:
+    """The cohort's parameters after this phase of training, with a fresh optimiser.
+
+    The cohort itself stays as it is.
+    """
+    copied = {name: value.clone() for name, value in cohort.parameters.items()}
+    trained = {name: value for name, value in copied.items() if phase.trains(name)}
+    optimizer = make_optimizer(learner.settings.optimizer, trained)
+    copy = Cohort(copied, optimizer, cohort.samples, cohort.server_round)
+    _train_phase(learner, copy, context, phase)
+    return copied
+
+
+def _train_phase(
+    learner: AnyLearner, cohort: Cohort, context: Context, phase: Phase
+) -> dict[str, Tensor]:
+    losses: dict[str, Tensor] = {}
+    samples = cohort.samples
+    if not any(map(phase.trains, _encoder(learner, cohort))):
+        samples = learner.task.fix_encoder(cohort.parameters, samples)
+    for epoch in range(phase.epochs):
+        generators = [
+            torch_stream(learner.settings.seed, name, cohort.server_round, phase.name, epoch)
+            for name in cohort.names
+        ]
+        losses |= _train_epoch(learner, cohort, context, phase, samples, generators)
+    return losses
 
 
 def _encoder(learner: AnyLearner, cohort: Cohort) -> list[str]:
@@ -80,6 +103,7 @@ def _train_epoch(
     size = len(cohort.names)
     trainable = [name for name in cohort.parameters if phase.trains(name)]
     sums: dict[str, Tensor] = {}
+    steps = torch.zeros(size)
     context.start_epoch()
     for batch in learner.batches(samples, generators):
         active = len(batch.inputs)
@@ -98,5 +122,6 @@ def _train_epoch(
         for name, term in {"total": total, **terms}.items():
             mean = sums.setdefault(name, torch.zeros(size, device=term.device))
             mean[:active] += term.detach()
-    counts = torch.tensor(samples.batch_counts, device=total.device)
-    return {name: value / counts for name, value in sums.items()}
+        steps[:active] += 1
+    steps = steps.clamp(min=1).to(total.device)
+    return {name: value / steps for name, value in sums.items()}

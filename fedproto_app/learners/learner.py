@@ -84,7 +84,11 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return [Phase("local", ("",), self.settings.local_epochs)]
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
-        """One epoch's batches of the task, as the method wants them."""
+        """One epoch's batches of the task, as the method wants them.
+
+        What comes is handed to `loss` as it is; its ``inputs`` tell how many clients it is for.
+        So a step may be about several batches (`pairs_of`).
+        """
         return self.task.batches(samples, generators)
 
     def begin(self, cohort: Cohort) -> None:
@@ -121,6 +125,14 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         state is then kept.
         """
         return []
+
+    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
+        """The clients' own models made of the shared one, [K, …] each, None if that is the model.
+
+        Called when the server has what clients are judged with evaluated. What is returned is
+        judged, kept, and what a client forecasts with; the next round starts without it.
+        """
+        return None
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The model that the clients predict with, under the task's names, [K, …] each."""

@@ -28,6 +28,7 @@ from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import make_learner
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, holds_kept_models, unflatten
+from fedproto_app.node.trainer import PERSONAL
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -127,7 +128,7 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
         raise FedProtoError(f"client {client!r}: its kept model is damaged: {error}") from None
     if kept is None:
         raise FedProtoError(f"client {client!r}: no kept model")
-    stored = unflatten(kept, "parameters")
+    stored = unflatten(kept, "parameters") | unflatten(kept, PERSONAL)
     parameters = learner.initial_parameters() | stored
     for name in parameters:
         if learner.is_shared(name) and name not in stored:

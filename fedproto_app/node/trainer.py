@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedproto_app.tasks.shard import Shard
 from fedproto_app.tasks.task import AnyTask, ClientData
 
 _PARAMETERS = "parameters"
+PERSONAL = "personal"  # a model that was made of the shared one to be judged and kept
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 _LOCAL = "local-"  # prefix of the metrics of models before they are averaged
 
@@ -102,6 +104,9 @@ class Node:
         self._save(cohort, self._learner.receive(cohort, order))
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
+        if (personal := self._learner.personalised(cohort, order)) is not None:
+            self._save_personal(cohort, personal)
+            cohort = replace(cohort, parameters=personal)
         self._evaluate(cohort, rows, order, reply, final=True)
         return reply
 
@@ -128,6 +133,13 @@ class Node:
         for row in rows:
             if state := self._state(cohort, row):
                 self._store.write_state(cohort.names[row], cohort.server_round, state)
+
+    def _save_personal(self, cohort: Cohort, models: dict[str, Tensor]) -> None:
+        """Write these models [K, …] beside what the clients' training goes on from."""
+        for row, name in enumerate(cohort.names):
+            before = self._store.read_state(name, cohort.server_round) or {}
+            own = flatten({PERSONAL: {name: value[row] for name, value in models.items()}})
+            self._store.write_state(name, cohort.server_round, {**before, **own})
 
     def _state(self, cohort: Cohort, row: int) -> dict[str, Tensor]:
         """What one client keeps between rounds, as views of the cohort's tensors."""
