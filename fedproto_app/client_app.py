@@ -6,8 +6,6 @@ long to import is imported by the orders that need it.
 
 from __future__ import annotations
 
-import sys
-
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -26,6 +24,7 @@ def alive(message: Message, context: Context) -> Message:
 def roster(message: Message, context: Context) -> Message:
     """Tell the server which clients this node holds."""
     from fedproto_app.node.orders import tell_roster
+    from fedproto_app.node.process import in_simulation
 
     return write_roster(tell_roster(context, simulated=in_simulation()), to=message)
 
@@ -34,6 +33,7 @@ def roster(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the order names."""
     from fedproto_app.node.orders import carry_out
+    from fedproto_app.node.process import in_simulation
 
     reply = carry_out("train", read_order(message), context, simulated=in_simulation())
     return write_reply(reply, to=message)
@@ -43,12 +43,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients that the order names."""
     from fedproto_app.node.orders import carry_out
+    from fedproto_app.node.process import in_simulation
 
     reply = carry_out("evaluate", read_order(message), context, simulated=in_simulation())
     return write_reply(reply, to=message)
-
-
-def in_simulation() -> bool:
-    """Whether this process is an actor of Flower's simulation, not a SuperNode's."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())

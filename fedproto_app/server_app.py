@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from logging import ERROR, WARNING
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.common.logger import log
@@ -17,7 +20,7 @@ from fedproto_app.methods import make_strategy
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.paths import within_root
-from fedproto_app.server.rounds import first_outcome, outcome_of, run_rounds
+from fedproto_app.server.rounds import Persistence, first_outcome, outcome_of, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.wire import numpy_arrays
 
@@ -27,23 +30,44 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration describes."""
-    folder: RunFolder | None = None
-    try:
+    with telling_of_errors() as known:
         settings = within_root(settings_from(context.run_config))
-        folder = RunFolder(settings)
+        folder = known.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
         conduct(grid, settings, folder)
+        if settings.output.pictures:
+            draw_pictures(folder.path)
+
+
+@dataclass
+class _Known:
+    """The folder of a run, once there is one."""
+
+    folder: RunFolder | None = None
+
+
+@contextmanager
+def telling_of_errors() -> Iterator[_Known]:
+    """What stops the run is told in the log and, once there is a folder, in its ``error.txt``."""
+    known = _Known()
+    try:
+        yield known
     except (FedProtoError, OSError, SafetensorError) as error:
-        known = isinstance(error, FedProtoError)  # the others: a full disk, say
-        reason = str(error) if known else f"the server cannot write its artefacts: {error}"
+        ours = isinstance(error, FedProtoError)  # the others: a full disk, say
+        reason = str(error) if ours else f"the server cannot write its artefacts: {error}"
         tell("stopped", ERROR, reason=reason)
-        if folder is not None:
+        if known.folder is not None:
             with suppress(OSError):
-                folder.write_error(reason)
+                known.folder.write_error(reason)
         raise
 
 
-def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:
+def conduct(
+    grid: Grid,
+    settings: Settings,
+    folder: RunFolder,
+    persistence: Persistence | None = None,
+) -> None:
     """Gather the nodes, train, write what came of it; go on from a checkpoint if so set."""
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
@@ -59,21 +83,19 @@ def conduct(grid: Grid, settings: Settings, folder: RunFolder) -> None:
     else:
         outcome = first_outcome(strategy, federation)
     try:
-        run_rounds(strategy, federation, grid, folder, outcome)
+        run_rounds(strategy, federation, grid, folder, outcome, persistence or Persistence())
     finally:  # what a run that breaks off has found is worth keeping
         folder.write_clients(federation)
         folder.write_findings(strategy.findings())
     folder.write_model(numpy_arrays(outcome.model))
     folder.write_summary(settings, federation, outcome.costs, outcome.rounds, outcome.stopped)
-    if settings.output.pictures:
-        draw_pictures(folder)
 
 
-def draw_pictures(folder: RunFolder) -> None:
+def draw_pictures(folder: Path) -> None:
     """Pictures are a convenience: a failure to draw must not fail a finished run."""
     from fedproto_app.report.pictures import draw
 
     try:
-        draw(folder.path)
+        draw(folder)
     except Exception as error:
         log(WARNING, "no pictures: %r", error)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 import tempfile
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
+from fedproto_app.cli.process_engine import draw_after, simulate_here
+from fedproto_app.cli.run_checks import check_data, check_encoder
 from fedproto_app.cli.run_settings import (
     NODES,
     deployed_settings,
@@ -22,15 +24,24 @@ from fedproto_app.cli.run_settings import (
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.errors import SettingsError
 from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, SuperLink, tail
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
 from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
-from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.settings import Settings
+
+OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 
 _LOOK_EVERY = 0.3  # seconds between two looks at the run's files
+
+
+class Engine(StrEnum):
+    """What simulates the nodes."""
+
+    process = "process"
+    flower = "flower"
 
 
 def run(
@@ -61,15 +72,34 @@ def run(
         ),
     ] = "",
     nodes: Annotated[
-        int | None, typer.Option(min=1, help=f"Simulated SuperNodes. Default: {NODES}.")
+        int | None, typer.Option(min=1, help=f"Simulated nodes. Default: {NODES}.")
     ] = None,
-    cpus_per_node: Annotated[int, typer.Option(min=1, help="CPUs that each node takes.")] = 1,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="What simulates: process, the app in this process and workers beside it, or "
+            "flower, a SuperLink of the run's own with Ray. Results are the same."
+        ),
+    ] = Engine.process,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that work for the nodes, which changes no result. Default: one for "
+            "each core that there is work for; with a GPU one for each GPU.",
+            rich_help_panel=OF_PROCESS,
+        ),
+    ] = None,
+    cpus_per_node: Annotated[
+        int, typer.Option(min=1, help="CPUs that each node takes.", rich_help_panel=OF_FLOWER)
+    ] = 1,
     gpus_per_node: Annotated[
         float | None,
         typer.Option(
             min=0,
             help="GPUs that each node takes, or its share of one. Default: all GPUs in equal "
             "parts if the setting device asks for them, else none.",
+            rich_help_panel=OF_FLOWER,
         ),
     ] = None,
     app: Annotated[
@@ -114,15 +144,20 @@ def run(
         else:
             nodes = nodes or NODES
             settings = simulated_settings(folder, config, changes or [], nodes)
-        artefacts = _simulate(
-            folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
-        )
+        if engine is Engine.flower:
+            artefacts = _simulate(
+                folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
+            )
+        else:
+            artefacts = simulate_here(settings, nodes, workers, console, verbose)
     if quiet:
         typer.echo(artefacts)
     elif (artefacts / "summary.json").exists():
         _print_tables(settings, artefacts)
     else:
         typer.echo(f"artefacts, on the server: {artefacts}")
+    if engine is Engine.process and not superlink and settings.output.pictures:
+        draw_after(artefacts, console)
 
 
 def _simulate(
@@ -137,14 +172,15 @@ def _simulate(
     """Run in Flower's simulation; returns the run's folder. Exits with 1 if the run failed."""
     import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
     gpus = _gpus(settings.device, nodes, cpus) if gpus is None else gpus
-    _check_encoder(settings)
-    _check_data(settings, import_path)
+    check_encoder(settings)
+    check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
     with (
         Progress(console, settings.all_rounds, report_for(settings.task).progress) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path) as superlink,
     ):
+        progress.stage("starting Flower")
         run_id = superlink.simulate(app, settings.model_dump(by_alias=True), nodes, cpus, gpus)
         log = Path(home) / "flower.log"
         try:
@@ -217,37 +253,6 @@ def _keep_log(log: Path, artefacts: Path) -> None:
         artefacts.mkdir(parents=True, exist_ok=True)
         with log.open("rb") as source, (artefacts / "flower.log").open("ab") as kept:
             shutil.copyfileobj(source, kept)
-
-
-def _check_encoder(settings: Settings) -> None:
-    """Raise `SettingsError` now for an encoder that the server would not find after the start."""
-    path = settings.encoder.path
-    if settings.method not in PRETRAINED or not path:
-        return
-    if not settings.encoder.file.is_file():
-        raise SettingsError(
-            f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of "
-            f"an encoder, or the folder of a run of {', '.join(PRETRAINED)}"
-        )
-
-
-def _check_data(settings: Settings, import_path: Path | None) -> None:
-    """Raise `DataError` now for data that every node would refuse after the start, `SettingsError`
-    for fewer clients than clusters."""
-    from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
-
-    if import_path is not None and str(import_path) not in sys.path:
-        sys.path.insert(0, str(import_path))
-    reasons = reasons_against(settings)
-    if all(reasons.values()):
-        name, reason = next(iter(reasons.items()))
-        raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
-    clients, clusters = list(reasons.values()).count(None), settings.fed_react.clusters
-    if settings.method in PRETRAINED and clusters > clients:
-        raise SettingsError(
-            f"fed-react.clusters = {clusters}: must be at most {clients}, the number of clients "
-            "that can take part"
-        )
 
 
 def _check_cpus(cpus: int) -> None:

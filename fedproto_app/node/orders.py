@@ -26,9 +26,9 @@ from fedproto_app.events import Value, tell
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.methods import make_learner
 from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.process import store_of
 from fedproto_app.node.representations import represented
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.node.store import store_in
 from fedproto_app.node.trainer import Node, shares_of, torch_device
 from fedproto_app.settings import PLAIN_NAME, PRETRAINED, Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
@@ -124,7 +124,7 @@ def _done(
     settings = run.model_copy(update=own)
     torch.set_num_threads(settings.threads)
     folder = _state_dir(context, settings, site, order, simulated=simulated)
-    store = store_in(folder, part.number)
+    store = store_of(folder, part.number)
     device = torch_device(settings.device)
     task = make_task(settings, shard.shape, device)
     start = time.perf_counter()

@@ -183,11 +183,6 @@ class ClientStore:
         return sorted(names)
 
 
-def store_in(folder: Path, writer: int = 0) -> ClientStore:
-    """The store of a node's folder, for the process of this number among the node's."""
-    return ClientStore(folder, writer)
-
-
 def holds_kept_models(folder: Path) -> bool:
     """Whether the folder is that of a node with a kept model."""
     return any(folder.glob("*/kept-*.json"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -96,17 +96,22 @@ class Progress:
                 console=self._console,
                 transient=True,
             )
-            self._task = self._bar.add_task("starting Flower …", total=self._rounds)
+            self._task = self._bar.add_task("", total=self._rounds)
             self._bar.start()
-        else:
-            self._console.print("starting Flower …")
         return self
+
+    def stage(self, what: str) -> None:
+        """Say what is being done while no round is."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{what} …")
+        else:
+            self._console.print(f"{what} …")
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, record: dict[str, Any]) -> None:
+    def show(self, record: Mapping[str, Any]) -> None:
         """Show one round, a record of ``rounds.jsonl``."""
         number = record["round"]
         self._seconds.append(record["seconds"]["total"])
@@ -134,7 +139,7 @@ class Progress:
         left = clock_text(sum(last) / len(last) * (self._rounds - number))
         return "  ".join([*figures, f"{left} left"])
 
-    def _complain(self, record: dict[str, Any]) -> None:
+    def _complain(self, record: Mapping[str, Any]) -> None:
         """Name the replies that this round had to do without."""
         number = record["round"]
         if record["answered"] < record["asked"]:

@@ -18,7 +18,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
 from fedproto_app.messages import NodeRoster, Refusal
-from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.exchange import Exchange, pause_on
 from fedproto_app.server.replies import Unusable, read_roster
 from fedproto_app.server.roster import NameTakenError, Roster
 from fedproto_app.settings import Settings
@@ -88,7 +88,7 @@ class Arrivals:
                     f"{came} of {needed} nodes came within nodes.start-deadline = "
                     f"{nodes.start_deadline:g} s" + self._told()
                 )
-            time.sleep(LOOK_EVERY)
+            pause_on(grid, LOOK_EVERY)
         for label in missing:
             tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
         if not self._roster.clients():
@@ -104,7 +104,7 @@ class Arrivals:
                     "all nodes are gone or do not answer, and none came back within "
                     f"nodes.start-deadline = {self._settings.nodes.start_deadline:g} s"
                 )
-            time.sleep(LOOK_EVERY)
+            pause_on(grid, LOOK_EVERY)
             self.refresh(grid)
 
     def refresh(self, grid: Grid) -> None:

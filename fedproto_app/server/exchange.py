@@ -97,6 +97,12 @@ class Exchange:
                 self._probes[probe.metadata.message_id] = _Probe(node, now)
 
 
+def pause_on(grid: Grid, seconds: float) -> None:
+    """Let this much time pass between two looks, or as little as the grid knows to be enough."""
+    wait: Callable[[float], None] = getattr(grid, "wait", time.sleep)
+    wait(seconds)
+
+
 @dataclass(frozen=True)
 class _Probe:
     """A probe under way: to which node, when it was sent."""
@@ -141,7 +147,7 @@ class _Round:
                 self._exchange._send_probes(self._grid, self._silent())
                 probe_at *= 2
             pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each look is a line of a log
-            time.sleep(min(pause, self._seconds - passed))
+            pause_on(self._grid, min(pause, self._seconds - passed))
         self._replies += [lost.answer for lost in self._lost.values()]
         for message_id, message in self._waiting.items():
             self._exchange._overdue[message_id] = message.metadata.dst_node_id

@@ -94,12 +94,24 @@ def outcome_of(checkpoint: Checkpoint, federation: Federation) -> Outcome:
     return Outcome(model, patience, checkpoint.server_round, told["costs"])
 
 
+class Persistence:
+    """When a run writes its checkpoints: after every round, where nodes keep their own state."""
+
+    def is_due(self, *, last: bool) -> bool:
+        """Whether a round ends with a checkpoint. last: no other comes after it."""
+        return True
+
+    def prepare(self) -> None:
+        """Called before a checkpoint is written, which must not be ahead of the nodes."""
+
+
 def run_rounds(
     strategy: MethodStrategy,
     federation: Federation,
     grid: Grid,
     folder: RunFolder,
     outcome: Outcome,
+    persistence: Persistence,
 ) -> None:
     """Train for the set number of rounds, or until the mean validation error stops falling.
 
@@ -123,6 +135,10 @@ def run_rounds(
         outcome.count(line)
         if evaluated:
             outcome.patience.take(mean_metric(federation.results, criterion))
+        last = server_round == settings.all_rounds or outcome.patience.exhausted
+        if not persistence.is_due(last=last):
+            continue
+        persistence.prepare()
         folder.write_checkpoint(
             Checkpoint(
                 server_round,

@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Array, Error, Message, MessageType
 from safetensors import SafetensorError
 
-from fedproto_app import client_app, server_app
+from fedproto_app import server_app
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.messages import Order
 from fedproto_app.report.artefacts import RunFolder
@@ -360,7 +360,7 @@ def test_an_encoder_with_nan_is_refused_with_its_node(tmp_path: Path) -> None:
 def test_more_clusters_than_clients_stop_a_simulation_before_any_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_app, "in_simulation", lambda: True)
+    monkeypatch.setattr("fedproto_app.node.process.in_simulation", lambda: True)
     settings = sequence_settings(tmp_path, **{"fed-react.clusters": 9})
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing"))
     with pytest.raises(FederationError, match=r"fed-react\.clusters = 9: more than the 8 clients"):

@@ -1,0 +1,44 @@
+"""What a simulation is refused for before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.settings import PRETRAINED, Settings
+
+
+def check_encoder(settings: Settings) -> None:
+    """Raise `SettingsError` now for an encoder that the server would not find after the start."""
+    path = settings.encoder.path
+    if settings.method not in PRETRAINED or not path:
+        return
+    if not settings.encoder.file.is_file():
+        raise SettingsError(
+            f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of "
+            f"an encoder, or the folder of a run of {', '.join(PRETRAINED)}"
+        )
+
+
+def check_data(settings: Settings, import_path: Path | None) -> int:
+    """How many clients can take part.
+
+    Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
+    for fewer clients than clusters.
+    """
+    from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
+
+    if import_path is not None and str(import_path) not in sys.path:
+        sys.path.insert(0, str(import_path))
+    reasons = reasons_against(settings)
+    if all(reasons.values()):
+        name, reason = next(iter(reasons.items()))
+        raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
+    clients, clusters = list(reasons.values()).count(None), settings.fed_react.clusters
+    if settings.method in PRETRAINED and clusters > clients:
+        raise SettingsError(
+            f"fed-react.clusters = {clusters}: must be at most {clients}, the number of clients "
+            "that can take part"
+        )
+    return clients

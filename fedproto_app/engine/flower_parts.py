@@ -1,0 +1,39 @@
+"""What the engine takes of Flower besides its public interface: identity, ids, serialisation.
+
+Flower's own processes set the identity before an app runs, and its SuperLink numbers messages; the
+engine stands in for both. Nothing else of the package reaches behind Flower's public interface.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from flwr.app import Message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.supercore.task_identity import TaskIdentity
+
+RUN_ID = 1
+
+
+def take_identity() -> None:
+    """Let messages be made in this process, which Flower did not start."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN_ID, 1, 1
+
+
+def number(message: Message) -> str:
+    """Give the message an id, as a SuperLink does when it takes one."""
+    message_id = uuid4().hex
+    message.metadata.__dict__["_message_id"] = message_id
+    return message_id
+
+
+def to_bytes(message: Message) -> bytes:
+    """The message as it crosses a network."""
+    data: bytes = message_to_proto(message).SerializeToString()
+    return data
+
+
+def from_bytes(data: bytes) -> Message:
+    """The message that `to_bytes` made these of."""
+    return message_from_proto(ProtoMessage.FromString(data))

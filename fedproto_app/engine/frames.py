@@ -1,0 +1,86 @@
+"""What the engine and its workers say to each other, as bytes.
+
+A request is one letter and its content:
+
+    S   start: the run's settings, the worker's nodes, the memory for each, as JSON
+    O   order: which node, which part of how many, then a Flower message
+    F   flush: write all state that waits in memory
+
+and so is an answer: R a Flower message, P the part of a reply (`part_bytes`), D done.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.node.part_reply import CohortReply, PartReply
+
+START, ORDER, FLUSH = b"S", b"O", b"F"
+REPLY, PART, DONE = b"R", b"P", b"D"
+_ORDER = struct.Struct("<III")
+_TABLE = "table"
+_ARRAYS = ("arrays", "sums")  # of a cohort's reply
+
+
+class OrderFrame(NamedTuple):
+    """One worker's part of an order. message: Flower's, as bytes."""
+
+    node: int
+    part: int
+    parts: int
+    message: bytes
+
+
+def start_frame(run_config: Mapping[str, Any], nodes: int, memory: int) -> bytes:
+    """nodes: of the whole simulation. memory: bytes for the state of one of them; 0: none."""
+    return START + json.dumps({"config": run_config, "nodes": nodes, "memory": memory}).encode()
+
+
+def order_frame(order: OrderFrame) -> bytes:
+    return ORDER + _ORDER.pack(order.node, order.part, order.parts) + order.message
+
+
+def read_order_frame(content: bytes) -> OrderFrame:
+    """Of the request's content, without its letter."""
+    node, part, parts = _ORDER.unpack_from(content)
+    return OrderFrame(node, part, parts, content[_ORDER.size :])
+
+
+def part_bytes(part: PartReply) -> bytes:
+    """The part of a reply: an npz of its arrays, and of a JSON text of all the rest."""
+    arrays: dict[str, NDArray[Any]] = {}
+    cohorts = []
+    for number, cohort in enumerate(part.cohorts):
+        table = asdict(cohort)
+        for group in _ARRAYS:
+            named = table.pop(group)
+            arrays |= {f"{number}/{group}/{name}": array for name, array in named.items()}
+        cohorts.append(table)
+    text = json.dumps({"cohorts": cohorts, "absent": part.absent, "seconds": part.seconds})
+    file = BytesIO()
+    np.savez(file, allow_pickle=False, **{_TABLE: np.frombuffer(text.encode(), np.uint8)}, **arrays)
+    return file.getvalue()
+
+
+def read_part(content: bytes) -> PartReply:
+    """The part that `part_bytes` wrote."""
+    with np.load(BytesIO(content), allow_pickle=False) as file:
+        told = json.loads(file[_TABLE].tobytes())
+        groups: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}
+        for key in file.files:
+            if key != _TABLE:
+                cohort, group, name = key.split("/", 2)
+                groups.setdefault((int(cohort), group), {})[name] = file[key]
+    cohorts = []
+    for number, table in enumerate(told["cohorts"]):
+        table |= {group: groups.get((number, group), {}) for group in _ARRAYS}
+        cohorts.append(CohortReply(**table))
+    return PartReply(cohorts, told["absent"], told["seconds"])

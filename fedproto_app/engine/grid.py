@@ -1,0 +1,116 @@
+"""A Flower Grid whose nodes are worked for by processes of this machine.
+
+A node belongs to one worker. Where there are more workers than nodes, several work for a node, each
+on some cohorts of an order, and their parts are put together here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedproto_app.engine import frames
+from fedproto_app.engine.flower_parts import from_bytes, number, to_bytes
+from fedproto_app.engine.pool import WorkerPool
+from fedproto_app.node.part_reply import merged
+from fedproto_app.wire import ALIVE, ROSTER, write_reply
+
+_FIRST = 1000  # Flower's id of node 0
+
+
+class WorkerGrid(Grid):
+    """So many nodes over the first so many workers of a pool."""
+
+    def __init__(self, pool: WorkerPool, nodes: int, workers: int) -> None:
+        self._pool, self._nodes, self._workers = pool, nodes, workers
+        self._answers: dict[str, Future[Message]] = {}  # not yet pulled, by the message's id
+        self._arrived = threading.Condition()
+
+    def workers_of(self, node: int) -> list[int]:
+        """The workers of a node, which nobody else's orders keep busy if there are several."""
+        if self._workers <= self._nodes:
+            return [node % self._workers]
+        return list(range(node, self._workers, self._nodes))
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [_FIRST + node for node in range(self._nodes)]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            ids.append(number(message))
+            self._answers[ids[-1]] = self._sent(message)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Those that have come; raises `FederationError` if a worker has ended."""
+        done = [one for one in message_ids if one in self._answers and self._answers[one].done()]
+        return [self._answers.pop(one).result() for one in done]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        futures = [self._answers.pop(one) for one in self.push_messages(messages)]
+        return [future.result(timeout) for future in futures]
+
+    def wait(self, seconds: float) -> None:
+        """Until an answer has come that was not pulled, but no longer than this."""
+        with self._arrived:
+            self._arrived.wait_for(
+                lambda: any(answer.done() for answer in self._answers.values()), seconds
+            )
+
+    def _sent(self, message: Message) -> Future[Message]:
+        node = message.metadata.dst_node_id - _FIRST
+        workers = self.workers_of(node)
+        if message.metadata.message_type in (ROSTER, ALIVE):
+            workers = workers[:1]  # each of them could tell
+        data = to_bytes(message)
+        parts = [
+            self._pool.ask(
+                worker, frames.order_frame(frames.OrderFrame(node, part, len(workers), data))
+            )
+            for part, worker in enumerate(workers)
+        ]
+        whole: Future[Message] = Future()
+        missing = threading.Semaphore(len(parts) - 1)
+
+        def take(_: Future[bytes]) -> None:
+            if missing.acquire(blocking=False):  # others are still at work
+                return
+            try:
+                whole.set_result(_put_together([part.result() for part in parts], message))
+            except BaseException as error:  # whoever pulls it learns of it
+                whole.set_exception(error)
+            with self._arrived:
+                self._arrived.notify_all()
+
+        for part in parts:
+            part.add_done_callback(take)
+        return whole
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        raise AssertionError("the app asks for no run")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise AssertionError("deprecated in Flower")
+
+    def get_nodes(self) -> Iterable[Any]:
+        raise AssertionError("the app asks for no facts of nodes")
+
+
+def _put_together(answers: list[bytes], message: Message) -> Message:
+    """The node's reply; an error of one worker is the node's."""
+    for answer in answers:
+        if answer[:1] == frames.REPLY:
+            return from_bytes(answer[1:])
+    parts = [frames.read_part(answer[1:]) for answer in answers]
+    return from_bytes(to_bytes(write_reply(merged(parts), to=message)))

@@ -1,0 +1,117 @@
+"""The engine's worker processes: started once, a thread here for each, ended together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self
+
+import fedproto_app
+from fedproto_app.engine import frames
+from fedproto_app.errors import FederationError
+
+# One thread a worker: else every worker's libraries would use all cores, and sums their order.
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_GRACE = 10.0  # seconds until workers must have ended
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class WorkerPool:
+    """So many workers, for the length of a ``with`` block.
+
+    import_path: a folder whose modules workers may import (a user's own data source), or None.
+    log: the file for what they print. Their work is asked for by `start`, then `ask`.
+    """
+
+    def __init__(self, count: int, log: Path, import_path: Path | None = None) -> None:
+        self.count = count
+        pairs = [socket.socketpair() for _ in range(count)]
+        ending, self._lifeline = os.pipe()  # closed by the system, too, however this process ends
+        theirs = [pair[1].fileno() for pair in pairs]
+        with log.open("ab") as output:
+            self._first = subprocess.Popen(
+                [sys.executable, "-m", "fedproto_app.engine.worker", *map(str, [ending, *theirs])],
+                pass_fds=[ending, *theirs],
+                env=_environment(import_path),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # the terminal's Ctrl-C is for us
+            )
+        os.close(ending)
+        for _, end in pairs:
+            end.close()
+        self._connections = [Connection(pair[0].detach()) for pair in pairs]
+        self._threads = [ThreadPoolExecutor(1, f"worker-{number}") for number in range(count)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, run_config: Mapping[str, Any], nodes: int, memory: int) -> None:
+        """Tell all workers what the run is; nobody waits for them."""
+        frame = frames.start_frame(run_config, nodes, memory)
+        for number in range(self.count):
+            self.ask(number, frame)
+
+    def flush(self) -> None:
+        """Have all workers write their state, and wait until they have."""
+        for future in [self.ask(number, frames.FLUSH) for number in range(self.count)]:
+            future.result()
+
+    def ask(self, worker: int, request: bytes) -> Future[bytes]:
+        """The answer to come; requests to one worker are answered one after the other."""
+        return self._threads[worker].submit(self._exchange, worker, request)
+
+    def close(self) -> None:
+        """End the workers at once, busy or not."""
+        if self._lifeline < 0:
+            return
+        os.close(self._lifeline)
+        self._lifeline = -1
+        for thread in self._threads:
+            thread.shutdown(wait=True, cancel_futures=True)
+        for connection in self._connections:
+            connection.close()
+        try:
+            self._first.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._first.kill()
+            self._first.wait()
+
+    def _exchange(self, worker: int, request: bytes) -> bytes:
+        connection = self._connections[worker]
+        try:
+            connection.send_bytes(request)
+            return connection.recv_bytes()
+        except (EOFError, OSError):
+            raise FederationError(
+                f"worker process {worker + 1} of {self.count} has ended; the run stands as of its "
+                "newest checkpoint"
+            ) from None
+
+
+def _environment(import_path: Path | None) -> dict[str, str]:
+    places: Sequence[Path | None] = (import_path, Path(fedproto_app.__file__).parents[1])
+    paths = [str(place) for place in places if place is not None]
+    inherited = dict(os.environ)
+    paths += filter(None, [inherited.get("PYTHONPATH")])
+    return {
+        **inherited,
+        **dict.fromkeys(_ONE_THREAD, "1"),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }

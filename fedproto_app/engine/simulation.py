@@ -1,0 +1,109 @@
+"""A simulation in this process: the ServerApp here, the nodes' ClientApps in workers beside it.
+
+Flower's messages are serialised and read as over a network, so a run ends as it does in Flower's
+own simulation. State is written with the checkpoints, of which there is one every few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedproto_app.engine.flower_parts import take_identity
+from fedproto_app.engine.grid import WorkerGrid
+from fedproto_app.engine.pool import WorkerPool
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.server.rounds import Persistence
+from fedproto_app.server_app import conduct, telling_of_errors
+from fedproto_app.settings import Settings, flat_settings
+
+Show = Callable[[Mapping[str, Any]], None]
+
+CHECKPOINT_EVERY = 5.0  # seconds; what a killed run has to do again
+MEMORY_SHARE = 0.4  # of this machine's, for the state of all nodes
+
+
+class WithState(Persistence):
+    """A checkpoint every few seconds, after the workers have written their nodes' state."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool, self._last = pool, time.monotonic()
+
+    def is_due(self, *, last: bool) -> bool:
+        return last or time.monotonic() - self._last >= CHECKPOINT_EVERY
+
+    def prepare(self) -> None:
+        self._pool.flush()
+        self._last = time.monotonic()
+
+
+class _ShownFolder(RunFolder):
+    """A run's folder that also shows each round as it ends."""
+
+    def __init__(self, settings: Settings, show: Show) -> None:
+        super().__init__(settings)
+        self._show = show
+
+    def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
+        super().append_round(server_round, line)
+        self._show({"round": server_round, **line})
+
+
+def simulate(
+    settings: Settings, nodes: int, pool: WorkerPool, workers: int, show: Show
+) -> RunFolder:
+    """Run on so many nodes; returns the folder of the finished run.
+
+    workers: of the pool, that many work for the nodes. show: called with each line of rounds.jsonl.
+    Raises `FedProtoError` for what stops the run, and has told it in ``error.txt``.
+    """
+    take_identity()
+    grid = WorkerGrid(pool, nodes, workers)
+    with telling_of_errors() as known:
+        folder = known.folder = _ShownFolder(settings, show)
+        pool.start(flat_settings(settings), nodes, _memory_for(nodes, workers))
+        conduct(grid, settings, folder, WithState(pool))
+        return folder
+
+
+def _memory_for(nodes: int, workers: int) -> int:
+    """Bytes for the state of a node; none where several workers share the state of one."""
+    if workers > nodes:
+        return 0
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return int(MEMORY_SHARE * pages * size / nodes)
+
+
+@contextmanager
+def flowers_log(file: Path, echo: Callable[[str], None] | None) -> Iterator[None]:
+    """Flower's log goes to this file instead of stderr; echo: also there, line by line."""
+    from flwr.common.logger import FLOWER_LOGGER
+
+    written = logging.FileHandler(file)
+    handlers: list[logging.Handler] = [written]
+    if echo is not None:
+        handlers.append(_Echo(echo))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(levelname)s :      %(message)s"))
+    before, FLOWER_LOGGER.handlers = FLOWER_LOGGER.handlers, handlers
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.handlers = before
+        written.close()
+
+
+class _Echo(logging.Handler):
+    """Hands each line on."""
+
+    def __init__(self, echo: Callable[[str], None]) -> None:
+        super().__init__()
+        self._echo = echo
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._echo(self.format(record))

@@ -1,0 +1,119 @@
+"""A worker process of the engine: the ClientApp of some nodes, order after order.
+
+The engine starts one process of this module. It imports what all workers need, once, and forks into
+as many workers as it was given sockets for. A worker ends with the engine, whatever ended that:
+nobody writes into the lifeline, and its end is the engine's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+
+from fedproto_app.client_app import app
+from fedproto_app.engine import frames
+from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, take_identity, to_bytes
+from fedproto_app.node import orders, process
+from fedproto_app.wire import read_order
+
+RAISED = 6  # the code of Flower's error for a ClientApp that raised
+
+
+class Worker:
+    """The nodes that this process works for.
+
+    A node is a share of the run's data: its number, of how many.
+    """
+
+    def __init__(self, config: dict[str, Any], nodes: int) -> None:
+        self._config, self._nodes = config, nodes
+        self._contexts: dict[int, Context] = {}
+
+    def answer(self, order: frames.OrderFrame) -> bytes:
+        """The reply of a node, or this process's part of it, as the engine reads it."""
+        message, context = from_bytes(order.message), self._context(order.node)
+        try:
+            if order.parts == 1:
+                reply = app(message, context)
+                return frames.REPLY + to_bytes(reply)
+            phase: orders.Phase = (
+                "train" if message.metadata.message_type == "train" else "evaluate"
+            )
+            part = orders.Part(order.part, order.parts)
+            done = orders.carry_out_part(phase, read_order(message), context, part, simulated=True)
+            return frames.PART + frames.part_bytes(done)
+        except Exception as error:
+            traceback.print_exc()
+            failed = Message(Error(code=RAISED, reason=repr(error)), reply_to=message)
+            return frames.REPLY + to_bytes(failed)
+
+    def _context(self, node: int) -> Context:
+        if node not in self._contexts:
+            self._contexts[node] = Context(
+                run_id=RUN_ID,
+                node_id=node,
+                node_config={"partition-id": node, "num-partitions": self._nodes},
+                state=RecordDict(),
+                run_config=self._config,
+            )
+        return self._contexts[node]
+
+
+def serve(engine: Connection) -> None:
+    """Answer the engine's requests until it hangs up."""
+    worker: Worker | None = None
+    while True:
+        try:
+            request = engine.recv_bytes()
+        except (EOFError, OSError):
+            return
+        kind, content = request[:1], request[1:]
+        answer = frames.DONE
+        if kind == frames.START:
+            told = json.loads(content)
+            process.become_worker(told["memory"])
+            worker = Worker(told["config"], told["nodes"])
+        elif kind == frames.ORDER:
+            assert worker is not None, "an order before the start"
+            answer = worker.answer(frames.read_order_frame(content))
+        else:
+            process.flush()
+        engine.send_bytes(answer)
+
+
+def end_with(lifeline: int) -> None:
+    """End this process, busy or not, when the other end of the pipe is closed."""
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    """Arguments: the lifeline's file descriptor, then a socket's for each worker."""
+    lifeline, *sockets = map(int, sys.argv[1:])
+    take_identity()
+    own = sockets[0]
+    for socket in sockets[1:]:
+        if os.fork() == 0:
+            own = socket
+            break
+    for socket in sockets:
+        if socket != own:
+            os.close(socket)
+    end_with(lifeline)
+    serve(Connection(own))
+    os._exit(0)  # no worker has anything to tidy up
+
+
+if __name__ == "__main__":
+    main()
