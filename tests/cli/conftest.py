@@ -39,7 +39,11 @@ def fedproto(
     """Call the command line with these arguments."""
 
     def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["fedproto", *map(str, arguments)])
+        words = ["fedproto", *map(str, arguments)]
+        simulates = words[1:2] == ["run"] and "--superlink" not in words
+        if simulates and isinstance(run_module.SuperLink, FakeSuperLink):
+            words.append("--engine=flower")
+        monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()

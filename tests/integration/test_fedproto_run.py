@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 def fedproto(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*_FEDPROTO, "run", "--app", "app", *arguments],
+        [*_FEDPROTO, "run", "--engine", "flower", "--app", "app", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

@@ -38,7 +38,7 @@ def command_of(settings: Settings) -> list[str]:
     table = flat_settings(settings) | patience
     changes = [f"--set={key}={value}" for key, value in table.items()]
     changes = [change.replace("=True", "=true").replace("=False", "=false") for change in changes]
-    return [str(PROGRAM), "run", "--app", str(ROOT), "--nodes", "2", *changes]
+    return [str(PROGRAM), "run", "--engine=flower", "--app", str(ROOT), "--nodes", "2", *changes]
 
 
 def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
@@ -148,7 +148,7 @@ def test_a_simulation_that_is_ended_and_resumed_equals_one_in_one_process(tmp_pa
             process.communicate(timeout=60)
     assert not (flower / "summary.json").exists()
 
-    command = [str(PROGRAM), "run", "--app", str(ROOT), "--resume", str(flower)]
+    command = [str(PROGRAM), "run", "--engine=flower", "--app", str(ROOT), "--resume", str(flower)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "round 8/8" in done.stderr

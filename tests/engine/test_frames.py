@@ -1,0 +1,46 @@
+"""What workers and engine say to each other comes back as it was."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedproto_app.engine import frames
+from fedproto_app.node.part_reply import CohortReply, PartReply
+
+
+def test_an_order_comes_back() -> None:
+    order = frames.OrderFrame(3, 1, 4, b"a message \x00 of Flower's")
+    frame = frames.order_frame(order)
+    assert frame[:1] == frames.ORDER
+    assert frames.read_order_frame(frame[1:]) == order
+
+
+def test_a_part_of_a_reply_comes_back_to_the_last_bit() -> None:
+    cohort = CohortReply(
+        place=2,
+        names=["a/b", "ü"],
+        samples=[24, 48],
+        losses={"total": [1 / 3, math.inf]},
+        kept_rounds=[0, 7],
+        failed={"c": "training diverged"},
+        arrays={"proto/types": np.arange(6, dtype=np.float32).reshape(2, 3)},
+        classes=[[0, 2], []],
+        sums={"encoder.w": np.array([1 / 3, 1e300])},
+        weight=72,
+    )
+    part = PartReply([cohort, CohortReply(5)], {"d": "not a client of this node"}, 0.1)
+    found = frames.read_part(frames.part_bytes(part))
+    assert (found.absent, found.seconds) == (part.absent, part.seconds)
+    first, second = found.cohorts
+    assert second == CohortReply(5)
+    for group in ("arrays", "sums"):
+        ours, theirs = getattr(first, group), getattr(cohort, group)
+        assert ours.keys() == theirs.keys()
+        for name, array in theirs.items():
+            np.testing.assert_array_equal(ours[name], array)
+            assert ours[name].dtype == array.dtype
+        setattr(first, group, {})
+        setattr(cohort, group, {})
+    assert first == cohort

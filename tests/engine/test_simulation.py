@@ -1,0 +1,199 @@
+"""Runs over worker processes end as in one process, however many there are and however they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.engine import simulation
+from fedproto_app.engine.grid import WorkerGrid
+from fedproto_app.engine.pool import WorkerPool
+from fedproto_app.engine.simulation import simulate
+from fedproto_app.errors import FederationError
+from fedproto_app.node.store import ClientStore
+from fedproto_app.settings import Settings, settings_from
+from tests.local_grid import (
+    digits_settings,
+    run_locally,
+    sequence_settings,
+    small_settings,
+    synthetic_nodes,
+)
+
+NODES = 2
+PROGRAM = [sys.executable, "-c", "from fedproto_app.cli.main import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    with WorkerPool(4, tmp_path_factory.mktemp("pool") / "log") as started:
+        yield started
+
+
+def nothing(record: Mapping[str, Any]) -> None: ...
+
+
+def clients_csv(folder: Path) -> bytes:
+    return (folder / "clients.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (small_settings, {"method": "fuels"}),
+        (small_settings, {"method": "fedrep", "participation": 0.6, "evaluate-every": 2}),
+        (digits_settings, {"method": "gldp"}),
+        (sequence_settings, {"method": "fed-react"}),
+    ],
+    ids=["fuels", "fedrep", "gldp", "fed-react"],
+)
+def test_any_number_of_workers_gives_the_same_bits(
+    pool: WorkerPool, tmp_path: Path, make: Any, changes: dict[str, Any]
+) -> None:
+    """Cohorts of two clients: with four workers, two share the cohorts of each node."""
+    patience = {"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0, "cohort-size": 2}
+    here = make(tmp_path, **{**changes, **patience, "output.name": "here"})
+    expected, _ = run_locally(here, synthetic_nodes(NODES, tmp_path / "state", here.data.source))
+    for workers in (1, 2, 4):
+        shown: list[Mapping[str, Any]] = []
+        there = make(tmp_path, **{**changes, **patience, "output.name": f"workers-{workers}"})
+        folder = simulate(there, NODES, pool, workers, shown.append)
+        assert clients_csv(folder.path) == clients_csv(expected.path), workers
+        assert [line["round"] for line in shown] == list(range(1, there.all_rounds + 1))
+        for node in ("0", "1"):  # what was in memory is on the disk in the end
+            ours = ClientStore(folder.path / "state" / node)
+            assert len(ours.kept_clients()) == 4
+
+
+def test_the_workers_of_a_node_are_nobody_elses_where_there_are_enough(pool: WorkerPool) -> None:
+    def of(nodes: int, workers: int) -> list[list[int]]:
+        grid = WorkerGrid(pool, nodes, workers)
+        return [grid.workers_of(node) for node in range(nodes)]
+
+    assert of(3, 2) == [[0], [1], [0]]
+    assert of(2, 2) == [[0], [1]]
+    assert of(2, 5) == [[0, 2, 4], [1, 3]]
+
+
+class Killed(BaseException):
+    """The engine ends here."""
+
+
+def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints after rounds 2 and 4 of 6; killed after 3 and, resumed, after 5."""
+    changes = {
+        "method": "fedrep",
+        "rounds": 6,
+        "nodes.start-deadline": 60.0,
+        "nodes.round-deadline": 60.0,
+    }
+    whole = small_settings(tmp_path, **{**changes, "output.name": "whole"})
+    expected, _ = run_locally(whole, synthetic_nodes(NODES, tmp_path / "state"))
+
+    def is_due(self: simulation.WithState, *, last: bool) -> bool:
+        rounds.append(rounds[-1] + 1 if rounds else 1)
+        return last or rounds[-1] % 2 == 0
+
+    monkeypatch.setattr(simulation.WithState, "is_due", is_due)
+
+    def killed_after(server_round: int) -> Any:
+        def show(record: Mapping[str, Any]) -> None:
+            if record["round"] == server_round:
+                raise Killed
+
+        return show
+
+    cut = small_settings(tmp_path, **{**changes, "output.name": "cut"})
+    for kill, resume in ((3, False), (5, True), (0, True)):
+        rounds: list[int] = [2] if resume else []
+        rounds = [4] if kill == 0 else rounds
+        settings = resumed(cut) if resume else cut
+        with WorkerPool(2, tmp_path / "log") as own:  # what they held in memory is gone with them
+            if kill:
+                with pytest.raises(Killed):
+                    simulate(settings, NODES, own, 2, killed_after(kill))
+            else:
+                simulate(settings, NODES, own, 2, nothing)
+    assert clients_csv(tmp_path / "runs" / "cut") == clients_csv(expected.path)
+
+
+def resumed(settings: Settings) -> Settings:
+    table = settings.model_dump(by_alias=True)
+    table["output"]["resume"] = True
+    return settings_from(table)
+
+
+def test_a_worker_that_is_killed_is_told_and_stops_the_run(tmp_path: Path) -> None:
+    settings = small_settings(
+        tmp_path, rounds=40, **{"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
+    )
+    with WorkerPool(2, tmp_path / "log") as pool:
+
+        def kill(record: Mapping[str, Any]) -> None:
+            if record["round"] == 2:
+                victim = children_of(os.getpid())[0]
+                os.kill(victim, signal.SIGKILL)
+
+        with pytest.raises(FederationError, match="worker process 1 of 2 has ended"):
+            simulate(settings, NODES, pool, 2, kill)
+    assert "worker process" in (tmp_path / "runs" / "test" / "error.txt").read_text()
+
+
+def test_sigkill_of_the_command_leaves_no_worker(tmp_path: Path) -> None:
+    changes = ["--set=rounds=400", "--set=data.synthetic.clients=4", "--set=output.name=mine"]
+    command = [*PROGRAM, "run", "--workers", "3", *changes]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+    ) as process:
+        rounds = tmp_path / "runs" / "mine" / "rounds.jsonl"
+        wait_for(lambda: rounds.exists() and rounds.stat().st_size > 0, 120)
+        workers = descendants_of(process.pid)
+        assert len(workers) == 3
+        process.kill()
+    wait_for(lambda: not any(is_alive(worker) for worker in workers), 10)
+
+
+def wait_for(done: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def children_of(process: int) -> list[int]:
+    """Of the engine alone: pytest-xdist's own are no children of this process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            words = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == process and b"engine.worker" in words and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return sorted(found, reverse=True)
+
+
+def descendants_of(process: int) -> list[int]:
+    found = children_of(process)
+    return found + [further for child in found for further in descendants_of(child)]
