@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.metrics import Metric
+
 Arrays = dict[str, NDArray[np.float32]]
 PerClient = dict[str, list[float]]
 
@@ -62,7 +64,7 @@ class Reply:
     names: list[str]
     samples: list[int]
     losses: PerClient = field(default_factory=dict)
-    metrics: PerClient = field(default_factory=dict)
+    metrics: dict[Metric, list[float]] = field(default_factory=dict)
     kept_rounds: list[int] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)

@@ -1,110 +1,155 @@
 """Every record that crosses the network: names, shapes, dtypes.
 
-The only room that builds a RecordDict. Everything per client carries a leading client
-axis in the order of ``names``. What the server believes of an answer is decided in `replies`.
+The only room that builds a RecordDict. A message is one of the strict models below, as JSON in a
+field of bytes, and beside it the arrays. Everything per client stands in the order of
+``names``. What the server believes of an answer is decided in `replies`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import cast
+from typing import Annotated, TypeVar, cast
 
 import numpy as np
 from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
-    ConfigRecordValues,
     Message,
     MessageType,
     MetricRecord,
     RecordDict,
 )
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
+from fedproto_app.metrics import Model, metric_row
 
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
-ARRAYS, ORDER, METRICS, CLIENTS = "arrays", "order", "metrics", "clients"  # records
-SAMPLES, SECONDS = "num-examples", "seconds"  # metrics
-LOSS, METRIC = "loss/", "metric/"  # prefixes of metrics per client
+TOLD, ARRAYS = "told", "arrays"  # records
+JSON, SECONDS = "json", "seconds"  # fields of what is told
+MOST_BYTES = 32 * 2**20  # of JSON: 20,000 clients of a node have room for 80 numbers each
+MOST_FAULTS = 100  # that are looked at one by one
+
+T = TypeVar("T")
+Many = Annotated[list[T], Field(fail_fast=True)]
+Name = Annotated[str, Field(max_length=256)]
+Reason = Annotated[str, Field(max_length=4096)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(ge=0, le=1)]
+MetricRow = tuple[Name, Model, bool, Name]  # of `metric_row`
 
 
-def _config(**values: ConfigRecordValues) -> ConfigRecord:
-    """A record of these values ("_" becomes "-") without empty lists: Flower cannot count those."""
-    kept = {
-        k.replace("_", "-"): v for k, v in values.items() if not (isinstance(v, list) and not v)
-    }
-    return ConfigRecord(kept)
+class Unusable(ValueError):
+    """The whole message is refused, for the reason given."""
 
 
-def _strings(config: ConfigRecord, key: str) -> list[str]:
-    return list(cast(list[str], config.get(key, [])))
+class _Told(BaseModel):
+    """Fields named as those of the message. Floats may be NaN: a loss may have become so."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
+    )
+
+
+class OrderTold(_Told):
+    """An `Order` without its arrays."""
+
+    run: Name
+    token: Name
+    server_round: Whole
+    clients: Many[Name]
+    evaluate: bool
+    guided: Many[Name]
+    classes: Many[Count]
+    options: dict[Name, float]
+
+
+class ReplyTold(_Told):
+    """A `Reply` without its arrays; losses and metrics have a value for each of the names.
+
+    Its seconds have a field of eight bytes: written out, their digits would make the bytes of two
+    runs with one seed differ.
+    """
+
+    names: Many[Name]
+    samples: Many[Whole]
+    losses: dict[Name, Many[float]]
+    metrics: Many[tuple[MetricRow, Many[float]]]
+    kept_rounds: Many[Whole]
+    failed: dict[Name, Reason]
+    classes: Many[Many[Whole]]
+
+
+class RosterTold(_Told):
+    """A `NodeRoster`."""
+
+    label: Name
+    partitions: Count
+    samples: dict[Name, Whole]
+    groups: dict[Name, Name]
+    missing_shares: dict[Name, Share]
+    refused: dict[Name, Reason]
+    error: str
+    inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
+    classes: tuple[Name, ...]
+    class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
+    notes: dict[Name, Reason]
+
+
+ToldT = TypeVar("ToldT", bound=_Told)
+
+
+def _record(kind: type[_Told], message: object, **changed: object) -> ConfigRecord:
+    """What the message says; values are not looked at, which the reader does."""
+    told = {name: getattr(message, name) for name in kind.model_fields} | changed
+    return ConfigRecord({JSON: kind.model_construct(**told).model_dump_json().encode()})
+
+
+def read_record(content: RecordDict, kind: type[ToldT]) -> ToldT:
+    """What a message says; raises `Unusable`, whatever it holds."""
+    record = content.get(TOLD)
+    told = record.get(JSON) if isinstance(record, ConfigRecord) else None
+    if not isinstance(told, bytes):
+        raise Unusable(f"malformed message: no {JSON!r} in a record {TOLD!r}")
+    if len(told) > MOST_BYTES:
+        raise Unusable(f"malformed message: {len(told)} bytes of JSON, more than {MOST_BYTES}")
+    try:
+        return kind.model_validate_json(told)
+    except ValidationError as error:
+        raise Unusable(f"malformed message: {_first_fault(error)}") from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    if error.error_count() > MOST_FAULTS:
+        return f"{error.error_count()} faults"  # telling them apart would take gigabytes
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))[:200]}: {fault['msg']}".removeprefix(": ")
 
 
 # --- the node's side --------------------------------------------------------------------------
 
 
 def read_order(message: Message) -> Order:
-    """The order in a train or evaluate message."""
-    config = message.content.config_records[ORDER]
-    values = cast(list[float], config.get("option-values", []))
-    return Order(
-        run=cast(str, config["run"]),
-        token=cast(str, config["token"]),
-        server_round=cast(int, config["server-round"]),
-        clients=_strings(config, "clients"),
-        evaluate=cast(bool, config["evaluate"]),
-        arrays=numpy_arrays(message.content.array_records.get(ARRAYS, ArrayRecord())),
-        guided=_strings(config, "guided"),
-        classes=list(cast(list[int], config.get("classes", []))),
-        options=dict(zip(_strings(config, "options"), values, strict=True)),
-    )
+    """The order in a train or evaluate message; raises `Unusable` if there is none."""
+    told = read_record(message.content, OrderTold)
+    arrays = numpy_arrays(message.content.array_records.get(ARRAYS, ArrayRecord()))
+    return Order(**dict(told), arrays=arrays)
 
 
 def write_reply(reply: Reply, to: Message) -> Message:
     """The node's answer to a train or evaluate message."""
-    metrics = MetricRecord({SECONDS: float(reply.seconds)})
-    if reply.names:
-        metrics[SAMPLES] = list(reply.samples)
-        for prefix, values in ((LOSS, reply.losses), (METRIC, reply.metrics)):
-            for name, per_client in values.items():
-                metrics[prefix + name] = [float(value) for value in per_client]
-    clients = _config(
-        names=list(reply.names),
-        kept_rounds=list(reply.kept_rounds),
-        failed=list(reply.failed),
-        reasons=list(reply.failed.values()),
-        class_numbers=[len(classes) for classes in reply.classes],
-        classes=[one for classes in reply.classes for one in classes],
-    )
-    content = RecordDict({METRICS: metrics, CLIENTS: clients})
-    if reply.arrays:
-        content[ARRAYS] = array_record(reply.arrays)
-    return Message(content, reply_to=to)
+    metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
+    told = _record(ReplyTold, reply, metrics=metrics)
+    told[SECONDS] = float(reply.seconds)
+    return Message(_content(told, reply.arrays), reply_to=to)
 
 
 def write_roster(roster: NodeRoster, to: Message) -> Message:
     """The node's answer to the roster query."""
-    config = _config(
-        label=roster.label,
-        partitions=roster.partitions,
-        names=list(roster.samples),
-        samples=list(roster.samples.values()),
-        groups=list(roster.groups.values()),
-        missing_shares=list(roster.missing_shares.values()),
-        refused=list(roster.refused),
-        reasons=list(roster.refused.values()),
-        error=roster.error,
-        inputs=list(roster.inputs),
-        classes=list(roster.classes),
-        counted=list(roster.class_counts),
-        stage_numbers=[len(stages) for stages in roster.class_counts.values()],
-        class_counts=[n for stages in roster.class_counts.values() for row in stages for n in row],
-        noted=list(roster.notes),
-        notes=list(roster.notes.values()),
-    )
-    return Message(RecordDict({CLIENTS: config}), reply_to=to)
+    return Message(_content(_record(RosterTold, roster), {}), reply_to=to)
 
 
 def write_alive(to: Message) -> Message:
@@ -117,22 +162,8 @@ def write_alive(to: Message) -> Message:
 
 def write_order(order: Order, node_id: int, message_type: str) -> Message:
     """The message that carries an order to a node, with a RecordDict of its own."""
-    config = _config(
-        run=order.run,
-        token=order.token,
-        server_round=order.server_round,
-        clients=list(order.clients),
-        evaluate=order.evaluate,
-        guided=list(order.guided),
-        classes=list(order.classes),
-        options=list(order.options),
-        option_values=list(order.options.values()),
-    )
-    content = RecordDict({ORDER: config})
-    if order.arrays:
-        content[ARRAYS] = array_record(order.arrays)
     return Message(
-        content,
+        _content(_record(OrderTold, order), order.arrays),
         dst_node_id=node_id,
         message_type=message_type,
         group_id=str(order.server_round),
@@ -159,12 +190,19 @@ def flower_average_input(
     content = RecordDict(
         {
             ARRAYS: array_record({name: reply.arrays[name] for name in averaged}),
-            METRICS: MetricRecord({SAMPLES: weight}),
+            "metrics": MetricRecord({"num-examples": weight}),
         }
     )
     clean = Message(content, reply_to=message)
     clean.metadata.__dict__.update(message.metadata.__dict__)
     return clean
+
+
+def _content(told: ConfigRecord, arrays: Arrays) -> RecordDict:
+    content = RecordDict({TOLD: told})
+    if arrays:
+        content[ARRAYS] = array_record(arrays)
+    return content
 
 
 def array_record(arrays: Arrays) -> ArrayRecord:

@@ -31,6 +31,7 @@ from tests.local_grid import (
     small_settings,
     synthetic_nodes,
 )
+from tests.told import Told, told
 
 
 def flushes_denormals() -> bool:
@@ -65,13 +66,13 @@ def test_making_vectors_is_working_time_and_without_denormals(
 NODE = 1000
 
 
-def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> tuple[Any, Any]:
-    """The clients' and the metrics' record of the node's answer to an order for two clients."""
+def ask(grid: LocalGrid, phase: str = MessageType.TRAIN, number: int = 1) -> Told:
+    """What the node says to an order for two clients."""
     order = Order("run", "token", number, ["office-00", "residential-00"], evaluate=True)
     message = write_order(order, NODE, phase)
     (reply,) = grid.send_and_receive([message])
     assert not reply.has_error(), reply.error.reason
-    return reply.content.config_records["clients"], reply.content.metric_records["metrics"]
+    return told(reply)
 
 
 def solo_node(tmp_path: Path, **config: Any) -> LocalGrid:
@@ -108,17 +109,16 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
     with monkeypatch.context() as full:
         full.setattr("fedproto_app.node.store.save_file", fault)
         full.setattr("os.replace", no_space)
-        assert "failed" not in ask(grid, MessageType.EVALUATE, 2)[0]  # nothing to write
-        clients, metrics = ask(grid, MessageType.TRAIN, 2)
-    assert clients["failed"] == ["office-00", "residential-00"]
-    assert set(clients["reasons"]) == {"cannot write its state: No space left on device"}
-    assert "names" not in clients
-    assert metrics["seconds"] >= 0
+        assert ask(grid, MessageType.EVALUATE, 2)["failed"] == {}  # nothing to write
+        said = ask(grid, MessageType.TRAIN, 2)
+    reason = "cannot write its state: No space left on device"
+    assert said["failed"] == {"office-00": reason, "residential-00": reason}
+    assert said["names"] == []
     after = {path: path.read_bytes() for path in before}
     assert after == before  # nothing torn, nothing lost
-    clients, metrics = ask(grid, MessageType.TRAIN, 2)  # there is space again
-    assert clients["names"] == ["office-00", "residential-00"]
-    assert "failed" not in clients
+    said = ask(grid, MessageType.TRAIN, 2)  # there is space again
+    assert said["names"] == ["office-00", "residential-00"]
+    assert said["failed"] == {}
 
 
 def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
@@ -128,8 +128,8 @@ def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
         save_file(tensors, path / "no-such-folder" / "state")
 
     monkeypatch.setattr("fedproto_app.node.store.save_file", elsewhere)
-    clients, _ = ask(solo_node(tmp_path))
-    assert re.fullmatch("cannot write its state: (No such|Not a).*directory", clients["reasons"][0])
+    reason = ask(solo_node(tmp_path))["failed"]["office-00"]
+    assert re.fullmatch("cannot write its state: (No such|Not a).*directory", reason)
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,23 @@ def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
 def test_what_the_operator_can_mend_is_told_as_the_clients_reason(
     tmp_path: Path, config: dict[str, Any], reason: str
 ) -> None:
-    clients, _ = ask(solo_node(tmp_path, **config))
-    assert clients["failed"] == ["office-00", "residential-00"]
-    assert all(told.startswith(reason) for told in clients["reasons"])
+    failed = ask(solo_node(tmp_path, **config))["failed"]
+    assert list(failed) == ["office-00", "residential-00"]
+    assert all(its.startswith(reason) for its in failed.values())
 
 
 def test_state_that_cannot_be_written_at_all_names_the_folder(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
-    clients, _ = ask(solo_node(tmp_path))
-    assert clients["reasons"][0].startswith(f"cannot write its state: Not a directory: {tmp_path}")
+    reason = ask(solo_node(tmp_path))["failed"]["office-00"]
+    assert reason.startswith(f"cannot write its state: Not a directory: {tmp_path}")
 
 
 def test_state_stays_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "elsewhere").mkdir()
     os.symlink(tmp_path / "elsewhere", tmp_path / "state" / "run-token")
-    clients, _ = ask(solo_node(tmp_path))
-    assert f"outside state-dir = {tmp_path / 'state'}" in clients["reasons"][0]
+    reason = ask(solo_node(tmp_path))["failed"]["office-00"]
+    assert f"outside state-dir = {tmp_path / 'state'}" in reason
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -172,8 +172,8 @@ def test_data_that_break_while_they_are_read_are_the_reason(
 
     monkeypatch.setattr(orders, "load_shard", broken)
     orders._cached_shard.cache_clear()
-    clients, _ = ask(solo_node(tmp_path))
-    assert clients["reasons"][0] == "cannot read its data: Input/output error: /data/a.csv"
+    reason = ask(solo_node(tmp_path))["failed"]["office-00"]
+    assert reason == "cannot read its data: Input/output error: /data/a.csv"
 
 
 def test_a_node_tells_of_its_orders(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.metrics import metric_of, metric_row
 from fedproto_app.node.part_reply import CohortReply, PartReply
 
 START, ORDER, FLUSH = b"S", b"O", b"F"
@@ -59,7 +59,8 @@ def part_bytes(part: PartReply) -> bytes:
     arrays: dict[str, NDArray[Any]] = {}
     cohorts = []
     for number, cohort in enumerate(part.cohorts):
-        table = asdict(cohort)
+        metrics = [(metric_row(metric), values) for metric, values in cohort.metrics.items()]
+        table = {**vars(cohort), "metrics": metrics}
         for group in _ARRAYS:
             named = table.pop(group)
             arrays |= {f"{number}/{group}/{name}": array for name, array in named.items()}
@@ -82,5 +83,6 @@ def read_part(content: bytes) -> PartReply:
     cohorts = []
     for number, table in enumerate(told["cohorts"]):
         table |= {group: groups.get((number, group), {}) for group in _ARRAYS}
+        table["metrics"] = {metric_of(row): values for row, values in table["metrics"]}
         cohorts.append(CohortReply(**table))
     return PartReply(cohorts, told["absent"], told["seconds"])

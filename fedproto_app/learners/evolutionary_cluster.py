@@ -19,6 +19,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.linear_heads import Head, Vectors
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.randomness import numpy_stream, stream_seed
 from fedproto_app.tasks.sequences.task import SequenceTask
 
@@ -98,18 +99,18 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
             cohort.parameters[HAS_RECEIVED][row] = 1.0
         return rows
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
-        """Metrics of the head in use, and with the prefix ``local-`` of the client's own."""
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """Metrics of the head in use, and of the client's own."""
         own = cohort.parameters[LOCAL]
         has = cohort.parameters[HAS_RECEIVED][:, None, None] > 0
         used = torch.where(has, cohort.parameters[RECEIVED], own)
         local = self._judge(own, cohort)
         return {
             **self._judge(used, cohort),
-            **{f"local-{name}": values for name, values in local.items()},
+            **{replace(one, model=Model.LOCAL): values for one, values in local.items()},
         }
 
-    def _judge(self, heads: Tensor, cohort: Cohort) -> dict[str, list[float]]:
+    def _judge(self, heads: Tensor, cohort: Cohort) -> dict[Metric, list[float]]:
         """Metrics of heads [K, outputs, D + 1]."""
         vectors = cohort.samples.test_values[:, :, 0]  # (K, m, D)
         outputs = torch.baddbmm(heads[:, None, :, -1], vectors, heads[:, :, :-1].transpose(1, 2))

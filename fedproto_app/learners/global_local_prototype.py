@@ -25,6 +25,7 @@ from fedproto_app.maths.class_prototypes import (
     nearest_prototype,
 )
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
@@ -116,9 +117,9 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         memory = cohort.parameters
         return Contribution({"prototypes": memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
-        """Inference by local prototypes (``lp-``), by global ones (``gp-``) and by the head
-        (``head-``), and once more, in detail, by the one that the settings choose."""
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """Inference by local prototypes, by global ones and by the head, and once more, in detail,
+        by the one that the settings choose."""
         clients = len(cohort.names)
         shared, known = self._received(order)
         shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
@@ -132,12 +133,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             "global-prototypes": lambda r: nearest_prototype(r, shared, known),
             "head": self.task.by_head(cohort.parameters),
         }
-        named = {"lp-": "local-prototypes", "gp-": "global-prototypes", "head-": "head"}
-        return self.task.judge(
-            cohort.parameters,
-            cohort.samples,
-            {"": rules[self._gldp.inference], **{k: rules[rule] for k, rule in named.items()}},
-        )
+        every = {"": rules[self._gldp.inference], **rules}
+        return self.task.judge(cohort.parameters, cohort.samples, every)
 
     def _begin_stage(self, cohort: Cohort) -> None:
         """Where a new stage begins, take the last one's C into Ĉ (eq. 9)."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.metrics import Metric
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
 
@@ -138,7 +139,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """The model that the clients predict with, under the task's names, [K, …] each."""
         return parameters
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """The task's metrics of the cohort's models, a list over the clients each."""
         return self.task.evaluate(cohort.parameters, cohort.samples)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import ContextT, Learner
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
 
@@ -35,11 +37,14 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The model that the client predicts with, under w's names."""
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[str, list[float]]:
-        """The predictor's metrics, and with the prefix ``global-`` those of w."""
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """The predictor's metrics, and those of w, which is shared."""
         own = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
         shared = self.task.evaluate(cohort.parameters, cohort.samples)
-        return {**own, **{f"global-{name}": values for name, values in shared.items()}}
+        return {
+            **own,
+            **{replace(metric, shared=True): values for metric, values in shared.items()},
+        }
 
     def personal_model(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """v, under w's names."""

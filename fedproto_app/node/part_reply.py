@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, PerClient, Reply
+from fedproto_app.metrics import Metric
 
 Sums = dict[str, NDArray[np.float64]]
+KeyT = TypeVar("KeyT")
 
 
 @dataclass
@@ -30,7 +33,7 @@ class CohortReply:
     names: list[str] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     losses: PerClient = field(default_factory=dict)
-    metrics: PerClient = field(default_factory=dict)
+    metrics: dict[Metric, list[float]] = field(default_factory=dict)
     kept_rounds: list[int] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
@@ -69,8 +72,10 @@ def merged(parts: Iterable[PartReply]) -> Reply:
     )
 
 
-def _joined(cohorts: Sequence[CohortReply], tables: Sequence[PerClient]) -> PerClient:
-    """Values by name for all clients; a count that a cohort does not have is 0."""
+def _joined(
+    cohorts: Sequence[CohortReply], tables: Sequence[dict[KeyT, list[float]]]
+) -> dict[KeyT, list[float]]:
+    """Values by name or metric for all clients; a count that a cohort does not have is 0."""
     names = dict.fromkeys(name for table in tables for name in table)
     return {
         name: [

@@ -14,6 +14,7 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.part_reply import CohortReply, Sums
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten
 from fedproto_app.settings import Settings
@@ -23,7 +24,6 @@ from fedproto_app.tasks.task import AnyTask, ClientData
 _PARAMETERS = "parameters"
 PERSONAL = "personal"  # a model that was made of the shared one to be judged and kept
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
-_LOCAL = "local-"  # prefix of the metrics of models before they are averaged
 
 
 class Share(NamedTuple):
@@ -166,25 +166,25 @@ class Node:
         """
         metrics = self._learner.evaluate(cohort, order)
         if not self._tells_classes:
-            metrics = {n: values for n, values in metrics.items() if "/class-" not in n}
-        prefix = "" if final else _LOCAL
+            metrics = {m: values for m, values in metrics.items() if "/class-" not in m.name}
         reply.metrics = {
-            prefix + name: [values[row] for row in rows] for name, values in metrics.items()
+            metric if final else replace(metric, model=Model.LOCAL): [values[row] for row in rows]
+            for metric, values in metrics.items()
         }
         if not final:
             return
-        criterion = self._task.criterion
+        criterion = self._task.criterion.name
         for row in rows:
             client = cohort.names[row]
             record = self._store.record(client, before=order.server_round)
-            now = {name: metrics[name][row] for name in self._required}
+            now = {metric.name: metrics[metric][row] for metric in self._required}
             first = record.kept_round == 0  # kept even if not finite: the server refuses it by name
             if first or self._settings.keep == "last" or now[criterion] < record.metrics[criterion]:
                 scale = self._task.scale(self._shard.clients[client])
                 record = ClientRecord(order.server_round, now, scale)
                 self._store.keep(client, record)
             for name, value in record.metrics.items():
-                reply.metrics.setdefault("kept-" + name, []).append(value)
+                reply.metrics.setdefault(Metric(name, Model.KEPT), []).append(value)
             reply.kept_rounds.append(record.kept_round)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedproto_app.metrics import Metric
     from fedproto_app.server.federation import ClientResult, Federation, RoundLog
     from fedproto_app.server.roster import ClientKey
 
@@ -96,11 +97,11 @@ class TaskReport(Protocol):
 
 
 def mean_metric(
-    results: Results, name: str, keys: Iterable[ClientKey] | None = None
+    results: Results, metric: Metric, keys: Iterable[ClientKey] | None = None
 ) -> float | None:
     """The plain mean of a metric over the clients that have it (of `keys`), None without any."""
     chosen = sorted(results if keys is None else set(keys) & set(results))
-    values = [results[key].metrics[name] for key in chosen if name in results[key].metrics]
+    values = [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]
     return float(np.mean(values)) if values else None
 
 

@@ -19,11 +19,11 @@ from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
 from fedproto_app.messages import NodeRoster, Refusal
 from fedproto_app.server.exchange import Exchange, pause_on
-from fedproto_app.server.replies import Unusable, read_roster
+from fedproto_app.server.replies import read_roster
 from fedproto_app.server.roster import NameTakenError, Roster
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import TASKS
-from fedproto_app.wire import roster_query
+from fedproto_app.wire import Unusable, roster_query
 
 ASK_AGAIN_AFTER = 60.0  # seconds: who could not take part may have been mended
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more

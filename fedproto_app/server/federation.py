@@ -19,6 +19,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
 from fedproto_app.messages import ArraySpec, Order, Refusal, Reply
+from fedproto_app.metrics import Metric, metric_of, metric_row
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.replies import read_reply, received_bytes
@@ -57,8 +58,18 @@ class RoundLog:
 class ClientResult:
     """A client's latest metrics and those of its kept model (0: it has none yet)."""
 
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[Metric, float] = field(default_factory=dict)
     kept_round: int = 0
+
+    def memory(self) -> list[Any]:
+        """For a checkpoint."""
+        rows = [[metric_row(metric), value] for metric, value in self.metrics.items()]
+        return [rows, self.kept_round]
+
+    @staticmethod
+    def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
+        """The result whose `memory` this is."""
+        return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,7 @@ class Federation:
             "inputs": list(self.shape.inputs),
             "classes": list(self.shape.classes),
             "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
-            "results": [[*key, asdict(self.results[key])] for key in sorted(self.results)],
+            "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
             "trained": keys(self.trained),
             "unevaluated": keys(self.unevaluated),
         }
@@ -139,8 +150,8 @@ class Federation:
         for client, node, facts in memory["facts"]:
             counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
             self.roster.facts[ClientKey(client, node)] = ClientFacts(**facts, class_counts=counts)
-        for client, node, result in memory["results"]:
-            self.results[ClientKey(client, node)] = ClientResult(**result)
+        for client, node, *result in memory["results"]:
+            self.results[ClientKey(client, node)] = ClientResult.of(*result)
         self.trained = {ClientKey(*key) for key in memory["trained"]}
         self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}
 

@@ -1,8 +1,9 @@
 """What the server believes of a node's answer (design rule 5).
 
 An answer may hold anything: records of other types, arrays whose header lies, NaN, counts nobody
-declared. The readers here look at every part before they use it, and hand back the good part and
-a `Refusal` for each bad one. Whatever a message holds, they raise nothing but what they say.
+declared. `wire` reads what has the right form; the readers here look at every part before they use
+it, and hand back the good part and a `Refusal` for each bad one. Whatever a message holds, they
+raise nothing but what they say.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from io import BytesIO
-from itertools import islice
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, PerClient, Refusal, Reply
-from fedproto_app.wire import ARRAYS, CLIENTS, LOSS, METRIC, METRICS, SAMPLES, SECONDS
+from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply
+from fedproto_app.metrics import Metric, metric_of
+from fedproto_app.wire import (
+    ARRAYS,
+    SECONDS,
+    TOLD,
+    ReplyTold,
+    RosterTold,
+    Unusable,
+    read_record,
+)
 
-LONGEST_NAME, LONGEST_REASON = 256, 4096  # characters
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
-
-
-class Unusable(ValueError):
-    """The whole answer is refused, for the reason given."""
+Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
 
 def read_roster(message: Message, multiple: int) -> NodeRoster:
@@ -32,45 +37,23 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
 
     multiple: every client's train samples are a positive multiple of it.
     """
-    config = _record(message.content.config_records, CLIENTS, ConfigRecord)
-    names, samples = _texts(config, "names"), _list(config, "samples", int)
-    groups, shares = _texts(config, "groups"), _list(config, "missing-shares", float)
-    refused, reasons = _texts(config, "refused"), _texts(config, "reasons", LONGEST_REASON)
-    label, error = config.get("label"), config.get("error")
-    partitions = config.get("partitions")
-    inputs, classes = _list(config, "inputs", int), _texts(config, "classes")
-    noted, notes = _texts(config, "noted"), _texts(config, "notes", LONGEST_REASON)
-    if not isinstance(label, str) or len(label) > LONGEST_NAME or not isinstance(error, str):
-        raise Unusable("malformed roster: label and error must be texts")
-    if not isinstance(partitions, int) or partitions < 0:
-        raise Unusable(f"malformed roster: partitions = {partitions!r}")
-    if not len(names) == len(samples) == len(groups) == len(shares) == len(set(names)):
-        raise Unusable("malformed roster: clients are named twice or without samples")
-    if len(refused) != len(reasons) or len(noted) != len(notes):
-        raise Unusable("malformed roster: refused or noted clients without reasons")
-    if len(set(classes)) != len(classes) or len(inputs) > 8 or not all(n > 0 for n in inputs):
-        raise Unusable(f"malformed roster: inputs of shape {inputs}, {len(classes)} classes")
-    for name, count, share in zip(names, samples, shares, strict=True):
+    roster = NodeRoster(**dict(read_record(message.content, RosterTold)))
+    names = roster.samples.keys()
+    if not names == roster.groups.keys() == roster.missing_shares.keys():
+        raise Unusable("malformed roster: clients without samples, group or missing share")
+    if len(set(roster.classes)) != len(roster.classes):
+        raise Unusable(f"malformed roster: {len(roster.classes)} classes, not all different")
+    stages = [stage for stages in roster.class_counts.values() for stage in stages]
+    fits = all(len(stage) == len(roster.classes) for stage in stages)
+    if not fits or not roster.class_counts.keys() <= names:
+        raise Unusable("malformed roster: class counts that do not fit its clients and classes")
+    for name, count in roster.samples.items():
         if not 0 < count <= MOST_SAMPLES or count % multiple:
             raise Unusable(
                 f"client {name!r} declares {count} train samples; a multiple of {multiple} "
                 "is expected"
             )
-        if not 0 <= share <= 1:
-            raise Unusable(f"client {name!r} declares a missing share of {share}")
-    return NodeRoster(
-        label=label,
-        partitions=partitions,
-        samples=dict(zip(names, samples, strict=True)),
-        groups=dict(zip(names, groups, strict=True)),
-        missing_shares=dict(zip(names, shares, strict=True)),
-        refused=dict(zip(refused, reasons, strict=True)),
-        error=error,
-        inputs=tuple(inputs),
-        classes=tuple(classes),
-        class_counts=_class_counts(config, names, len(classes)),
-        notes=dict(zip(noted, notes, strict=True)),
-    )
+    return roster
 
 
 def read_reply(
@@ -78,8 +61,8 @@ def read_reply(
     node: str,
     asked: Mapping[str, int],
     spec: ArraySpec,
-    metrics: Collection[str],
-    fault: Callable[[Mapping[str, float]], str | None],
+    metrics: Collection[Metric],
+    fault: Fault,
 ) -> tuple[Reply | None, list[Refusal]]:
     """The usable part of a node's reply, and what was refused of it.
 
@@ -116,36 +99,27 @@ def received_bytes(message: Message) -> int:
         return 0
 
 
-def _decode(message: Message, spec: ArraySpec, expected: Collection[str]) -> Reply:
-    content = message.content
-    numbers = _record(content.metric_records, METRICS, MetricRecord)
-    clients = _record(content.config_records, CLIENTS, ConfigRecord)
-    names, samples = _texts(clients, "names"), _list(numbers, SAMPLES, int)
-    kept_rounds = _list(clients, "kept-rounds", int)
-    failed, reasons = _texts(clients, "failed"), _texts(clients, "reasons", LONGEST_REASON)
-    seconds = numbers.get(SECONDS)
-    if len(set(names)) != len(names) or len(samples) != len(names):
-        raise Unusable(f"malformed reply: {len(samples)} sample counts for {len(names)} clients")
-    if len(failed) != len(reasons):
-        raise Unusable("malformed reply: failed clients without reasons")
-    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise Unusable(f"malformed reply: seconds = {seconds!r}")
-    metrics = _per_client(numbers, METRIC, len(names))
-    if kept_rounds and (len(kept_rounds) != len(names) or not set(expected) <= set(metrics)):
+def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric]) -> Reply:
+    told = read_record(message.content, ReplyTold)
+    clients, metrics = len(told.names), {metric_of(row): values for row, values in told.metrics}
+    if len(set(told.names)) != clients or len(told.samples) != clients:
+        raise Unusable(f"malformed reply: {len(told.samples)} sample counts for {clients} clients")
+    if len(metrics) != len(told.metrics):
+        raise Unusable("malformed reply: a metric is told twice")
+    for what, values in (*told.losses.items(), *metrics.items()):
+        if len(values) != clients:
+            raise Unusable(f"{str(what)!r} does not have one value for each of {clients} clients")
+    complete = len(told.kept_rounds) == clients and set(expected) <= set(metrics)
+    if told.kept_rounds and not complete:
         raise Unusable("malformed reply: an evaluation without all of its kept metrics")
-    record = content.array_records.get(ARRAYS, ArrayRecord())
-    classes = _classes(clients, len(names), spec) if spec.per_class and names else []
-    return Reply(
-        names=names,
-        samples=samples,
-        losses=_per_client(numbers, LOSS, len(names)),
-        metrics=metrics,
-        kept_rounds=kept_rounds,
-        failed=dict(zip(failed, reasons, strict=True)),
-        arrays=_arrays(record, spec, len(names), sum(map(len, classes))),
-        seconds=float(seconds),
-        classes=classes,
-    )
+    seconds = message.content.config_records[TOLD].get(SECONDS)
+    if not isinstance(seconds, float) or not 0 <= seconds < math.inf:
+        raise Unusable(f"malformed reply: seconds = {seconds!r}")
+    classes = _classes(told.classes, clients, spec) if spec.per_class and clients else []
+    record = message.content.array_records.get(ARRAYS, ArrayRecord())
+    arrays = _arrays(record, spec, clients, sum(map(len, classes)))
+    read = {"metrics": metrics, "classes": classes, "arrays": arrays, "seconds": seconds}
+    return Reply(**dict(told) | read)
 
 
 def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Arrays:
@@ -164,35 +138,14 @@ def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Ar
     return {name: _array(name, record[name], shape) for name, shape in expected.items()}
 
 
-def _classes(clients: ConfigRecord | MetricRecord, count: int, spec: ArraySpec) -> list[list[int]]:
+def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[int]]:
     """For each client the classes that its rows of arrays by class speak of."""
-    numbers, flat = _list(clients, "class-numbers", int), _list(clients, "classes", int)
-    if len(numbers) != count or any(n < 0 for n in numbers) or sum(numbers) != len(flat):
-        raise Unusable(f"malformed reply: classes of {len(numbers)} clients, expected {count}")
-    split = iter(flat)
-    per_client = [list(islice(split, number)) for number in numbers]
-    for classes in per_client:
+    if len(told) != clients:
+        raise Unusable(f"malformed reply: classes of {len(told)} clients, expected {clients}")
+    for classes in told:
         if len(set(classes)) != len(classes) or not all(0 <= c < spec.classes for c in classes):
             raise Unusable(f"malformed reply: classes {classes[:10]} of {spec.classes}")
-    return per_client
-
-
-def _class_counts(
-    config: ConfigRecord | MetricRecord, names: Sequence[str], classes: int
-) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Each client's train samples by stage and class; empty where a node does not tell."""
-    counted, stages = _texts(config, "counted"), _list(config, "stage-numbers", int)
-    flat = _list(config, "class-counts", int)
-    if not counted:
-        return {}
-    fits = len(counted) == len(stages) and sum(stages) * classes == len(flat)
-    if not fits or not set(counted) <= set(names) or any(n < 0 for n in (*stages, *flat)):
-        raise Unusable("malformed roster: class counts that do not fit its clients and classes")
-    numbers = iter(flat)
-    return {
-        name: tuple(tuple(islice(numbers, classes)) for _ in range(stage_count))
-        for name, stage_count in zip(counted, stages, strict=True)
-    }
+    return told
 
 
 def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -236,11 +189,7 @@ def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
     return [row for row, its_classes in enumerate(classes) for _ in its_classes]
 
 
-def _bad_clients(
-    reply: Reply,
-    asked: Mapping[str, int],
-    fault: Callable[[Mapping[str, float]], str | None],
-) -> dict[str, str]:
+def _bad_clients(reply: Reply, asked: Mapping[str, int], fault: Fault) -> dict[str, str]:
     bad = {}
     for row, (name, count) in enumerate(zip(reply.names, reply.samples, strict=True)):
         metrics = {metric: values[row] for metric, values in reply.metrics.items()}
@@ -255,43 +204,6 @@ def _bad_clients(
         elif reply.kept_rounds and reply.kept_rounds[row] < 0:
             bad[name] = f"its kept round is {reply.kept_rounds[row]}"
     return bad
-
-
-def _record(records: Mapping[str, object], name: str, kind: type) -> ConfigRecord | MetricRecord:
-    found = records.get(name)
-    if not isinstance(found, kind):
-        raise Unusable(f"malformed answer: no {name!r} record")
-    assert isinstance(found, ConfigRecord | MetricRecord)
-    return found
-
-
-def _list(record: ConfigRecord | MetricRecord, key: str, kind: type) -> list:  # type: ignore[type-arg]
-    """A list of ints, floats or texts; Flower's records hold no empty ones, so absent is empty."""
-    values = record.get(key, [])
-    allowed = (int, float) if kind is float else kind
-    if not isinstance(values, list) or not all(
-        isinstance(value, allowed) and not isinstance(value, bool) for value in values
-    ):
-        raise Unusable(f"malformed answer: {key!r} is no list of {kind.__name__}")
-    return list(values)
-
-
-def _texts(record: ConfigRecord | MetricRecord, key: str, longest: int = LONGEST_NAME) -> list[str]:
-    texts: list[str] = _list(record, key, str)
-    if any(len(text) > longest for text in texts):
-        raise Unusable(f"malformed answer: {key!r} holds a text of over {longest} characters")
-    return texts
-
-
-def _per_client(numbers: ConfigRecord | MetricRecord, prefix: str, clients: int) -> PerClient:
-    found: PerClient = {}
-    for key in numbers:
-        if key.startswith(prefix):
-            values = _list(numbers, key, float)
-            if len(values) != clients:
-                raise Unusable(f"{key} does not have one value for each of {clients} clients")
-            found[key.removeprefix(prefix)] = [float(value) for value in values]
-    return found
 
 
 def _without(reply: Reply, bad: Mapping[str, str], spec: ArraySpec) -> Reply:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
@@ -24,7 +27,7 @@ def make_task(settings: Settings, shape: DataShape, device: torch.device | None 
     return TASKS[settings.task](settings, shape, device)
 
 
-def expected_metrics(settings: Settings) -> tuple[str, ...]:
+def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
     """What an evaluated client must report: of its latest model and of its kept one."""
     required = TASKS[settings.task].required_metrics(settings)
-    return tuple(prefix + name for prefix in ("", "kept-") for name in required)
+    return (*required, *(replace(metric, model=Model.KEPT) for metric in required))

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.metrics import Metric
 from fedproto_app.settings import Settings
-
-# Of metrics: of the kept model, of the client's own before averaging, of an averaged model besides.
-METRIC_PREFIXES = ("kept-", "local-", "global-")
 
 
 class ClientData(Protocol):
@@ -79,7 +77,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
     encoder: ClassVar[str] = "encoder."
     head: ClassVar[str]
-    criterion: ClassVar[str]
+    criterion: ClassVar[Metric]
     evaluates_local: ClassVar[bool]
 
     def __init__(
@@ -94,7 +92,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
     @staticmethod
     @abstractmethod
-    def required_metrics(settings: Settings) -> tuple[str, ...]:
+    def required_metrics(settings: Settings) -> tuple[Metric, ...]:
         """What `evaluate` tells of every client; it may tell more."""
 
     @staticmethod
@@ -104,11 +102,8 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
     @staticmethod
     @abstractmethod
-    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
-        """Why a client's metrics cannot be true, or None; the server asks, who trusts nobody.
-
-        Besides what `evaluate` tells there may be prefixes: `METRIC_PREFIXES`.
-        """
+    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+        """Why a client's metrics, of whichever of its models, cannot be true, or None."""
 
     @staticmethod
     @abstractmethod
@@ -161,7 +156,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     @abstractmethod
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: SamplesT
-    ) -> dict[str, list[float]]:
+    ) -> dict[Metric, list[float]]:
         """Metrics of each client, a list over the clients each."""
 
 
@@ -172,11 +167,3 @@ def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
     """[K, m] → the mean of each client's values in the mask, 0 without any."""
     means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
     return means
-
-
-def without_prefix(metric: str) -> str:
-    """The metric's name without one of `METRIC_PREFIXES`, or two of them (``local-global-``)."""
-    for _ in range(2):
-        for prefix in METRIC_PREFIXES:
-            metric = metric.removeprefix(prefix)
-    return metric

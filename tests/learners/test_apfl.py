@@ -7,6 +7,7 @@ import torch
 
 from fedproto_app.learners.cohort import train_cohort
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_batches, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 
@@ -68,7 +69,7 @@ def test_only_the_global_half_is_shared_and_both_are_evaluated() -> None:
         if name.startswith("personal."):
             value.normal_(generator=torch.Generator().manual_seed(0))
     metrics = apfl.evaluate(cohort, Order("r", "t", 1, ["a", "b"]))
-    assert metrics["count/stage-1"] == metrics["global-count/stage-1"]
+    assert metrics[Metric("count/stage-1")] == metrics[Metric("count/stage-1", shared=True)]
     fedavg = image_learner("fedavg")
     alone = fedavg.evaluate(image_cohort(fedavg), Order("r", "t", 1, ["a", "b"]))
-    assert metrics["global-accuracy"] == alone["accuracy"]
+    assert metrics[Metric("accuracy", shared=True)] == alone[Metric("accuracy")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -187,4 +188,7 @@ def test_the_personal_model_predicts_and_the_global_one_is_told_besides() -> Non
     fedavg = image_learner("fedavg")
     shared = fedavg.evaluate(image_cohort(fedavg), order)
     assert personal != shared
-    assert metrics == {**personal, **{f"global-{n}": values for n, values in shared.items()}}
+    assert metrics == {
+        **personal,
+        **{replace(metric, shared=True): v for metric, v in shared.items()},
+    }

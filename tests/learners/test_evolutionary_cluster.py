@@ -17,6 +17,7 @@ from fedproto_app.learners.evolutionary_cluster import HAS_RECEIVED, LOCAL, RECE
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.store import ClientStore
 from fedproto_app.tasks.shard import Shard
 from tests.learners.tiny_sequences import (
@@ -165,10 +166,10 @@ def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
     cohort.parameters[LOCAL][:] = torch.from_numpy(np.stack([always(0), always(1)]))
     cohort.parameters[RECEIVED][:] = torch.from_numpy(always(2))  # unused until one came
     metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
-    assert metrics["accuracy"] == pytest.approx([1 / 3, 3 / 5])
-    assert metrics["validation-error"] == pytest.approx([2 / 3, 2 / 5])
+    assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5])
+    assert metrics[Metric("validation-error")] == pytest.approx([2 / 3, 2 / 5])
     for name in ("accuracy", "validation-error"):
-        assert metrics["local-" + name] == metrics[name]
+        assert metrics[Metric(name, Model.LOCAL)] == metrics[Metric(name)]
 
 
 def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
@@ -186,8 +187,10 @@ def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     assert torch.equal(cohort.parameters[RECEIVED][1:], torch.from_numpy(heads))
     assert torch.equal(cohort.parameters[LOCAL], before)
     metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
-    assert metrics["accuracy"] == pytest.approx([1 / 3, 3 / 5, 1])
-    assert metrics["local-accuracy"] == pytest.approx([1 / 3, 2 / 5, 0])  # the own heads'
+    assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5, 1])
+    assert metrics[Metric("accuracy", Model.LOCAL)] == pytest.approx(
+        [1 / 3, 2 / 5, 0]
+    )  # the own heads'
 
 
 def test_without_new_heads_nothing_changes() -> None:
@@ -231,7 +234,7 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
         ):
             said = [int((head[:, :-1] @ one[0] + head[:, -1]).argmax()) for one in part.values]
             agrees = np.mean([(a == b) == right for a, b in zip(said, part.targets, strict=True)])
-            assert metrics[name][row] == pytest.approx(agrees)
+            assert metrics[Metric(name)][row] == pytest.approx(agrees)
 
 
 def test_labels_never_trained_on_count_as_mistakes() -> None:
@@ -240,8 +243,8 @@ def test_labels_never_trained_on_count_as_mistakes() -> None:
     cohort = trained(learner, (client,))
     # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
     metrics = learner.evaluate(cohort, order_of(FIRST, ["u"]))
-    assert metrics["accuracy"] == [0]
-    assert metrics["validation-error"] == [1]
+    assert metrics[Metric("accuracy")] == [0]
+    assert metrics[Metric("validation-error")] == [1]
 
 
 @pytest.mark.parametrize("cohort_size", [1, 16])
@@ -259,8 +262,8 @@ def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: i
         news = {"arrays": heads, "guided": ["a"]} if server_round == 1 else {}
         told = node.evaluate(order_of(server_round, ["a", "b"], **news))
         table = {n: dict(zip(told.names, v, strict=True)) for n, v in told.metrics.items()}
-        assert table["accuracy"]["a"] == pytest.approx(1 / 3)
-        assert table["accuracy"]["b"] == table["local-accuracy"]["b"]
+        assert table[Metric("accuracy")]["a"] == pytest.approx(1 / 3)
+        assert table[Metric("accuracy")]["b"] == table[Metric("accuracy", Model.LOCAL)]["b"]
         state = ClientStore(tmp_path).read_state("a", server_round)
         assert state is not None
         assert np.array_equal(state["parameters/" + RECEIVED], always(2))

@@ -13,6 +13,7 @@ from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.learners.global_local_prototype import NEW, NEW_KNOWN, OLD, OLD_KNOWN
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
 from tests.learners.tiny_images import at_round, image_cohort, image_learner, shared_model
 
 WIDTH = 6
@@ -169,37 +170,44 @@ def test_accuracy_is_that_of_the_chosen_inference(inference: str) -> None:
     train(gldp, cohort, what)
     cohort.parameters["head.bias"][:, 2] = 100.0  # a class that neither client has
     metrics = gldp.evaluate(cohort, what)
-    rules = {"local-prototypes": "lp-", "global-prototypes": "gp-", "head": "head-"}
-    assert len({tuple(metrics[f"{prefix}accuracy"]) for prefix in rules.values()}) > 1
-    assert metrics["head-accuracy"] == [0, 0]
-    assert metrics["lp-accuracy"][1] == 1
-    assert metrics["accuracy"] == metrics[f"{rules[inference]}accuracy"]
-    assert metrics["count/stage-1"] == [2, 1]
-    assert metrics["correct/stage-1"] == [2 * metrics["accuracy"][0], metrics["accuracy"][1]]
+    rules = ("local-prototypes", "global-prototypes", "head")
+    assert len({tuple(metrics[Metric("accuracy", rule=rule)]) for rule in rules}) > 1
+    assert metrics[Metric("accuracy", rule="head")] == [0, 0]
+    assert metrics[Metric("accuracy", rule="local-prototypes")][1] == 1
+    assert metrics[Metric("accuracy")] == metrics[Metric("accuracy", rule=inference)]
+    assert metrics[Metric("count/stage-1")] == [2, 1]
+    assert metrics[Metric("correct/stage-1")] == [
+        2 * metrics[Metric("accuracy")][0],
+        metrics[Metric("accuracy")][1],
+    ]
 
 
 def test_a_client_of_one_class_knows_no_other() -> None:
     gldp = image_learner()
     cohort = image_cohort(gldp)
     train(gldp, cohort, order(gldp))
-    assert gldp.evaluate(cohort, order(gldp))["lp-accuracy"][1] == 1
+    assert gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")][1] == 1
 
 
 def test_of_classes_at_hand_the_encoder_in_use_makes_the_prototypes_anew() -> None:
     """What it remembers of them, here nonsense, counts for classes of earlier stages only."""
     gldp = image_learner()
     cohort = image_cohort(gldp)
-    fresh = gldp.evaluate(cohort, order(gldp))["lp-accuracy"]
+    fresh = gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")]
     cohort.parameters[NEW].fill_(1e6)
     cohort.parameters[NEW_KNOWN].fill_(1)
-    assert gldp.evaluate(cohort, order(gldp))["lp-accuracy"] == fresh
+    assert gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")] == fresh
     later = at_round(gldp, cohort, 3)  # client a has no image of class 1 any more
     metrics = gldp.evaluate(later, order(gldp))
-    assert metrics["correct/class-1"][0] == 0
-    assert metrics["correct/class-1"][1] == 2
+    assert metrics[Metric("correct/class-1")][0] == 0
+    assert metrics[Metric("correct/class-1")][1] == 2
 
 
 def test_before_the_first_aggregation_there_are_no_global_prototypes() -> None:
     gldp = image_learner()
-    assert gldp.evaluate(image_cohort(gldp), order(gldp))["gp-accuracy"] == [0, 0]
-    assert gldp.evaluate(image_cohort(gldp), order(gldp, 1, [1]))["gp-accuracy"] == [0.5, 1]
+    assert gldp.evaluate(image_cohort(gldp), order(gldp))[
+        Metric("accuracy", rule="global-prototypes")
+    ] == [0, 0]
+    assert gldp.evaluate(image_cohort(gldp), order(gldp, 1, [1]))[
+        Metric("accuracy", rule="global-prototypes")
+    ] == [0.5, 1]

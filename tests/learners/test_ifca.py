@@ -11,6 +11,7 @@ from fedproto_app.learners.cohort import train_cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.metrics import Metric, Model
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,
@@ -125,5 +126,5 @@ def test_what_a_client_predicts_with_is_what_the_server_sent() -> None:
     assert learner.receive(cohort, order)
     cohort.parameters["local-head"][:] = torch.from_numpy(says(0, 1, 0))
     metrics = learner.evaluate(cohort, order)
-    assert metrics["accuracy"] == [1, 0]
-    assert metrics["local-accuracy"] == [0, 0]
+    assert metrics[Metric("accuracy")] == [1, 0]
+    assert metrics[Metric("accuracy", Model.LOCAL)] == [0, 0]

@@ -18,6 +18,7 @@ from tests.local_grid import (
     sequence_settings,
     small_settings,
 )
+from tests.told import Told, metrics_told, told
 
 
 def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
@@ -66,28 +67,26 @@ def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, meth
 
 
 def test_how_many_images_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    said: list[str] = []
+    said: list[Told] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        for record in reply.content.metric_records.values():
-            said.extend(record)
-        for config in reply.content.config_records.values():
-            said.extend(config)
+        said.append(told(reply))
         return reply
 
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
     run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
-    assert "metric/count/stage-1" in said
-    assert not [name for name in said if "class-0" in name or "class-counts" in name]
+    metrics = {metric.name for one in said for metric in metrics_told(one)}
+    assert "count/stage-1" in metrics
+    assert not [name for name in metrics if "class-" in name]
+    assert [one["class_counts"] for one in said if "class_counts" in one] == [{}]
 
 
 def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
     sent: list[list[int]] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        config = reply.content.config_records.get("clients", {})
-        if "class-numbers" in config:
-            sent.append(list(config["classes"]))
+        if reply.metadata.message_type == "train":
+            sent.extend(told(reply)["classes"])
         return reply
 
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
@@ -167,17 +166,17 @@ def test_only_if_all_sites_know_their_groups_is_there_a_rand_index(tmp_path: Pat
 
 
 def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    said: list[str] = []
+    said: list[Told] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        for records in (reply.content.metric_records, reply.content.config_records):
-            said.extend(name for record in records.values() for name in record)
+        said.append(told(reply))
         return reply
 
     site = sequence_site(tmp_path, "north", "ab")
     run_locally(sequence_settings(tmp_path), [site], tamper=listen)
-    assert "metric/accuracy" in said
-    assert not [name for name in said if "class-" in name]
+    metrics = {metric.name for one in said for metric in metrics_told(one)}
+    assert metrics == {"accuracy", "validation-error"}
+    assert [one["class_counts"] for one in said if "class_counts" in one] == [{}]
 
 
 def wide_csv(file: Path, clients: str) -> Path:

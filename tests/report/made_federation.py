@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.server.federation import ClientResult
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
 
@@ -15,7 +16,7 @@ Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
 class MadeFederation:
     """The clients a, b, … of one node, with their metrics and train samples [stages][classes]."""
 
-    metrics: dict[str, dict[str, float]]
+    metrics: dict[str, dict[Metric, float]]
     counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
 
@@ -32,28 +33,31 @@ def key(client: str) -> ClientKey:
     return ClientKey(client, "n")
 
 
-def scores(stages: Scores | None = None, classes: Scores | None = None) -> dict[str, float]:
+def scores(stages: Scores | None = None, classes: Scores | None = None) -> dict[Metric, float]:
     """Metrics of these scores."""
     parts = {"stage": stages or {}, "class": classes or {}}
     return {
-        f"{kind}/{part}-{number}": float(score[place])
+        Metric(f"{kind}/{part}-{number}"): float(score[place])
         for part, by_number in parts.items()
         for number, score in by_number.items()
         for place, kind in enumerate(("correct", "count"))
     }
 
 
-def local(metrics: dict[str, float]) -> dict[str, float]:
-    return {f"local-{name}": value for name, value in metrics.items()}
+def local(metrics: dict[Metric, float]) -> dict[Metric, float]:
+    return {replace(metric, model=Model.LOCAL): value for metric, value in metrics.items()}
 
 
 FOUR = ("ant", "bee", "cat", "dog")
 LONG_TAIL = MadeFederation(
     {
-        "a": {"accuracy": 0.5}
+        "a": {Metric("accuracy"): 0.5}
         | scores(classes={0: (1, 2), 1: (3, 4), 2: (0, 0), 3: (1, 1)})
-        | local({"accuracy": 0.5} | scores(classes={0: (2, 2), 1: (4, 4), 2: (0, 0), 3: (0, 1)})),
-        "b": {"accuracy": 0.5} | scores(classes={0: (0, 6), 1: (1, 4), 2: (0, 0), 3: (0, 0)}),
+        | local(
+            {Metric("accuracy"): 0.5} | scores(classes={0: (2, 2), 1: (4, 4), 2: (0, 0), 3: (0, 1)})
+        ),
+        "b": {Metric("accuracy"): 0.5}
+        | scores(classes={0: (0, 6), 1: (1, 4), 2: (0, 0), 3: (0, 0)}),
     },
     counts={"a": ((5, 70, 0, 1), (0, 0, 0, 2)), "b": ((20, 0, 1, 0),)},  # 25, 70, 1, 3
     classes=FOUR,

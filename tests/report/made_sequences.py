@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.server.federation import ClientResult, RoundLog
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
@@ -27,7 +28,7 @@ class MadeSequences:
 
 
 def made(
-    metrics: dict[str, dict[str, float]], task: str = "sequence-classification", **settings: Any
+    metrics: dict[str, dict[Metric, float]], task: str = "sequence-classification", **settings: Any
 ) -> Any:
     """A federation of the clients a, b, … of the node n; Fed-REACT with two encoder rounds."""
     keys = {name: ClientKey(name, "n") for name in metrics}
@@ -103,13 +104,13 @@ def _one_round(
         good = 0.9 - 0.5 / number + float(draws.normal(0, 0.04))
         if "regression" in federation.settings.task:
             one = {
-                "rmse": 20 * (1 - good),
-                "mae": 10 * (1 - good),
-                "validation-rmse": 22 * (1 - good),
+                Metric("rmse"): 20 * (1 - good),
+                Metric("mae"): 10 * (1 - good),
+                Metric("validation-rmse"): 22 * (1 - good),
             }
         else:
-            one = {"accuracy": good, "validation-error": 1 - good + 0.02}
-        kept = {f"kept-{name}": value for name, value in one.items()}
-        local = {f"local-{name}": value * 0.9 for name, value in one.items()}
+            one = {Metric("accuracy"): good, Metric("validation-error"): 1 - good + 0.02}
+        kept = {replace(name, model=Model.KEPT): value for name, value in one.items()}
+        local = {replace(name, model=Model.LOCAL): value * 0.9 for name, value in one.items()}
         result.metrics = one | kept | local
         result.kept_round = number

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line, settings_digest
 from fedproto_app.server.federation import ClientResult, RoundLog
 from fedproto_app.settings import Settings, settings_from
@@ -24,8 +26,14 @@ from tests.report.made_runs import (
     round_record,
 )
 
-ERRORS = {"validation-mse": 0.5, "mse": 0.25, "mae": 0.5, "rmse-units": 2.0, "mae-units": 1.0}
-KEPT = {f"kept-{name}": value for name, value in ERRORS.items()}
+ERRORS = {
+    Metric("validation-mse"): 0.5,
+    Metric("mse"): 0.25,
+    Metric("mae"): 0.5,
+    Metric("rmse-units"): 2.0,
+    Metric("mae-units"): 1.0,
+}
+KEPT = {replace(metric, model=Model.KEPT): value for metric, value in ERRORS.items()}
 FORECASTS: Any = MadeFederation({"a": ERRORS | KEPT})
 IMAGES: Any = LONG_TAIL
 COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down": 3}

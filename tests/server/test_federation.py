@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from fedproto_app import server_app
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -32,6 +33,7 @@ from tests.local_grid import (
     small_settings,
     synthetic_nodes,
 )
+from tests.told import tell, told, with_metric
 
 BAD_NODE = 1001
 
@@ -101,36 +103,27 @@ def of_third(name: str, value: Any) -> Callable[[Message], Message]:
     return change_arrays(change)
 
 
-def set_clients(key: str, value: Any) -> Callable[[Message], Message]:
+def say(**changes: Any) -> Callable[[Message], Message]:
+    """Other values of these fields."""
+    return lambda reply: tell(reply, told(reply) | changes)
+
+
+def set_metric(metric: Metric, values: Any) -> Callable[[Message], Message]:
+    """Other values of a metric; None: it is left out."""
+    return lambda reply: tell(reply, with_metric(told(reply), metric, values))
+
+
+def set_seconds(value: Any) -> Callable[[Message], Message]:
     def tamper(reply: Message) -> Message:
-        reply.content["clients"][key] = value
+        reply.content["told"]["seconds"] = value
         return reply
 
     return tamper
 
 
-def set_metric(key: str, value: Any) -> Callable[[Message], Message]:
-    def tamper(reply: Message) -> Message:
-        reply.content["metrics"][key] = value
-        return reply
-
-    return tamper
-
-
-def drop(record: str) -> Callable[[Message], Message]:
-    def tamper(reply: Message) -> Message:
-        del reply.content[record]
-        return reply
-
-    return tamper
-
-
-def drop_metric(key: str) -> Callable[[Message], Message]:
-    def tamper(reply: Message) -> Message:
-        del reply.content["metrics"][key]
-        return reply
-
-    return tamper
+def say_nothing(reply: Message) -> Message:
+    del reply.content["told"]
+    return reply
 
 
 def broken_array(data: bytes) -> Callable[[Message], Message]:
@@ -153,6 +146,11 @@ def npy_header(shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
+def count_nothing(reply: Message) -> Message:
+    reply.content["told"]["empty"] = []
+    return reply
+
+
 def fail(reply: Message) -> Message:
     failed = Message(Error(code=6, reason="it broke"), reply_to=reply)
     order = reply.metadata.reply_to_message_id
@@ -166,31 +164,30 @@ FAULTS = [
     (change_arrays(wrong_shape), "shape", 0),
     (change_arrays(wrong_dtype), "dtype float64", 0),
     (change_arrays(missing), "arrays missing", 0),
-    (set_clients("names", ["office-00", "x", "y", "z"]), "not a client of this node", 4),
-    (set_clients("names", ["x"]), "4 sample counts for 1", 0),
-    (set_metric("num-examples", [-1] * 4), "expected 1 … ", 4),
-    (set_metric("num-examples", [10**9] * 4), "expected 1 … ", 4),
-    (set_metric("num-examples", [1]), "1 sample counts for 4", 0),
-    (set_metric("loss/total", [float("nan")] * 4), "not finite", 4),
-    (drop("metrics"), "malformed", 0),
-    (drop("clients"), "malformed", 0),
+    (say(names=["office-00", "x", "y", "z"]), "not a client of this node", 4),
+    (say(names=["x"]), "4 sample counts for 1", 0),
+    (say(samples=[-1] * 4), "expected 1 … ", 4),
+    (say(samples=[10**9] * 4), "expected 1 … ", 4),
+    (say(samples=[1]), "1 sample counts for 4", 0),
+    (say(losses={"total": [float("nan")] * 4}), "not finite", 4),
+    (say_nothing, "malformed", 0),
     (fail, "it broke", 0),
     (broken_array(b""), "cannot be read", 0),
     (broken_array(b"PK\x03\x04 no zip"), "cannot be read", 0),
     (broken_array(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4', "), "cannot be read", 0),
     (broken_array(npy_header((10**12,))), "shape", 0),
-    (set_metric("metric/mse", [float("nan")] * 4), "not finite", 4),
-    (set_metric("metric/mse", [-1.0] * 4), "not finite", 4),
-    (set_clients("kept-rounds", [-1] * 4), "kept round", 4),
-    (set_clients("kept-rounds", ["x"] * 4), "no list of int", 0),
-    (drop_metric("metric/kept-mse"), "all of its kept metrics", 0),
-    (set_metric("seconds", -1.0), "seconds", 0),
-    (set_clients("names", [1, 2, 3, 4]), "no list of str", 0),
-    (set_clients("names", ["x" * 1000] * 4), "over 256", 0),
+    (set_metric(Metric("mse"), [float("nan")] * 4), "not finite", 4),
+    (set_metric(Metric("mse"), [-1.0] * 4), "not finite", 4),
+    (say(kept_rounds=[-1] * 4), "kept round", 4),
+    (say(kept_rounds=["x"] * 4), "kept_rounds.0: Input should be a valid integer", 0),
+    (set_metric(Metric("mse", Model.KEPT), None), "all of its kept metrics", 0),
+    (set_seconds(-1.0), "seconds = -1.0", 0),
+    (say(names=[1, 2, 3, 4]), "names.0: Input should be a valid string", 0),
+    (say(names=["x" * 1000] * 4), "at most 256 characters", 0),
 ]
 NAMES = ["nan", "shape", "dtype", "missing", "foreign", "few", "negative", "absurd", "count"]
-NAMES += ["loss", "no-metrics", "no-clients", "error", "empty-array", "zip", "cut-header"]
-NAMES += ["huge-header", "nan-metric", "negative-metric", "kept-round", "text-round"]
+NAMES += ["loss", "nothing", "error", "empty-array", "zip", "cut-header", "huge-header"]
+NAMES += ["nan-metric", "negative-metric", "kept-round", "text-round"]
 NAMES += ["half-evaluated", "seconds", "number-names", "long-names"]
 
 
@@ -220,20 +217,16 @@ def test_a_bad_reply_is_refused_and_the_run_goes_on(
 
 # Two nodes of four clients with three classes each: 12 rows of prototypes from each node.
 CLASS_FAULTS = {
-    "another-class": (set_clients("classes", [0] * 11 + [10]), "classes"),
-    "negative-class": (set_clients("classes", [-1, 1, 2] * 4), "classes"),
-    "class-twice": (set_clients("classes", [1, 1, 2] * 4), "classes [1, 1, 2]"),
-    "too-few-classes": (set_clients("classes", [0, 1, 2]), "classes of 4 clients"),
-    "too-few-numbers": (set_clients("class-numbers", [12]), "classes of 1 clients"),
-    "negative-number": (set_clients("class-numbers", [-3, 9, 3, 3]), "classes of 4 clients"),
+    "another-class": (say(classes=[[0, 1, 2]] * 3 + [[0, 1, 10]]), "classes"),
+    "negative-class": (say(classes=[[-1, 1, 2]] * 4), "classes"),
+    "class-twice": (say(classes=[[1, 1, 2]] * 4), "classes [1, 1, 2]"),
+    "too-few-classes": (say(classes=[[0, 1, 2]]), "classes of 1 clients"),
     "fewer-rows": (
-        lambda reply: set_clients("class-numbers", [3, 3, 3, 2])(
-            set_clients("classes", [0, 1, 2] * 3 + [0, 1])(reply)
-        ),
+        say(classes=[[0, 1, 2]] * 3 + [[0, 1]]),
         "'prototypes' has shape (12, 16), expected (11, 16)",
     ),
     "nan": (change_arrays(put_nan), "NaN"),
-    "accuracy": (set_metric("metric/local-accuracy", [float("inf")] * 4), "metrics"),
+    "accuracy": (set_metric(Metric("accuracy", Model.LOCAL), [float("inf")] * 4), "metrics"),
 }
 
 
@@ -261,8 +254,8 @@ HEAD_FAULTS = {
     "missing": ("fed-react", change_arrays(missing), "arrays missing", False),
     "no-choice": ("ifca", change_arrays(missing), "arrays missing: ['chosen']", False),
     "extra": ("fed-react", change_arrays(extra), "not expected: ['one more']", False),
-    "samples": ("fed-react", set_metric("num-examples", [9, 9, 10**6, 9]), "expected 1 … 16", True),
-    "no-samples": ("fed-react", set_metric("num-examples", [9, 9, 0, 9]), "reports 0", True),
+    "samples": ("fed-react", say(samples=[9, 9, 10**6, 9]), "expected 1 … 16", True),
+    "no-samples": ("fed-react", say(samples=[9, 9, 0, 9]), "reports 0", True),
     "chooses-nothing": ("ifca", of_third("chosen", 0), "chose clusters [0.0, 0.0", True),
     "chooses-all": ("flsc", of_third("chosen", 1), "chose clusters [1.0, 1.0, 1.0]", True),
     "chooses-halves": ("flsc", of_third("chosen", 0.5), "chose clusters [0.5, 0.5", True),
@@ -340,7 +333,7 @@ def guided_in_round_3(grid: LocalGrid) -> list[str]:
 def test_metrics_of_heads_that_cannot_be_true_are_refused(tmp_path: Path) -> None:
     settings = sequence_settings(tmp_path, **{"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2})
     nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
-    change = set_metric("metric/local-accuracy", [1.0, 1.0, 1.5, 1.0])
+    change = set_metric(Metric("accuracy", Model.LOCAL), [1.0, 1.0, 1.5, 1.0])
     tamper = on_reply(change, MessageType.EVALUATE)
     folder, _ = run_locally(settings, nodes, tamper=tamper)
     (refusal,) = rounds(folder)[1]["refused"]
@@ -557,15 +550,15 @@ def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) 
     conduct(grid, settings, folder)
     assert [line["clients"] for line in rounds(folder)] == [4, 4, 8, 8]
     to_late = [m for m in grid.sent if m.metadata.dst_node_id == 1001][1:]
-    guided = [list(m.content.config_records["order"].get("guided", [])) for m in to_late]
+    guided = [told(message)["guided"] for message in to_late]
     assert guided[0] == []
     assert len(guided[1]) == 4
 
 
-def test_an_empty_list_which_flower_cannot_count_breaks_nothing(tmp_path: Path) -> None:
+def test_a_record_that_flower_cannot_count_breaks_nothing(tmp_path: Path) -> None:
     settings = small_settings(tmp_path)
     nodes = synthetic_nodes(2, tmp_path / "state")
-    folder, _ = run_locally(settings, nodes, tamper=on_reply(set_clients("failed", [])))
+    folder, _ = run_locally(settings, nodes, tamper=on_reply(count_nothing))
     assert [line["refused"] for line in rounds(folder)] == [[], [], []]
 
 
@@ -636,7 +629,7 @@ def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
     grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
     order = Order("../../elsewhere", "t", 1, ["office-00"])
     (reply,) = grid.send_and_receive([write_order(order, 1000, MessageType.TRAIN)])
-    (reason,) = reply.content.config_records["clients"]["reasons"]
+    (reason,) = told(reply)["failed"].values()
     assert "must consist of letters" in reason
     assert not (tmp_path.parent / "elsewhere").exists()
 
@@ -675,5 +668,5 @@ def test_what_is_refused_is_told_with_its_round(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = synthetic_nodes(2, tmp_path / "state")
-    run_locally(small_settings(tmp_path), nodes, tamper=on_reply(drop("metrics")))
+    run_locally(small_settings(tmp_path), nodes, tamper=on_reply(say_nothing))
     assert "event=refused round=2 node=1 reason=" in caplog.text

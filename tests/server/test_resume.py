@@ -14,6 +14,7 @@ from flwr.app import Message
 from safetensors.numpy import load_file
 
 from fedproto_app.errors import SettingsError
+from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
@@ -26,6 +27,7 @@ from tests.local_grid import (
     small_settings,
     synthetic_nodes,
 )
+from tests.told import metrics_told, tell, told, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
 CHANGES: dict[str, dict[str, Any]] = {
@@ -79,12 +81,10 @@ def play(
         answered += reply.metadata.message_type != "query.roster"
         if 0 < kill == answered:
             raise Killed
-        if validation and "metric/validation-mse" in reply.content.metric_records.get(
-            "metrics", {}
-        ):
-            told = reply.content["metrics"]["metric/validation-mse"]
+        fields, metric = told(reply), Metric("validation-mse")
+        if validation and metric in metrics_told(fields):
             error = validation[int(reply.metadata.group_id) - 1]
-            reply.content["metrics"]["metric/validation-mse"] = [error] * len(told)
+            tell(reply, with_metric(fields, metric, [error] * len(fields["names"])))
         return reply
 
     grid = LocalGrid(settings, nodes, tamper=count)

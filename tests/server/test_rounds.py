@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.rounds import Patience
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.told import metrics_told, tell, told, with_metric
 
+VALIDATION, TEST = Metric("validation-mse"), Metric("mse")
 EVALUATED = ("validation_mse", "test_mse", "test_mae", "kept_test_mse", "kept_test_mae")
 METHODS = ["solo", "fedavg"]  # models that stay at the clients, and one that is averaged
 
@@ -35,14 +38,18 @@ class Errors:
 
     def __call__(self, node_id: int, reply: Message) -> Message:
         server_round = int(reply.metadata.group_id)
-        numbers = reply.content.metric_records.get("metrics", {})
-        if "metric/mse" not in numbers:
+        fields = told(reply)
+        if TEST not in metrics_told(fields):
             return reply
-        names: Any = reply.content.config_records["clients"]["names"]
+        names = fields["names"]
         if self._validation:
-            numbers["metric/validation-mse"] = [self._validation[server_round - 1]] * len(names)
-            numbers["metric/mse"] = [1 / server_round] * len(names)
-        errors = zip(numbers["metric/validation-mse"], numbers["metric/mse"], strict=True)
+            fields = with_metric(
+                fields, VALIDATION, [self._validation[server_round - 1]] * len(names)
+            )
+            fields = with_metric(fields, TEST, [1 / server_round] * len(names))
+            tell(reply, fields)
+        metrics = metrics_told(fields)
+        errors = zip(metrics[VALIDATION], metrics[TEST], strict=True)
         for name, pair in zip(names, errors, strict=True):
             self.of[name][server_round] = pair
         return reply

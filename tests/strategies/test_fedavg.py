@@ -14,6 +14,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import numpy_arrays, write_order
 from tests.local_grid import LocalGrid, run_locally, small_settings
+from tests.told import told
 
 LENGTHS = {"long": 24 * 20, "middle": 24 * 15, "short": 24 * 10}
 
@@ -57,9 +58,9 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
             order = Order("alone", "t", 1, [client], arrays=start, options=options)
             message = write_order(order, node_id, "train")
             message.metadata.__dict__["_message_id"] = "x"
-            reply = client_app(message, context).content
-            models.append(numpy_arrays(reply.array_records["arrays"]))
-            weights += reply.metric_records["metrics"]["num-examples"]  # type: ignore[arg-type,operator]
+            reply = client_app(message, context)
+            models.append(numpy_arrays(reply.content.array_records["arrays"]))
+            weights += told(reply)["samples"]
     assert len(set(weights)) == 3
     for name, value in averaged.items():
         expected = np.average([model[name] for model in models], axis=0, weights=weights)

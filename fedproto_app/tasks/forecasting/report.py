@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     Measure,
     Row,
@@ -25,6 +26,7 @@ CLIENT_COLUMNS = (
     "client", "node", "group", "samples", "missing_share", "kept_round",
     "mse", "mae", "rmse_units", "mae_units", "validation_mse", "last_mse", "last_mae",
 )  # fmt: skip
+_KEPT_COLUMNS = ("mse", "mae", "rmse-units", "mae-units", "validation-mse")
 
 
 class ForecastingReport:
@@ -49,16 +51,16 @@ class ForecastingReport:
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
         """Means over all clients of their latest models' errors and of the kept models'."""
-        names = {
-            "validation_mse": "validation-mse",
-            "test_mse": "mse",
-            "test_mae": "mae",
-            "kept_test_mse": "kept-mse",
-            "kept_test_mae": "kept-mae",
+        metrics = {
+            "validation_mse": Metric("validation-mse"),
+            "test_mse": Metric("mse"),
+            "test_mae": Metric("mae"),
+            "kept_test_mse": Metric("mse", Model.KEPT),
+            "kept_test_mae": Metric("mae", Model.KEPT),
         }
         return {
-            figure: mean_metric(results, name) if evaluated else None
-            for figure, name in names.items()
+            figure: mean_metric(results, metric) if evaluated else None
+            for figure, metric in metrics.items()
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
@@ -74,11 +76,9 @@ class ForecastingReport:
                     facts.samples,
                     f"{facts.missing_share:.6g}",
                     result.kept_round,
-                    *(metrics[f"kept-{name}"] for name in ("mse", "mae")),
-                    *(metrics[f"kept-{name}"] for name in ("rmse-units", "mae-units")),
-                    metrics["kept-validation-mse"],
-                    metrics["mse"],
-                    metrics["mae"],
+                    *(metrics[Metric(name, Model.KEPT)] for name in _KEPT_COLUMNS),
+                    metrics[Metric("mse")],
+                    metrics[Metric("mae")],
                 ]
             )
         return {"clients.csv": rows}
@@ -87,15 +87,15 @@ class ForecastingReport:
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Plain means over the clients."""
-        names = {
-            "mse": "kept-mse",
-            "mae": "kept-mae",
-            "last_mse": "mse",
-            "last_mae": "mae",
-            "rmse_units": "kept-rmse-units",
-            "mae_units": "kept-mae-units",
+        metrics = {
+            "mse": Metric("mse", Model.KEPT),
+            "mae": Metric("mae", Model.KEPT),
+            "last_mse": Metric("mse"),
+            "last_mae": Metric("mae"),
+            "rmse_units": Metric("rmse-units", Model.KEPT),
+            "mae_units": Metric("mae-units", Model.KEPT),
         }
-        return {figure: mean_metric(federation.results, name) for figure, name in names.items()}
+        return {figure: mean_metric(federation.results, one) for figure, one in metrics.items()}
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Errors on the standardised scale unless a row says otherwise."""

@@ -12,15 +12,17 @@ from torch import Tensor
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
+from fedproto_app.metrics import Metric
 from fedproto_app.models.forecaster import DECODER, ENCODER, decode, encode, forecaster_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import Task, without_prefix
+from fedproto_app.tasks.task import Task
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
 
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
-METRICS = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
+NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
+METRICS = tuple(Metric(name) for name in NAMES)
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     """One-step-ahead forecasting with FUELS's encoder and decoder."""
 
     encoder, head = ENCODER, DECODER
-    criterion = "validation-mse"
+    criterion = Metric("validation-mse")
     evaluates_local = False
 
     @staticmethod
-    def required_metrics(settings: Settings) -> tuple[str, ...]:
+    def required_metrics(settings: Settings) -> tuple[Metric, ...]:
         return METRICS
 
     @staticmethod
@@ -82,12 +84,12 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return settings.data.period  # batches are whole periods
 
     @staticmethod
-    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
-        for name, value in metrics.items():
-            if without_prefix(name) not in METRICS:
-                return f"{name!r} is no metric of forecasts"
+    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+        for metric, value in metrics.items():
+            if metric.name not in NAMES or metric.rule:
+                return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
-                return f"its metrics are not finite and positive: {name} = {value:g}"
+                return f"its metrics are not finite and positive: {metric} = {value:g}"
         return None
 
     @staticmethod
@@ -199,7 +201,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @torch.no_grad()
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSamples
-    ) -> dict[str, list[float]]:
+    ) -> dict[Metric, list[float]]:
         """Validation and test errors of each client, `METRICS` each a list over the clients.
 
         MSE and MAE on the standardised scale, RMSE and MAE also in the data's units.
@@ -221,4 +223,4 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             mse.sqrt() * samples.std,
             mae * samples.std,
         )
-        return {name: value.tolist() for name, value in zip(METRICS, values, strict=True)}
+        return {metric: value.tolist() for metric, value in zip(METRICS, values, strict=True)}

@@ -8,7 +8,8 @@ screen. The names are the paper's (GLDP, section 5.1): A_glo, A_loc, A_sel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     UNKNOWN,
     Measure,
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
 
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation, RoundLog
+    from fedproto_app.server.roster import ClientKey
 
 MODELS = ("global", "local")
 THIRDS = ("many", "medium", "few")
-INFERENCES = {"local-prototypes": "lp", "global-prototypes": "gp", "head": "head"}  # GLDP
+INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
 CLIENT_COLUMNS = (
     "client", "node", "group", "samples", "kept_round",
     "accuracy_global", "accuracy_local", "accuracy_kept", "validation_error",
@@ -43,6 +46,7 @@ CLIENT_COLUMNS = (
 CLASS_COLUMNS = (
     "class", "train_samples", "third", "test_samples", "accuracy_global", "accuracy_local",
 )  # fmt: skip
+ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
 _SELECTED_ROUNDS = 10  # the last ones, over which figure 4 of the paper tells A_sel
 
 
@@ -87,14 +91,11 @@ class ClassificationReport:
         """Plain means over the clients of their latest evaluations."""
         known = results if evaluated else {}
         return {
-            "validation_error": mean_metric(known, "validation-error"),
-            "validation_error_local": mean_metric(known, "local-validation-error"),
+            **_errors(known),
             **_accuracies(known),
-            "accuracy_selected": mean_metric(
-                known, f"{_prefixes(known)['local']}accuracy", log.losses
-            ),
+            "accuracy_selected": _mean(known, _models(known)["local"], log.losses),
             "by_inference": _by_inference(known),
-            **{f"stages_{model}": _stages(known, prefix) for model, prefix in _each_model(known)},
+            **_stages_by_model(known),
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
@@ -114,22 +115,19 @@ class ClassificationReport:
                 float(np.mean(selected[-_SELECTED_ROUNDS:])) if selected else None
             ),
             "accuracy_selected_final": selected[-1] if selected else None,
-            "validation_error": mean_metric(results, "validation-error"),
-            "validation_error_local": mean_metric(results, "local-validation-error"),
+            **_errors(results),
             "by_inference": _by_inference(results),
         }
         names = dict(zip(THIRDS, thirds(_train_counts(federation)), strict=True))
-        for model, prefix in _each_model(results):
-            right, total = _class_scores(federation, prefix)
+        for model, accuracy in _models(results).items():
+            right, total = _class_scores(federation, accuracy)
             for third, classes in names.items():
                 figures[f"{third}_{model}"] = _ratio(right[classes].sum(), total[classes].sum())
         for model in MODELS:
             figures[f"forgetting_{model}"] = forgetting(
                 [line[f"stages_{model}"] for line in rounds]
             )
-        return figures | {
-            f"stages_{m}": _stages(results, prefix) for m, prefix in _each_model(results)
-        }
+        return figures | _stages_by_model(results)
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """In percent; "own / averaged" where a row tells of both models."""
@@ -193,59 +191,64 @@ def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
     return float(np.mean(lost)) if lost else None
 
 
-def _prefixes(results: Results) -> dict[str, str | None]:
-    """Before the metrics' names for each model, None for one that the method does not have."""
-    known = {name for result in results.values() for name in result.metrics}
-    if "local-accuracy" not in known:
-        return {"global": None, "local": ""}
-    # Clients of APFL tell of the averaged model besides their mixture, all of them.
-    evaluated = [result.metrics for result in results.values() if "accuracy" in result.metrics]
-    besides = bool(evaluated) and all("global-accuracy" in metrics for metrics in evaluated)
-    return {"global": "global-" if besides else "", "local": "local-"}
+def _models(results: Results) -> dict[str, Metric | None]:
+    """The accuracy of each of `MODELS`, None for one that the method does not have."""
+    local, shared = replace(ACCURACY, model=Model.LOCAL), replace(ACCURACY, shared=True)
+    if not any(local in result.metrics for result in results.values()):
+        return {"global": None, "local": ACCURACY}
+    # Clients with a personal model tell of the averaged one besides, all of them.
+    evaluated = [result.metrics for result in results.values() if ACCURACY in result.metrics]
+    besides = bool(evaluated) and all(shared in metrics for metrics in evaluated)
+    return {"global": shared if besides else ACCURACY, "local": local}
 
 
-def _each_model(results: Results) -> list[tuple[str, str | None]]:
-    prefixes = _prefixes(results)
-    return [(model, prefixes[model]) for model in MODELS]
+def _mean(
+    results: Results, metric: Metric | None, keys: Iterable[ClientKey] | None = None
+) -> float | None:
+    return None if metric is None else mean_metric(results, metric, keys)
 
 
-def _mean(results: Results, prefix: str | None, name: str) -> float | None:
-    return None if prefix is None else mean_metric(results, prefix + name)
+def _errors(results: Results) -> dict[str, float | None]:
+    """The error on validation images, after averaging and before."""
+    return {
+        "validation_error": mean_metric(results, ERROR),
+        "validation_error_local": mean_metric(results, replace(ERROR, model=Model.LOCAL)),
+    }
 
 
 def _accuracies(results: Results) -> dict[str, float | None]:
     """A_glo and A_loc, and the accuracy of the kept models."""
     return {
-        **{
-            f"accuracy_{m}": _mean(results, prefix, "accuracy")
-            for m, prefix in _each_model(results)
-        },
-        "accuracy_kept": mean_metric(results, "kept-accuracy"),
+        **{f"accuracy_{m}": _mean(results, metric) for m, metric in _models(results).items()},
+        "accuracy_kept": mean_metric(results, replace(ACCURACY, model=Model.KEPT)),
     }
 
 
 def _by_inference(results: Results) -> dict[str, dict[str, float | None]]:
     """A_glo and A_loc under each rule of inference, where the method has several."""
+    models = _models(results)
     found = {
-        inference: {
-            model: _mean(results, prefix, f"{short}-accuracy")
-            for model, prefix in _each_model(results)
-        }
-        for inference, short in INFERENCES.items()
+        rule: {m: _mean(results, one and replace(one, rule=rule)) for m, one in models.items()}
+        for rule in INFERENCES
     }
-    return {name: means for name, means in found.items() if set(means.values()) != {None}}
+    return {rule: means for rule, means in found.items() if set(means.values()) != {None}}
 
 
-def _stages(results: Results, prefix: str | None) -> list[float | None] | None:
+def _stages_by_model(results: Results) -> dict[str, list[float | None] | None]:
+    return {f"stages_{m}": _stages(results, one) for m, one in _models(results).items()}
+
+
+def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | None:
     """[M] accuracy on each stage's test data, the mean over the clients that have some.
 
     None for a stage that has not come yet; None altogether without the model or its counts.
     """
-    if prefix is None:
+    if accuracy is None:
         return None
     stages: list[float | None] = []
     for stage in count(1):
-        right, total = f"{prefix}correct/stage-{stage}", f"{prefix}count/stage-{stage}"
+        right = replace(accuracy, name=f"correct/stage-{stage}")
+        total = replace(accuracy, name=f"count/stage-{stage}")
         if not any(total in result.metrics for result in results.values()):
             return stages or None
         scores = [results[key].metrics for key in sorted(results)]
@@ -255,16 +258,20 @@ def _stages(results: Results, prefix: str | None) -> list[float | None] | None:
 
 
 def _class_scores(
-    federation: Federation, prefix: str | None
+    federation: Federation, accuracy: Metric | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[C] right answers and [C] test samples of all clients, by class; 0 without the model."""
     results, classes = federation.results, range(len(federation.shape.classes))
-    if prefix is None:
+    if accuracy is None:
         return np.zeros(len(classes)), np.zeros(len(classes))
     scores = [results[key].metrics for key in sorted(results)]
-    right, total = (
-        np.array([sum(s.get(f"{prefix}{kind}/class-{c}", 0.0) for s in scores) for c in classes])
+    by_class = (
+        [replace(accuracy, name=f"{kind}/class-{c}") for c in classes]
         for kind in ("correct", "count")
+    )
+    right, total = (
+        np.array([sum(score.get(metric, 0.0) for score in scores) for metric in metrics])
+        for metrics in by_class
     )
     return right, total
 
@@ -281,32 +288,25 @@ def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
 
 def _client_rows(federation: Federation) -> list[Row]:
     results, roster = federation.results, federation.roster
-    prefixes = _prefixes(results)
+    models = _models(results).values()
+    kept_accuracy, kept_error = (replace(one, model=Model.KEPT) for one in (ACCURACY, ERROR))
+    by_rule = (replace(ACCURACY, rule=rule) for rule in INFERENCES)
+    columns = [*models, kept_accuracy, ERROR, kept_error, *by_rule]
     rows: list[Row] = [CLIENT_COLUMNS]
     for key, result in sorted(results.items()):
-        facts, metrics = roster.facts[key], result.metrics
-        accuracies = [
-            None if prefixes[model] is None else metrics.get(f"{prefixes[model]}accuracy")
-            for model in MODELS
-        ]
-        rows.append(
-            [
-                *(key.client, key.node, facts.group, facts.samples, result.kept_round),
-                *accuracies,
-                metrics.get("kept-accuracy"),
-                *(metrics.get(f"{kept}validation-error") for kept in ("", "kept-")),
-                *(metrics.get(f"{short}-accuracy") for short in INFERENCES.values()),
-            ]
-        )
+        facts = roster.facts[key]
+        known = (key.client, key.node, facts.group, facts.samples, result.kept_round)
+        metrics = (None if metric is None else result.metrics.get(metric) for metric in columns)
+        rows.append([*known, *metrics])
     return rows
 
 
 def _class_rows(federation: Federation) -> list[Row]:
     classes, train = federation.shape.classes, _train_counts(federation)
     third = {c: name for name, some in zip(THIRDS, thirds(train), strict=True) for c in some}
-    prefixes = _prefixes(federation.results)
-    scores = {model: _class_scores(federation, prefixes[model]) for model in MODELS}
-    _, tested = _class_scores(federation, "")
+    models = _models(federation.results)
+    scores = {model: _class_scores(federation, models[model]) for model in MODELS}
+    _, tested = _class_scores(federation, ACCURACY)
     rows: list[Row] = [CLASS_COLUMNS]
     for number, name in enumerate(classes):
         rows.append(

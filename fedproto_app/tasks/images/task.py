@@ -15,6 +15,7 @@ from torch.nn import functional
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
+from fedproto_app.metrics import Metric
 from fedproto_app.models.image_classifier import (
     ENCODER,
     HEAD,
@@ -25,7 +26,7 @@ from fedproto_app.models.image_classifier import (
 )
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import Task, masked_mean, without_prefix
+from fedproto_app.tasks.task import Task, masked_mean
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
 MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
@@ -88,29 +89,30 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     """Classes of images, with a small CNN or ResNet-18."""
 
     encoder, head = ENCODER, HEAD
-    criterion = "validation-error"
+    criterion = Metric("validation-error")
     evaluates_local = True
 
     @staticmethod
-    def required_metrics(settings: Settings) -> tuple[str, ...]:
+    def required_metrics(settings: Settings) -> tuple[Metric, ...]:
         if settings.data.partition.validation_share == 0:
-            return ("accuracy",)
-        return ("accuracy", "validation-error")
+            return (Metric("accuracy"),)
+        return (Metric("accuracy"), Metric("validation-error"))
 
     @staticmethod
-    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
-        for name, value in metrics.items():
-            plain = without_prefix(name)
-            if plain.endswith("accuracy") or plain == "validation-error":
+    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+        for metric, value in metrics.items():
+            if metric.name == "accuracy" or (metric.name == "validation-error" and not metric.rule):
                 limit = 1.0
-            elif _COUNT.fullmatch(plain):
+            elif _COUNT.fullmatch(metric.name) and not metric.rule:
                 limit = MOST_IMAGES
             else:
-                return f"{name[:80]!r} is no metric of classification"
+                return f"{str(metric)[:80]!r} is no metric of classification"
             if not 0 <= value <= limit:
-                return f"its metrics are not finite and positive: {name} = {value:g}"
-            if value > metrics.get(name.replace("correct/", "count/"), 0) and "correct/" in name:
-                return f"its metrics are more often right than asked: {name} = {value:g}"
+                return f"its metrics are not finite and positive: {metric} = {value:g}"
+            if metric.name.startswith("correct/"):
+                asked = replace(metric, name=metric.name.replace("correct/", "count/"))
+                if value > metrics.get(asked, 0):
+                    return f"its metrics are more often right than asked: {metric} = {value:g}"
         return None
 
     @staticmethod
@@ -264,7 +266,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortImages
-    ) -> dict[str, list[float]]:
+    ) -> dict[Metric, list[float]]:
         return self.judge(parameters, samples, {"": self.by_head(parameters)})
 
     def by_head(self, parameters: Mapping[str, Tensor]) -> Rule:
@@ -277,24 +279,24 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         parameters: Mapping[str, Tensor],
         samples: CohortImages,
         rules: Mapping[str, Rule],
-    ) -> dict[str, list[float]]:
+    ) -> dict[Metric, list[float]]:
         """Metrics of each client, with one encoder and several rules of inference.
 
-        The rule named "" gives ``accuracy`` on the test images of all stages so far,
-        ``validation-error`` (if there are validation images) and, summed over test images,
-        ``correct/stage-s``, ``count/stage-s`` (s from 1), ``correct/class-c``, ``count/class-c``.
-        Every other rule gives ``<name>accuracy``.
+        Every rule gives ``accuracy`` on the test images of all stages so far. The rule named "",
+        which is the run's, gives besides ``validation-error`` (if there are validation images) and,
+        summed over test images, ``correct/stage-s``, ``count/stage-s`` (s from 1),
+        ``correct/class-c``, ``count/class-c``.
         """
         representation = self.encode_all(parameters, samples.test_pixels)
-        metrics: dict[str, list[float]] = {}
-        for prefix, rule in rules.items():
+        metrics: dict[Metric, list[float]] = {}
+        for name, rule in rules.items():
             right = (rule(representation) == samples.test_labels).double()
-            metrics[f"{prefix}accuracy"] = masked_mean(right, samples.is_test)
+            metrics[Metric("accuracy", rule=name)] = masked_mean(right, samples.is_test)
         right = (rules[""](representation) == samples.test_labels).double() * samples.is_test
         if self.settings.data.partition.validation_share > 0:
             hit = (rules[""](representation) == samples.test_labels).double()
             shares = masked_mean(hit, samples.is_validation)
-            metrics["validation-error"] = [1 - share for share in shares]
+            metrics[Metric("validation-error")] = [1 - share for share in shares]
         for what, groups, number, first in (
             ("stage", samples.test_stages, samples.tested_stages, 1),
             ("class", samples.test_labels, len(self.shape.classes), 0),
@@ -303,8 +305,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             sums[0].scatter_add_(1, groups, right)
             sums[1].scatter_add_(1, groups, samples.is_test.double())
             for group in range(number):
-                metrics[f"correct/{what}-{group + first}"] = sums[0, :, group].tolist()
-                metrics[f"count/{what}-{group + first}"] = sums[1, :, group].tolist()
+                metrics[Metric(f"correct/{what}-{group + first}")] = sums[0, :, group].tolist()
+                metrics[Metric(f"count/{what}-{group + first}")] = sums[1, :, group].tolist()
         return metrics
 
     def _stacked(self, arrays: Sequence[NDArray[np.generic]]) -> Tensor:

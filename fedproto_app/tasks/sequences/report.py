@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     UNKNOWN,
     Measure,
@@ -57,24 +58,19 @@ class SequenceReport:
         """Plain means over the clients of their latest evaluations."""
         known = results if evaluated else {}
         return {
-            **{figure: mean_metric(known, name) for figure, name in self._metrics().items()},
+            **{figure: mean_metric(known, one) for figure, one in self._metrics().items()},
             "rand_index": log.figures.get("rand_index"),
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
         """``clients.csv``: a row per client."""
-        columns = {
-            self.metric: self.metric,
-            f"{self.metric}_local": f"local-{self.metric}",
-            f"{self.metric}_kept": f"kept-{self.metric}",
-            **{name: name for name in self.besides},
-            figure_of(self.validation): self.validation,
-            f"kept_{figure_of(self.validation)}": f"kept-{self.validation}",
-        }
+        validation = figure_of(self.validation)
+        columns = {name: metric for name, metric in self._metrics().items() if not metric.shared}
+        columns[f"kept_{validation}"] = Metric(self.validation, Model.KEPT)
         rows: list[Row] = [(*_FACTS, *columns)]
         for key, result in sorted(federation.results.items()):
             facts = federation.roster.facts[key]
-            metrics = [result.metrics.get(name) for name in columns.values()]
+            metrics = [result.metrics.get(metric) for metric in columns.values()]
             rows.append(
                 [key.client, key.node, facts.group, facts.samples, result.kept_round, *metrics]
             )
@@ -89,8 +85,8 @@ class SequenceReport:
         first = federation.settings.encoder_rounds + 1
         return {
             **{
-                figure: mean_metric(federation.results, name)
-                for figure, name in self._metrics().items()
+                figure: mean_metric(federation.results, metric)
+                for figure, metric in self._metrics().items()
             },
             f"{self.metric}_rounds": _mean(line[self.metric] for line in rounds),
             f"{validation}_rounds": _mean(line[validation] for line in rounds),
@@ -127,15 +123,15 @@ class SequenceReport:
 
         return sequence_pictures(run_dir, self)
 
-    def _metrics(self) -> dict[str, str]:
+    def _metrics(self) -> dict[str, Metric]:
         """Clients' metrics by the figure that is their mean."""
         return {
-            self.metric: self.metric,
-            f"{self.metric}_local": f"local-{self.metric}",
-            f"{self.metric}_global": f"global-{self.metric}",
-            f"{self.metric}_kept": f"kept-{self.metric}",
-            **{name: name for name in self.besides},
-            figure_of(self.validation): self.validation,
+            self.metric: Metric(self.metric),
+            f"{self.metric}_local": Metric(self.metric, Model.LOCAL),
+            f"{self.metric}_global": Metric(self.metric, shared=True),
+            f"{self.metric}_kept": Metric(self.metric, Model.KEPT),
+            **{name: Metric(name) for name in self.besides},
+            figure_of(self.validation): Metric(self.validation),
         }
 
     def _texts(self, summary: Mapping[str, Any], *figures: str) -> str:

@@ -26,6 +26,7 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
+from fedproto_app.metrics import Metric
 from fedproto_app.models.sequence_model import (
     ENCODER,
     HEAD,
@@ -36,7 +37,7 @@ from fedproto_app.models.sequence_model import (
     sequence_width,
 )
 from fedproto_app.randomness import torch_stream
-from fedproto_app.tasks.task import Task, masked_mean, without_prefix
+from fedproto_app.tasks.task import Task, masked_mean
 
 ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
@@ -225,12 +226,12 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
-    ) -> dict[str, list[float]]:
+    ) -> dict[Metric, list[float]]:
         made = self.encode_all(parameters, samples.test_values, samples.test_lengths)
         return self.judge(self.predict(parameters, made), samples)
 
     @abstractmethod
-    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[str, list[float]]:
+    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
         """Metrics of each client from what heads gave for its validation and test sequences.
 
         outputs: [K, m, outputs].
@@ -248,19 +249,19 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 class SequenceClassificationTask(SequenceTask):
     """A class for every sequence."""
 
-    criterion = "validation-error"
+    criterion = Metric("validation-error")
 
     @staticmethod
-    def required_metrics(settings: object) -> tuple[str, ...]:
-        return ("accuracy", "validation-error")
+    def required_metrics(settings: object) -> tuple[Metric, ...]:
+        return (Metric("accuracy"), Metric("validation-error"))
 
     @staticmethod
-    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
-        for name, value in metrics.items():
-            if without_prefix(name) not in ("accuracy", "validation-error"):
-                return f"{name[:80]!r} is no metric of classification"
+    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+        for metric, value in metrics.items():
+            if metric.name not in ("accuracy", "validation-error") or metric.rule:
+                return f"{str(metric)[:80]!r} is no metric of classification"
             if not 0 <= value <= 1:
-                return f"its metrics are not fractions: {name} = {value:g}"
+                return f"its metrics are not fractions: {metric} = {value:g}"
         return None
 
     @staticmethod
@@ -280,12 +281,12 @@ class SequenceClassificationTask(SequenceTask):
         ).view_as(batch.present)
         return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
 
-    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[str, list[float]]:
+    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
         """``accuracy`` on test and ``validation-error`` on validation sequences."""
         right = (outputs.argmax(dim=2) == samples.test_targets).double()
         return {
-            "accuracy": masked_mean(right, samples.is_test),
-            "validation-error": masked_mean(1 - right, samples.is_validation),
+            Metric("accuracy"): masked_mean(right, samples.is_test),
+            Metric("validation-error"): masked_mean(1 - right, samples.is_validation),
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], seed: int) -> Head:
@@ -302,19 +303,19 @@ class SequenceRegressionTask(SequenceTask):
     Models learn the target over ``data.sequences.target-scale``; errors are in the data's units.
     """
 
-    criterion = "validation-rmse"
+    criterion = Metric("validation-rmse")
 
     @staticmethod
-    def required_metrics(settings: object) -> tuple[str, ...]:
-        return ("rmse", "mae", "validation-rmse")
+    def required_metrics(settings: object) -> tuple[Metric, ...]:
+        return (Metric("rmse"), Metric("mae"), Metric("validation-rmse"))
 
     @staticmethod
-    def metrics_fault(metrics: Mapping[str, float]) -> str | None:
-        for name, value in metrics.items():
-            if without_prefix(name) not in ("rmse", "mae", "validation-rmse"):
-                return f"{name[:80]!r} is no metric of regression"
+    def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
+        for metric, value in metrics.items():
+            if metric.name not in ("rmse", "mae", "validation-rmse") or metric.rule:
+                return f"{str(metric)[:80]!r} is no metric of regression"
             if not 0 <= value <= LARGEST_ERROR:
-                return f"its metrics are not finite and positive: {name} = {value:g}"
+                return f"its metrics are not finite and positive: {metric} = {value:g}"
         return None
 
     @staticmethod
@@ -337,15 +338,15 @@ class SequenceRegressionTask(SequenceTask):
         squared = (prediction[:, :, 0] - wanted).square() * batch.present
         return squared.sum(dim=1) / batch.present.sum(dim=1)
 
-    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[str, list[float]]:
+    def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
         """``rmse`` and ``mae`` on test, ``validation-rmse`` on validation sequences."""
         error = outputs[:, :, 0].double() * self._scale - samples.test_targets
         squares = masked_mean(error.square(), samples.is_test)
         validation = masked_mean(error.square(), samples.is_validation)
         return {
-            "rmse": [value**0.5 for value in squares],
-            "mae": masked_mean(error.abs(), samples.is_test),
-            "validation-rmse": [value**0.5 for value in validation],
+            Metric("rmse"): [value**0.5 for value in squares],
+            Metric("mae"): masked_mean(error.abs(), samples.is_test),
+            Metric("validation-rmse"): [value**0.5 for value in validation],
         }
 
     def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], seed: int) -> Head:

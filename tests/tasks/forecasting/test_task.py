@@ -8,6 +8,7 @@ import torch
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
+from fedproto_app.metrics import Metric
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -87,11 +88,11 @@ def test_evaluation_by_hand() -> None:
             error[one.validation_end :],
         )
         expected = {
-            "validation-mse": (validation**2).mean(),
-            "mse": (test**2).mean(),
-            "mae": abs(test).mean(),
-            "rmse-units": np.sqrt((test**2).mean()) * one.std,
-            "mae-units": abs(test).mean() * one.std,
+            Metric("validation-mse"): (validation**2).mean(),
+            Metric("mse"): (test**2).mean(),
+            Metric("mae"): abs(test).mean(),
+            Metric("rmse-units"): np.sqrt((test**2).mean()) * one.std,
+            Metric("mae-units"): abs(test).mean() * one.std,
         }
         assert {name: values[row] for name, values in metrics.items()} == pytest.approx(expected)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.server.federation import RoundLog
 from fedproto_app.tasks.images.report import (
     CLASS_COLUMNS,
@@ -47,9 +48,17 @@ def line(
 
 
 AVERAGED = {
-    "a": {"accuracy": 0.5, "local-accuracy": 0.75, "validation-error": 0.25},
-    "b": {"accuracy": 0.25, "local-accuracy": 0.25, "kept-accuracy": 0.5},
-    "c": {"accuracy": 0.0, "kept-accuracy": 0.25},  # has never trained
+    "a": {
+        Metric("accuracy"): 0.5,
+        Metric("accuracy", Model.LOCAL): 0.75,
+        Metric("validation-error"): 0.25,
+    },
+    "b": {
+        Metric("accuracy"): 0.25,
+        Metric("accuracy", Model.LOCAL): 0.25,
+        Metric("accuracy", Model.KEPT): 0.5,
+    },
+    "c": {Metric("accuracy"): 0.0, Metric("accuracy", Model.KEPT): 0.25},  # has never trained
 }
 
 
@@ -63,7 +72,9 @@ def test_a_method_that_averages_has_both_accuracies() -> None:
 
 
 def test_without_averaging_the_model_is_the_clients_own() -> None:
-    made = MadeFederation({"a": {"accuracy": 0.5} | scores({1: (1, 2)}), "b": {"accuracy": 1.0}})
+    made = MadeFederation(
+        {"a": {Metric("accuracy"): 0.5} | scores({1: (1, 2)}), "b": {Metric("accuracy"): 1.0}}
+    )
     figures = round_figures(made, "a")
     assert (figures["accuracy_global"], figures["stages_global"]) == (None, None)
     assert (figures["accuracy_local"], figures["accuracy_selected"]) == (0.75, 0.5)
@@ -81,10 +92,10 @@ def test_a_round_without_evaluation_has_no_figures_but_all_fields() -> None:
 def test_a_stage_is_the_mean_over_the_clients_that_have_it() -> None:
     made = MadeFederation(
         {
-            "a": {"accuracy": 0.0}
+            "a": {Metric("accuracy"): 0.0}
             | scores({1: (3, 4), 2: (1, 2), 3: (0, 0)})
-            | local({"accuracy": 0.0} | scores({1: (4, 4), 2: (0, 2), 3: (0, 0)})),
-            "b": {"accuracy": 0.0} | scores({1: (25, 100), 2: (0, 0), 3: (0, 0)}),
+            | local({Metric("accuracy"): 0.0} | scores({1: (4, 4), 2: (0, 2), 3: (0, 0)})),
+            "b": {Metric("accuracy"): 0.0} | scores({1: (25, 100), 2: (0, 0), 3: (0, 0)}),
         }
     )
     figures = round_figures(made)
@@ -93,8 +104,13 @@ def test_a_stage_is_the_mean_over_the_clients_that_have_it() -> None:
 
 
 def test_accuracies_by_inference_are_told_where_there_are_several() -> None:
-    metrics = {"accuracy": 0.5, "lp-accuracy": 0.5, "gp-accuracy": 0.25, "head-accuracy": 0.0}
-    made = MadeFederation({"a": metrics | {f"local-{k}": 2 * v for k, v in metrics.items()}})
+    metrics = {
+        Metric("accuracy"): 0.5,
+        Metric("accuracy", rule="local-prototypes"): 0.5,
+        Metric("accuracy", rule="global-prototypes"): 0.25,
+        Metric("accuracy", rule="head"): 0.0,
+    }
+    made = MadeFederation({"a": metrics | local({k: 2 * v for k, v in metrics.items()})})
     expected = {
         "local-prototypes": {"global": 0.5, "local": 1.0},
         "global-prototypes": {"global": 0.25, "local": 0.5},
@@ -161,7 +177,7 @@ def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:
         ["b", "n", "g", 10, 7, 0.25, 0.25, 0.5, None, None, *rest],
         ["c", "n", "g", 10, 7, 0.0, None, 0.25, None, None, *rest],
     ]
-    alone = tables(MadeFederation({"a": {"accuracy": 0.5}}))
+    alone = tables(MadeFederation({"a": {Metric("accuracy"): 0.5}}))
     assert alone["clients.csv"][1][5:7] == [None, 0.5]
 
 

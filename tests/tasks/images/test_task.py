@@ -10,6 +10,7 @@ import torch
 
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shape import DataShape
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch, stage_at
 from tests.learners.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
@@ -64,7 +65,7 @@ def test_who_has_test_images_late_is_tested_on_them_from_the_start() -> None:
     metrics = task.evaluate(
         {n: v.unsqueeze(0) for n, v in task.initial_parameters().items()}, samples
     )
-    assert [metrics[f"count/stage-{s}"] for s in (1, 2)] == [[0], [1]]
+    assert [metrics[Metric(f"count/stage-{s}")] for s in (1, 2)] == [[0], [1]]
 
 
 def test_only_stages_so_far_are_tested() -> None:
@@ -141,12 +142,12 @@ def test_metrics_by_hand() -> None:
         return torch.zeros(representation.shape[:2], dtype=torch.int64)
 
     metrics = gldp.task.judge(cohort.parameters, cohort.samples, {"": always})
-    assert metrics["accuracy"] == [0.5, 0.0]  # tested on classes 0, 1 | 0, 2 and on 1 | 1
-    assert metrics["validation-error"] == [0.5, 1.0]
-    assert [metrics[f"correct/stage-{s}"] for s in (1, 2)] == [[1, 0], [1, 0]]
-    assert [metrics[f"count/stage-{s}"] for s in (1, 2)] == [[2, 1], [2, 1]]
-    assert [metrics[f"correct/class-{c}"] for c in range(3)] == [[2, 0], [0, 0], [0, 0]]
-    assert [metrics[f"count/class-{c}"] for c in range(3)] == [[2, 0], [1, 2], [1, 0]]
+    assert metrics[Metric("accuracy")] == [0.5, 0.0]  # tested on classes 0, 1 | 0, 2 and on 1 | 1
+    assert metrics[Metric("validation-error")] == [0.5, 1.0]
+    assert [metrics[Metric(f"correct/stage-{s}")] for s in (1, 2)] == [[1, 0], [1, 0]]
+    assert [metrics[Metric(f"count/stage-{s}")] for s in (1, 2)] == [[2, 1], [2, 1]]
+    assert [metrics[Metric(f"correct/class-{c}")] for c in range(3)] == [[2, 0], [0, 0], [0, 0]]
+    assert [metrics[Metric(f"count/class-{c}")] for c in range(3)] == [[2, 0], [1, 2], [1, 0]]
 
 
 def test_mixed_precision_changes_little() -> None:
@@ -179,19 +180,36 @@ def test_resnet18_trains_as_well() -> None:
 @pytest.mark.parametrize(
     ("metrics", "fault"),
     [
-        ({"accuracy": 1.0, "local-lp-accuracy": 0.5, "kept-validation-error": 0.0}, None),
-        ({"count/class-3": 7.0, "correct/class-3": 7.0, "local-count/stage-1": 1e6}, None),
-        ({"accuracy": 1.5}, "not finite and positive: accuracy = 1.5"),
-        ({"local-accuracy": float("nan")}, "not finite"),
-        ({"kept-validation-error": -0.1}, "not finite and positive"),
-        ({"count/stage-1": 1e300}, "not finite and positive"),
-        ({"correct/stage-1": 3.0, "count/stage-1": 2.0}, "more often right than asked"),
-        ({"local-correct/class-1": 1.0}, "more often right than asked"),
-        ({"mse": 0.5}, "'mse' is no metric of classification"),
-        ({"count/stage-x": 1.0}, "no metric"),
+        (
+            {
+                Metric("accuracy"): 1.0,
+                Metric("accuracy", Model.LOCAL, rule="local-prototypes"): 0.5,
+                Metric("validation-error", Model.KEPT): 0.0,
+            },
+            None,
+        ),
+        (
+            {
+                Metric("count/class-3"): 7.0,
+                Metric("correct/class-3"): 7.0,
+                Metric("count/stage-1", Model.LOCAL): 1e6,
+            },
+            None,
+        ),
+        ({Metric("accuracy"): 1.5}, "not finite and positive: accuracy = 1.5"),
+        ({Metric("accuracy", Model.LOCAL): float("nan")}, "not finite"),
+        ({Metric("validation-error", Model.KEPT): -0.1}, "not finite and positive"),
+        ({Metric("count/stage-1"): 1e300}, "not finite and positive"),
+        (
+            {Metric("correct/stage-1"): 3.0, Metric("count/stage-1"): 2.0},
+            "more often right than asked",
+        ),
+        ({Metric("correct/class-1", Model.LOCAL): 1.0}, "more often right than asked"),
+        ({Metric("mse"): 0.5}, "'mse' is no metric of classification"),
+        ({Metric("count/stage-x"): 1.0}, "no metric"),
     ],
 )
-def test_what_a_server_believes_of_metrics(metrics: dict[str, float], fault: str | None) -> None:
+def test_what_a_server_believes_of_metrics(metrics: dict[Metric, float], fault: str | None) -> None:
     found = ClassificationTask.metrics_fault(metrics)
     assert (found is None) if fault is None else (found is not None and fault in found)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.pictures import draw, draw_comparison
 from fedproto_app.report.reports import REPORTS
@@ -23,18 +24,34 @@ from tests.report.made_sequences import made, make_sequence_run
 CLASSES, NUMBERS = "sequence-classification", "sequence-regression"
 ACCURACIES = {
     "a": {
-        "accuracy": 0.5,
-        "validation-error": 0.25,
-        "local-accuracy": 0.25,
-        "local-validation-error": 0.75,
-        "kept-accuracy": 0.75,
-        "kept-validation-error": 0.125,
+        Metric("accuracy"): 0.5,
+        Metric("validation-error"): 0.25,
+        Metric("accuracy", Model.LOCAL): 0.25,
+        Metric("validation-error", Model.LOCAL): 0.75,
+        Metric("accuracy", Model.KEPT): 0.75,
+        Metric("validation-error", Model.KEPT): 0.125,
     },
-    "b": {"accuracy": 1.0, "validation-error": 0.75, "kept-accuracy": 0.25},
+    "b": {
+        Metric("accuracy"): 1.0,
+        Metric("validation-error"): 0.75,
+        Metric("accuracy", Model.KEPT): 0.25,
+    },
 }
 ERRORS = {
-    "a": {"rmse": 4.0, "mae": 3.0, "validation-rmse": 5.0, "global-rmse": 8.0, "kept-rmse": 2.0},
-    "b": {"rmse": 2.0, "mae": 1.0, "validation-rmse": 7.0, "global-rmse": 4.0, "kept-rmse": 1.0},
+    "a": {
+        Metric("rmse"): 4.0,
+        Metric("mae"): 3.0,
+        Metric("validation-rmse"): 5.0,
+        Metric("rmse", shared=True): 8.0,
+        Metric("rmse", Model.KEPT): 2.0,
+    },
+    "b": {
+        Metric("rmse"): 2.0,
+        Metric("mae"): 1.0,
+        Metric("validation-rmse"): 7.0,
+        Metric("rmse", shared=True): 4.0,
+        Metric("rmse", Model.KEPT): 1.0,
+    },
 }
 
 
@@ -89,7 +106,7 @@ def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
     federation = made({"a": dict.fromkeys(TASKS[task].required_metrics(None), 0.5)}, task)
     figures = REPORTS[task].round_figures(RoundLog(), federation.results, True)
     told = {name for name, value in figures.items() if value is not None}
-    assert told == {figure_of(name) for name in TASKS[task].required_metrics(None)}
+    assert told == {figure_of(metric.name) for metric in TASKS[task].required_metrics(None)}
 
 
 def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.tasks.sequences import task as sequences
 from fedproto_app.tasks.sequences.task import (
     CohortSequences,
@@ -258,7 +259,7 @@ def test_accuracy_by_hand() -> None:
     samples = task.gather(clients, 1)
     says = torch.tensor([[1, 0, 2, 2, 2], [0, 1, 0, 0, 0]])  # the validation sequence first
     found = task.judge(torch.nn.functional.one_hot(says, 3).float(), samples)
-    assert found == {"accuracy": [3 / 4, 1], "validation-error": [0, 1]}
+    assert found == {Metric("accuracy"): [3 / 4, 1], Metric("validation-error"): [0, 1]}
 
 
 def test_errors_of_regression_by_hand_in_units() -> None:
@@ -279,9 +280,9 @@ def test_errors_of_regression_by_hand_in_units() -> None:
     samples = task.gather(clients, 1)
     outputs = torch.tensor([[2.0, 4.0, 8.0], [0.0, 0.5, 99.0]]).unsqueeze(2)
     found = task.judge(outputs, samples)
-    assert found["rmse"] == pytest.approx([12.5**0.5, 1])
-    assert found["mae"] == pytest.approx([3.5, 1])
-    assert found["validation-rmse"] == pytest.approx([0, 5])
+    assert found[Metric("rmse")] == pytest.approx([12.5**0.5, 1])
+    assert found[Metric("mae")] == pytest.approx([3.5, 1])
+    assert found[Metric("validation-rmse")] == pytest.approx([0, 5])
 
 
 @pytest.mark.parametrize("changes", EVERY_TASK)
@@ -299,10 +300,13 @@ def test_evaluation_is_the_judgement_of_each_sequence_alone(changes: dict[str, A
             outputs.append(task.predict(own, task.encode(own, inputs, length))[0, 0].detach())
         made = torch.stack(outputs).numpy()
         if task.settings.task == "sequence-classification":
-            expected = {"accuracy": (made.argmax(axis=1) == client.test.targets).mean()}
+            expected = {Metric("accuracy"): (made.argmax(axis=1) == client.test.targets).mean()}
         else:
             errors = made[:, 0] * 10.0 - client.test.targets
-            expected = {"rmse": (errors**2).mean() ** 0.5, "mae": abs(errors).mean()}
+            expected = {
+                Metric("rmse"): (errors**2).mean() ** 0.5,
+                Metric("mae"): abs(errors).mean(),
+            }
         for name, value in expected.items():
             assert metrics[name][row] == pytest.approx(value, rel=1e-4)
 
@@ -332,14 +336,23 @@ def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
 @pytest.mark.parametrize(
     ("metrics", "fault"),
     [
-        ({"accuracy": 1.0, "local-accuracy": 0.5, "kept-validation-error": 0.0}, None),
-        ({"accuracy": 1.5}, "not fractions: accuracy = 1.5"),
-        ({"local-accuracy": float("nan")}, "not fractions: local-accuracy = nan"),
-        ({"kept-validation-error": -0.1}, "not fractions"),
-        ({"rmse": 0.5}, "'rmse' is no metric of classification"),
+        (
+            {
+                Metric("accuracy"): 1.0,
+                Metric("accuracy", Model.LOCAL): 0.5,
+                Metric("validation-error", Model.KEPT): 0.0,
+            },
+            None,
+        ),
+        ({Metric("accuracy"): 1.5}, "not fractions: accuracy = 1.5"),
+        ({Metric("accuracy", Model.LOCAL): float("nan")}, "not fractions: local-accuracy = nan"),
+        ({Metric("validation-error", Model.KEPT): -0.1}, "not fractions"),
+        ({Metric("rmse"): 0.5}, "'rmse' is no metric of classification"),
     ],
 )
-def test_what_a_server_believes_of_fractions(metrics: dict[str, float], fault: str | None) -> None:
+def test_what_a_server_believes_of_fractions(
+    metrics: dict[Metric, float], fault: str | None
+) -> None:
     found = SequenceClassificationTask.metrics_fault(metrics)
     assert (found is None) if fault is None else (found is not None and fault in found)
 
@@ -347,15 +360,22 @@ def test_what_a_server_believes_of_fractions(metrics: dict[str, float], fault: s
 @pytest.mark.parametrize(
     ("metrics", "fault"),
     [
-        ({"rmse": 12.5, "local-mae": 3.0, "kept-validation-rmse": 0.0}, None),
-        ({"rmse": float("inf")}, "not finite and positive: rmse = inf"),
-        ({"kept-rmse": float("nan")}, "not finite and positive"),
-        ({"mae": -1.0}, "not finite and positive"),
-        ({"rmse": 1e31}, "not finite and positive"),
-        ({"accuracy": 0.5}, "'accuracy' is no metric of regression"),
+        (
+            {
+                Metric("rmse"): 12.5,
+                Metric("mae", Model.LOCAL): 3.0,
+                Metric("validation-rmse", Model.KEPT): 0.0,
+            },
+            None,
+        ),
+        ({Metric("rmse"): float("inf")}, "not finite and positive: rmse = inf"),
+        ({Metric("rmse", Model.KEPT): float("nan")}, "not finite and positive"),
+        ({Metric("mae"): -1.0}, "not finite and positive"),
+        ({Metric("rmse"): 1e31}, "not finite and positive"),
+        ({Metric("accuracy"): 0.5}, "'accuracy' is no metric of regression"),
     ],
 )
-def test_what_a_server_believes_of_errors(metrics: dict[str, float], fault: str | None) -> None:
+def test_what_a_server_believes_of_errors(metrics: dict[Metric, float], fault: str | None) -> None:
     found = SequenceRegressionTask.metrics_fault(metrics)
     assert (found is None) if fault is None else (found is not None and fault in found)
 

@@ -1,0 +1,335 @@
+"""Answers that may hold anything: the good part comes back, and a refusal for each bad one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Order, Refusal, Reply
+from fedproto_app.metrics import Metric, Model
+from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
+from fedproto_app.wire import (
+    MOST_BYTES,
+    Unusable,
+    array_record,
+    read_order,
+    write_order,
+    write_reply,
+    write_roster,
+)
+from tests.told import Told, tell, told
+
+ASKED = {"a": 10, "b": 20}
+SPEC = ArraySpec(per_client={"head": (3,)}, per_class={"prototypes": (2,)}, classes=5)
+MSE, KEPT_MSE = Metric("mse"), Metric("mse", Model.KEPT)
+REPLY = Reply(
+    names=["a", "b"],
+    samples=[10, 7],
+    losses={"total": [0.1, 1e-320]},
+    metrics={MSE: [0.1 + 0.2, 2.0], KEPT_MSE: [1.0, 1 / 3], Metric("mse", shared=True): [3.0, 4.0]},
+    kept_rounds=[1, 0],
+    failed={"c": "its disk is full"},
+    arrays={
+        "head": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "prototypes": np.ones((3, 2), np.float32),
+    },
+    seconds=0.25,
+    classes=[[0, 4], [2]],
+)
+ROSTER = NodeRoster(
+    label="n",
+    partitions=2,
+    samples={"a": 10, "b": 20},
+    groups={"a": "", "b": "g"},
+    missing_shares={"a": 0.0, "b": 0.1},
+    refused={"c": "too short"},
+    inputs=(3, 4),
+    classes=("x", "y"),
+    class_counts={"a": ((1, 9),), "b": ((5, 5), (10, 0))},
+    notes={"b": "half of it is missing"},
+)
+
+
+def fault(metrics: Mapping[Metric, float]) -> str | None:
+    """Why these metrics cannot be true."""
+    bad = [str(metric) for metric, value in metrics.items() if not 0 <= value < math.inf]
+    return f"not finite and positive: {bad[0]}" if bad else None
+
+
+def order_message(order: Order | None = None) -> Message:
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    message = write_order(order or Order("run", "token", 1, ["a", "b"]), 1, "train")
+    message.metadata.__dict__["_message_id"] = "order"
+    return message
+
+
+def message_of(reply: Reply = REPLY) -> Message:
+    return write_reply(reply, to=order_message())
+
+
+def roster_message() -> Message:
+    return write_roster(ROSTER, to=order_message())
+
+
+def read(message: Message) -> tuple[Reply | None, list[Refusal]]:
+    return read_reply(message, "n", ASKED, SPEC, (MSE, KEPT_MSE), fault)
+
+
+def same_arrays(one: Arrays, other: Arrays) -> bool:
+    return list(one) == list(other) and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def test_a_reply_is_read_as_it_was_written() -> None:
+    reply, refusals = read(message_of())
+    assert reply is not None
+    assert {**vars(reply), "arrays": {}} == {**vars(REPLY), "arrays": {}}
+    assert same_arrays(reply.arrays, REPLY.arrays)
+    assert refusals == [Refusal("n", "c", "its disk is full")]
+
+
+def test_a_roster_is_read_as_it_was_written() -> None:
+    assert read_roster(roster_message(), multiple=10) == ROSTER
+
+
+def test_an_order_is_read_as_it_was_written() -> None:
+    arrays = {"heads": np.ones((1, 3), np.float32)}
+    order = Order("run", "token", 3, ["a"], True, arrays, ["a"], [0, 2], {"mu": 0.1 + 0.2})
+    found = read_order(order_message(order))
+    assert {**vars(found), "arrays": {}} == {**vars(order), "arrays": {}}
+    assert same_arrays(found.arrays, arrays)
+
+
+@given(st.floats(), st.floats(0, 1e9))
+def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds: float) -> None:
+    """NaN too: a node tells of a loss that is not finite, and its client alone is refused."""
+    reply = Reply(["a", "b"], [1, 1], losses={"total": [1.0, value]}, seconds=seconds)
+    spec, message = ArraySpec(), message_of(reply)
+    found, refusals = read_reply(message, "n", ASKED, spec, (), fault)
+    assert found is not None
+    assert found.seconds == seconds
+    assert received_bytes(message) == received_bytes(
+        message_of(Reply(**{**vars(reply), "seconds": 0}))
+    )
+    if math.isfinite(value):
+        assert found.losses == {"total": [1.0, value]}
+        assert math.copysign(1, found.losses["total"][1]) == math.copysign(1, value)
+    else:
+        assert found.names == ["a"]
+        assert refusals == [Refusal("n", "b", "its loss is not finite")]
+
+
+def say(**changes: Any) -> Callable[[Message], Message]:
+    """Other values of these fields."""
+    return lambda message: tell(message, told(message) | changes)
+
+
+def say_bytes(said: Any) -> Callable[[Message], Message]:
+    """Anything in the place of JSON."""
+    return put("json", said)
+
+
+def put(field: str, value: Any) -> Callable[[Message], Message]:
+    def change(message: Message) -> Message:
+        message.content.config_records["told"][field] = value
+        return message
+
+    return change
+
+
+def replace_record(record: Any) -> Callable[[Message], Message]:
+    def change(message: Message) -> Message:
+        message.content["told"] = record
+        return message
+
+    return change
+
+
+FORMS = {
+    "text": (say_bytes("{}"), "no 'json' in a record 'told'"),
+    "other-record": (replace_record(array_record({})), "no 'json' in a record 'told'"),
+    "empty-record": (replace_record(ConfigRecord()), "no 'json' in a record 'told'"),
+    "list": (say_bytes(b"[]"), "Input should be an object"),
+    "no-fields": (say_bytes(b"{}"), ": Field required"),
+    "no-unicode": (say_bytes(b"\xff"), "Invalid JSON"),
+    "half-a-letter": (say_bytes(b'{"\\ud800": 1}'), "Invalid JSON"),
+    "deep": (say_bytes(b"[" * 10**6), "Invalid JSON: recursion limit"),
+    "large": (say_bytes(b" " * (MOST_BYTES + 1)), f"{MOST_BYTES + 1} bytes of JSON, more than"),
+    "endless-number": (say_bytes(b'{"a": ' + b"9" * 5000 + b"}"), "number out of range"),
+    "one-more": (say(extra=1), "extra: Extra inputs are not permitted"),
+    "many-more": (say(**{f"extra{n}": n for n in range(1000)}), "1000 faults"),
+}
+REPLIES = {
+    "few-losses": (say(losses={"total": [1.0]}), "'total' does not have one value for each of 2"),
+    "few-metrics": (
+        say(metrics=[(("mse", "kept", False, ""), [0.5])]),
+        "'kept-mse' does not have one value for each of 2",
+    ),
+    "text-loss": (say(losses={"total": ["1", "2"]}), "losses.total.0: Input should be a valid num"),
+    "no-loss": (say(losses={"total": [None, 1]}), "losses.total.0: Input should be a valid num"),
+    "true-loss": (say(losses={"total": [True, 1]}), "losses.total.0: Input should be a valid num"),
+    "half-a-sample": (say(samples=[1.5, 1]), "samples.0: Input should be a valid integer"),
+    "huge-count": (say(samples=[10**30, 1]), "samples.0: Input should be less than 9223"),
+    "long-name": (say(names=["x" * 257, "b"]), "names.0: String should have at most 256"),
+    "long-reason": (say(failed={"x": "y" * 4097}), "failed.x: String should have at most 4096"),
+    "one-name": (say(names=["a", "a"]), "2 sample counts for 2 clients"),
+    "metric-twice": (say(metrics=[(("mse", "used", False, ""), [1, 1])] * 2), "is told twice"),
+    "unknown-model": (
+        say(metrics=[(("mse", "loaned", False, ""), [1, 1])]),
+        "Input should be 'used', 'local' or 'kept'",
+    ),
+    "half-a-metric": (say(metrics=[(("mse", "used"), [1, 1])]), "metrics.0.0.2: Field required"),
+    "nan-seconds": (put("seconds", math.nan), "seconds = nan"),
+    "text-seconds": (put("seconds", "long"), "seconds = 'long'"),
+}
+ROSTERS = {
+    "no-group": (say(groups={"a": ""}), "clients without samples, group or missing share"),
+    "share": (say(missing_shares={"a": 1.5, "b": 0}), "missing_shares.a: Input should be less"),
+    "nan-share": (say(missing_shares={"a": math.nan, "b": 0}), "missing_shares.a: Input should"),
+    "count": (say(samples={"a": 15, "b": 20}), "declares 15 train samples; a multiple of 10"),
+    "negative": (say(samples={"a": -10, "b": 20}), "declares -10 train samples"),
+    "absurd": (say(samples={"a": 10 * MOST_SAMPLES, "b": 20}), "declares 10000000000 train"),
+    "partitions": (say(partitions=-1), "partitions: Input should be greater"),
+    "no-label": (say(label=None), "label: Input should be a valid string"),
+    "inputs": (say(inputs=[3, 0]), "inputs.1: Input should be greater than 0"),
+    "many-inputs": (say(inputs=[1] * 9), "inputs: Tuple should have at most 8 items"),
+    "class-twice": (say(classes=["x", "x"]), "2 classes, not all different"),
+    "few-counts": (say(class_counts={"a": [[1]]}), "class counts that do not fit"),
+    "foreign-counts": (say(class_counts={"z": [[1, 2]]}), "class counts that do not fit"),
+    "negative-counts": (say(class_counts={"a": [[1, -2]]}), "class_counts.a.0.1: Input should"),
+    "long-note": (say(notes={"a": "y" * 4097}), "notes.a: String should have at most 4096"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), (FORMS | REPLIES).values(), ids=FORMS | REPLIES)
+def test_a_reply_of_another_form_is_refused_with_its_node(change: Any, reason: str) -> None:
+    reply, (refusal,) = read(change(message_of()))
+    assert reply is None
+    assert (refusal.node, refusal.client) == ("n", "")
+    assert reason in refusal.reason
+    assert len(refusal.reason) < 500
+
+
+@pytest.mark.parametrize(("change", "reason"), (FORMS | ROSTERS).values(), ids=FORMS | ROSTERS)
+def test_a_roster_of_another_form_is_unusable(change: Any, reason: str) -> None:
+    with pytest.raises(Unusable) as found:
+        read_roster(change(roster_message()), multiple=10)
+    assert reason in str(found.value)
+    assert len(str(found.value)) < 500
+
+
+@pytest.mark.parametrize(("change", "reason"), FORMS.values(), ids=FORMS)
+def test_a_node_carries_out_no_order_of_another_form(change: Any, reason: str) -> None:
+    with pytest.raises(Unusable) as found:
+        read_order(change(order_message()))
+    assert reason in str(found.value)
+
+
+# --- anything ---------------------------------------------------------------------------------
+
+NUMBERS = st.integers() | st.integers(-(2**70), 2**70) | st.floats()
+LEAVES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | st.sampled_from(["a", "mse"])
+VALUES = st.recursive(
+    LEAVES, lambda its: st.lists(its, max_size=4) | st.dictionaries(st.text(max_size=5), its)
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container in a value of JSON with a key of it."""
+    keys = range(len(value)) if isinstance(value, list) else value
+    if not isinstance(value, list | dict):
+        return []
+    return [(value, key) for key in keys] + [one for key in keys for one in places(value[key])]
+
+
+@st.composite
+def changed(draw: st.DrawFn, fields: Told) -> bytes:
+    """These fields as JSON, with up to three values changed, dropped or added, or bytes spoilt."""
+    fields = copy.deepcopy(fields)
+    for _ in range(draw(st.integers(0, 3))):
+        container, key = draw(st.sampled_from(places(fields)))
+        what = draw(st.sampled_from(["change", "drop", "add"]))
+        if what == "change":
+            container[key] = draw(VALUES)
+        elif what == "drop":
+            del container[key]
+        elif isinstance(container, list):
+            container.insert(key, draw(VALUES))
+        else:
+            container[draw(st.text(max_size=5))] = draw(VALUES)
+        if not places(fields):
+            break
+    said = bytearray(json.dumps(fields).encode())
+    for place, byte in draw(
+        st.dictionaries(st.integers(0, 10**4), st.integers(0, 255), max_size=2)
+    ).items():
+        said[place % len(said)] = byte
+    return bytes(said)
+
+
+@given(changed(told(message_of())), st.floats() | st.integers(-5, 5) | st.text(max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_reply_says_what_is_used_is_true(said: bytes, seconds: Any) -> None:
+    reply, refusals = read(put("seconds", seconds)(say_bytes(said)(message_of())))
+    assert all(isinstance(one, Refusal) for one in refusals)
+    if reply is None:
+        assert refusals
+        return
+    clients = len(reply.names)
+    assert set(reply.names) <= ASKED.keys()
+    assert len(set(reply.names)) == len(reply.samples) == clients
+    assert all(0 < n <= ASKED[name] for name, n in zip(reply.names, reply.samples, strict=True))
+    columns = [*reply.losses.values(), *reply.metrics.values()]
+    assert all(len(column) == clients for column in columns)
+    assert all(math.isfinite(value) for column in columns for value in column)
+    assert reply.kept_rounds == [] or len(reply.kept_rounds) == clients
+    assert all(0 <= one < SPEC.classes for classes in reply.classes for one in classes)
+    assert reply.arrays["prototypes"].shape == (sum(map(len, reply.classes)), 2)
+    assert reply.arrays["head"].shape == (clients, 3)
+
+
+@given(changed(told(roster_message())))
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_roster_says_what_is_used_is_true(said: bytes) -> None:
+    try:
+        roster = read_roster(say_bytes(said)(roster_message()), multiple=10)
+    except Unusable:
+        return
+    assert roster.samples.keys() == roster.groups.keys() == roster.missing_shares.keys()
+    assert all(0 < n <= MOST_SAMPLES and n % 10 == 0 for n in roster.samples.values())
+    assert all(0 <= share <= 1 for share in roster.missing_shares.values())
+    stages = [stage for its in roster.class_counts.values() for stage in its]
+    assert all(len(stage) == len(roster.classes) for stage in stages)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_whatever_bytes_an_array_has_only_refusals_come_out(data: st.DataObject) -> None:
+    message = message_of()
+    record = message.content.array_records["arrays"]
+    name = data.draw(st.sampled_from(sorted(record)))
+    good = bytearray(record[name].data)
+    for _ in range(data.draw(st.integers(0, 3))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    spoilt = bytes(good[: data.draw(st.integers(0, len(good)))])
+    record[name] = Array(record[name].dtype, record[name].shape, record[name].stype, spoilt)
+    reply, refusals = read(message)
+    if reply is None:
+        assert refusals
+    else:
+        assert all(np.isfinite(array).all() for array in reply.arrays.values())
+
+
+def test_a_message_without_records_is_refused() -> None:
+    message = message_of()
+    message.content = RecordDict()
+    assert read(message)[0] is None
