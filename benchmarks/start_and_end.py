@@ -1,0 +1,104 @@
+"""Seconds that a run takes before its first round, between rounds, and after its last.
+
+    python -m benchmarks.start_and_end --data electricity_2014_hourly.csv.gz
+
+A run of ``fedproto run`` is watched from outside, line by line: as a person would wait for it. Once
+with each engine, one after the other; pictures count to the end, the table comes before them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import processors
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = "from fedproto_app.cli.main import main; main()"
+DATA = Path(os.environ.get("FEDPROTO_DATA", "../shared/data"))
+
+
+@dataclass
+class Watched:
+    """When, in seconds after the command, each round and the table were there, and the end."""
+
+    rounds: list[float] = field(default_factory=list)
+    table: float = 0.0
+    end: float = 0.0
+
+    @property
+    def between(self) -> float:
+        """Seconds a round, of those after the first."""
+        return (self.rounds[-1] - self.rounds[0]) / max(1, len(self.rounds) - 1)
+
+
+def watch(engine: str, options: list[str], folder: Path) -> Watched:
+    """One run with an engine, from the command to its end."""
+    changes = [f"--set=output.dir={folder}", f"--set=output.name={engine}"]
+    start, watched = time.perf_counter(), Watched()
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", PROGRAM, "run", "--engine", engine, *options, *changes],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def read(lines: IO[str]) -> None:
+        for line in lines:
+            now = time.perf_counter() - start
+            if line.startswith("round "):
+                watched.rounds.append(now)
+            elif line.startswith("artefacts: "):
+                watched.table = now
+
+    assert process.stdout is not None
+    assert process.stderr is not None
+    readers = [threading.Thread(target=read, args=(p,)) for p in (process.stdout, process.stderr)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    if process.wait():
+        sys.exit(f"the run with engine {engine} ended with code {process.returncode}")
+    watched.end = time.perf_counter() - start
+    return watched
+
+
+def main() -> None:
+    """Run each engine, and print a row for it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engines", nargs="+", default=["process", "flower"])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--data", default="electricity_2014_hourly.csv.gz", metavar="FILE")
+    asked = parser.parse_args()
+    data = DATA / asked.data
+    options = [f"--set=rounds={asked.rounds}"]
+    if data.exists():
+        options += ["--set=data.source=wide-csv", f"--set=data.path={data.resolve()}"]
+        options += ["--set=data.max-steps=2160"]
+    name = asked.data.split(".")[0] if data.exists() else "the embedded traffic"
+    table = Table(title=f"Seconds of FUELS on {name}, {asked.rounds} rounds; {processors()}")
+    for title in ("engine", "to the first round", "a round", "last round to table", "in all"):
+        table.add_column(title, justify="left" if title == "engine" else "right")
+    with tempfile.TemporaryDirectory(prefix="fedproto-watched-") as folder:
+        for engine in asked.engines:
+            one = watch(engine, options, Path(folder))
+            seconds = (one.rounds[0], one.between, one.table - one.rounds[-1], one.end)
+            table.add_row(engine, *(f"{value:.1f}" for value in seconds))
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
