@@ -1,0 +1,78 @@
+"""A Grid without processes: a node is a call of the ClientApp, and answers at once.
+
+For checks of logic, small runs and tests. Records pass through Flower's own serialisation, as they
+do on a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedproto_app.client_app import app as client_app
+from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, number, take_identity, to_bytes
+from fedproto_app.settings import Settings, flat_settings
+
+FIRST_ID = 1000  # Flower's id of the first node
+_RAISED = 6  # the code of Flower's error for a ClientApp that raised
+
+
+class LocalGrid(Grid):
+    """Nodes with these configs, `--node-config` each."""
+
+    def __init__(self, settings: Settings, node_configs: Sequence[dict[str, Any]]) -> None:
+        take_identity()
+        self.contexts = {
+            FIRST_ID + index: Context(
+                run_id=RUN_ID,
+                node_id=FIRST_ID + index,
+                node_config=config,
+                state=RecordDict(),
+                run_config=flat_settings(settings),
+            )
+            for index, config in enumerate(node_configs)
+        }
+        self._replies: dict[str, Message] = {}  # not yet pulled, by the order's id
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            ids.append(number(message))
+            if (reply := self.answer(message)) is not None:
+                self._replies[ids[-1]] = reply
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(one) for one in list(message_ids) if one in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+    def answer(self, message: Message) -> Message | None:
+        """The node's reply to a message; None if none comes."""
+        try:
+            context = self.contexts[message.metadata.dst_node_id]
+            reply = client_app(from_bytes(to_bytes(message)), context)
+        except Exception as error:
+            return Message(Error(code=_RAISED, reason=repr(error)), reply_to=message)
+        return from_bytes(to_bytes(reply))
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        raise AssertionError("the app asks for no run")
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise AssertionError("deprecated in Flower")
+
+    def get_nodes(self) -> Iterable[Any]:
+        raise AssertionError("the app asks for no facts of nodes")
