@@ -1,9 +1,9 @@
 """SuperLinks that ``fedproto run`` submits to: one of the run's own, or one that runs elsewhere.
 
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
-run and that no command stops. The run's own lives in a temporary FLWR_HOME on a free port and ends,
-with all that it started, when its ``with`` block does. Flower's own programs do the work; nothing
-here imports Flower.
+run and that no command stops. The run's own lives in a temporary FLWR_HOME on a free port. It ends,
+with all that it started, when its ``with`` block does; if this process is killed, a guardian sees
+to that. Flower's own programs do the work; nothing here imports Flower.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sysconfig
 import time
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,7 @@ from typing import Any, Self
 import tomli_w
 
 from fedproto_app.errors import FederationError
+from fedproto_app.ops.guardian import Guardian, marked_processes
 
 _NAME = "own"  # of the connection in FLWR_HOME/config.toml
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
@@ -166,21 +167,23 @@ class SuperLink(Connection):
     def __enter__(self) -> Self:
         port = free_port()
         command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
-        with self._log.open("wb") as log:
-            # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
-            self._process = self._start([*command, "--host", "127.0.0.1", "--port", str(port)], log)
-        try:
+        with ExitStack() as started:
+            started.enter_context(Guardian(self._home))
+            with self._log.open("wb") as log:
+                # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
+                self._process = self._start(
+                    [*command, "--host", "127.0.0.1", "--port", str(port)], log
+                )
+            started.callback(self._end)
             self._wait_until_healthy(port)
             connection = {"address": f"127.0.0.1:{port}", "insecure": True}
             config = {"superlink": {"default": _NAME, _NAME: connection}}
             (self._home / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
-        except BaseException:
-            self._end()
-            raise
+            self._started = started.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._started.close()
 
     def simulate(
         self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
@@ -244,18 +247,6 @@ class SuperLink(Connection):
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
         return set(marked_processes(self._home))
-
-
-def marked_processes(home: Path) -> dict[int, str]:
-    """The ids and command lines of all living processes with this FLWR_HOME."""
-    mark = f"FLWR_HOME={home}".encode()
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or it is another user's
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                found[int(folder.name)] = b" ".join(words).decode(errors="replace")
-    return found
 
 
 def free_port() -> int:
