@@ -60,6 +60,9 @@ def telling_of_errors() -> Iterator[_Known]:
             with suppress(OSError):
                 known.folder.write_error(reason)
         raise
+    finally:
+        if folder is not None:
+            folder.close()
 
 
 def conduct(
