@@ -67,8 +67,11 @@ class RunLock:
 
 
 def require_unwritten(folder: Path) -> None:
-    """Raise `SettingsError`, with the holder's name, if a process writes the run in the folder."""
-    with RunLock(folder):
+    """Raise `SettingsError`, with the holder's name, if a process writes the run in the folder.
+
+    Where that cannot be seen from here, as in a folder that can only be read, it raises nothing.
+    """
+    with suppress(OSError), RunLock(folder):
         pass
 
 

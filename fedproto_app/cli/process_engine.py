@@ -18,8 +18,8 @@ from fedproto_app.settings import Settings
 
 def simulate_here(
     settings: Settings, nodes: int, workers: int | None, console: Console, verbose: bool
-) -> Path:
-    """Run in this process and workers beside it; returns the run's folder.
+) -> None:
+    """Run in this process and workers beside it.
 
     workers: None for as many as there are cores and work for. Raises `FedProtoError` for what
     stops the run.
@@ -47,7 +47,6 @@ def simulate_here(
                     simulate(settings, nodes, pool, used, progress.show)
             finally:
                 keep_log(log, folder)
-    return folder
 
 
 def draw_after(folder: Path, console: Console) -> None:

@@ -39,6 +39,10 @@ _QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
+class ConnectionLost(FederationError):
+    """Nobody answered how a run stands; the run itself may go on."""
+
+
 @dataclass(frozen=True)
 class RunStatus:
     """Flower's word on a run: ``status`` is for example "running" or "finished:completed"."""
@@ -78,9 +82,14 @@ class Connection:
         return str(self.ask("run", str(app), self._name, *given)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
-        """How the run stands."""
-        (run,) = self.ask("list", self._name, "--run-id", run_id)["runs"]
-        return RunStatus(run["status"], run["status-details"])
+        """How the run stands; raises `ConnectionLost` where the SuperLink does not tell."""
+        try:
+            runs = self.ask("list", self._name, "--run-id", run_id)["runs"]
+        except FederationError as error:
+            raise ConnectionLost(str(error)) from None
+        if not runs:
+            raise ConnectionLost(f"the SuperLink {self._name!r} knows no run {run_id}")
+        return RunStatus(runs[0]["status"], runs[0]["status-details"])
 
     def follow(self, run_id: str, log: Path) -> subprocess.Popen[bytes]:
         """Start writing the run's log to the file ``log``; the process ends when the run does."""

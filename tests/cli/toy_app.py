@@ -21,7 +21,7 @@ app = ServerApp()
 def main(grid, context):
     config = context.run_config
     run = Path(config["output.dir"]) / config["output.name"]
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
     print("toy server at work")
     if config["method"] == "solo":
         raise RuntimeError("the toy breaks")
