@@ -27,7 +27,29 @@ def end_on_signals() -> None:
         raise SystemExit(128 + number)
 
     for number in _ENDING:
-        signal.signal(number, leave)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
+
+
+@contextmanager
+def stopped_later() -> Iterator[None]:
+    """Holds Ctrl-C and signals back until the block is done, for imports.
+
+    Libraries in C++, as torch is, end the whole program when an exception comes while they load.
+    """
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, *_ENDING)
+        if callable(signal.getsignal(number))  # not where they are ignored
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class Stopped(SystemExit):

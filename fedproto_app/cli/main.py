@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from fedproto_app.cli.endings import WhenStopped, end_on_signals
+from fedproto_app.cli.endings import WhenStopped, end_on_signals, stopped_later
 from fedproto_app.errors import FederationError, FedProtoError
 
 
@@ -13,7 +13,7 @@ def main() -> NoReturn:
     """Run the command line. An error is told on stderr, without a traceback: exit code 1 for a
     federation that failed, 2 for a mistake in settings, data or arguments."""
     end_on_signals()
-    with WhenStopped():
+    with WhenStopped(), stopped_later():
         from fedproto_app.cli.commands import app  # slow to import
     try:
         with WhenStopped(lambda: "stopped"):

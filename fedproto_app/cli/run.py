@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
-from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty
+from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty, stopped_later
 from fedproto_app.cli.process_engine import draw_after, simulate_here
 from fedproto_app.cli.run_checks import check_data, check_encoder
 from fedproto_app.cli.run_settings import (
@@ -273,11 +273,12 @@ def _gpus(device: str, nodes: int, cpus: int) -> float:
     GPUs from a node that takes none."""
     if device == "cpu":
         return 0.0
-    from fedproto_app.node.trainer import torch_device
+    with stopped_later():
+        from fedproto_app.node.trainer import torch_device
 
     if torch_device(device).type == "cpu":  # "auto", and there is none
         return 0.0
-    import torch
+    import torch  # is there by now
 
     at_once = min(nodes, max(1, (os.cpu_count() or 1) // cpus))
     share = torch.cuda.device_count() / at_once

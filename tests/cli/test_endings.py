@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fedproto_app.cli.endings import end_on_signals, stopped_later
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, Fedproto
 
@@ -80,8 +81,31 @@ def test_what_a_stopped_resume_needs_again_is_in_the_line(
     )
 
 
+def test_while_libraries_load_a_stop_waits() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), stopped_later():
+        signal.raise_signal(signal.SIGINT)
+        done.append("loaded")
+    assert done == ["loaded"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_who_ignores_signals_is_not_stopped() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
+        end_on_signals()
+        with stopped_later():
+            signal.raise_signal(signal.SIGHUP)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.0, 2.0])
 def test_in_the_first_second_there_is_no_traceback(
     here: Path, seconds: float, number: signal.Signals
 ) -> None:
