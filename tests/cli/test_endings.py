@@ -17,7 +17,7 @@ from fedproto_app.cli.endings import end_on_signals, stopped_later
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, Fedproto
 
-_FEDPROTO = "print(flush=True); from fedproto_app.cli.main import main; main()"
+_FEDPROTO = "from fedproto_app.cli.main import main; print(flush=True); main()"
 
 
 def begun(run: Path) -> None:
@@ -82,11 +82,15 @@ def test_what_a_stopped_resume_needs_again_is_in_the_line(
 
 
 def test_while_libraries_load_a_stop_waits() -> None:
-    done = []
-    with pytest.raises(KeyboardInterrupt), stopped_later():
-        signal.raise_signal(signal.SIGINT)
-        done.append("loaded")
-    assert done == ["loaded"]
+    loaded = False
+    try:
+        with stopped_later():
+            signal.raise_signal(signal.SIGINT)
+            loaded = True
+    except KeyboardInterrupt:
+        assert loaded
+    else:
+        pytest.fail("nobody was told of it")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -105,7 +109,7 @@ def test_who_ignores_signals_is_not_stopped() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("seconds", [0.2, 0.5, 1.0, 2.0])
 def test_in_the_first_second_there_is_no_traceback(
     here: Path, seconds: float, number: signal.Signals
 ) -> None:
