@@ -66,7 +66,10 @@ def test_a_run_that_fails_in_flower_fails_here(folder: Path, method: str, told: 
 def test_a_run_that_is_killed_leaves_nothing_behind(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # Ray's sockets need a short path
         process = subprocess.Popen(
-            [*_FEDPROTO, "run", "--app", "app", "--set=method=ditto", "--set=output.name=first"],
+            [
+                *(*_FEDPROTO, "run", "--engine", "flower", "--app", "app"),
+                *("--set=method=ditto", "--set=output.name=first"),
+            ],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": short},
             stderr=subprocess.DEVNULL,
