@@ -32,12 +32,12 @@ from typing import Any, Self, TypeVar
 import tomli_w
 
 from fedproto_app.errors import FederationError
+from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.ops.superlink import (
     Connection,
     RunStatus,
     free_port,
-    marked_processes,
     tail,
 )
 

@@ -48,7 +48,10 @@ class _Known:
 
 @contextmanager
 def telling_of_errors() -> Iterator[_Known]:
-    """What stops the run is told in the log and, once there is a folder, in its ``error.txt``."""
+    """What stops the run is told in the log and, once there is a folder, in its ``error.txt``.
+
+    The folder is open to other writers when the block is left.
+    """
     known = _Known()
     try:
         yield known
@@ -60,6 +63,9 @@ def telling_of_errors() -> Iterator[_Known]:
             with suppress(OSError):
                 known.folder.write_error(reason)
         raise
+    finally:
+        if known.folder is not None:
+            known.folder.close()
 
 
 def conduct(

@@ -211,6 +211,6 @@ def run_locally(
 ) -> tuple[RunFolder, LocalGrid]:
     """A whole run in this process."""
     grid = LocalGrid(settings, node_configs, **grid_options)
-    folder = RunFolder(settings)
-    conduct(grid, settings, folder)
+    with RunFolder(settings) as folder:
+        conduct(grid, settings, folder)
     return folder, grid

@@ -11,7 +11,10 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "slow"),
     [
-        ("fedproto_app.cli.main", ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib")),
+        (
+            "fedproto_app.cli.commands",
+            ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib"),
+        ),
         ("fedproto_app.client_app", ("torch", "pandas")),
         ("fedproto_app.node.orders", ("scipy", "sklearn", "pandas", "matplotlib", "PIL", "h5py")),
     ],

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedproto_app.cli.endings import stopped_later
 from fedproto_app.cli.run_checks import check_data, check_encoder
 from fedproto_app.engine.pool import WorkerPool, cores
+from fedproto_app.ops.guardian import Guardian
 from fedproto_app.report.progress import Progress
 from fedproto_app.report.reports import report_for
 from fedproto_app.settings import Settings
@@ -18,8 +20,8 @@ from fedproto_app.settings import Settings
 
 def simulate_here(
     settings: Settings, nodes: int, workers: int | None, console: Console, verbose: bool
-) -> Path:
-    """Run in this process and workers beside it; returns the run's folder.
+) -> None:
+    """Run in this process and workers beside it.
 
     workers: None for as many as there are cores and work for. Raises `FedProtoError` for what
     stops the run.
@@ -30,6 +32,7 @@ def simulate_here(
     with (
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
+        Guardian(Path(home)),  # it goes even when this process is killed; workers see to themselves
     ):
         progress.stage("checking the data")
         log = Path(home) / "run.log"
@@ -38,7 +41,8 @@ def simulate_here(
             clients = check_data(settings, import_path)
             progress.stage("starting the nodes")
             # torch and Flower are slow to import; the workers do the same meanwhile
-            from fedproto_app.engine.simulation import flowers_log, simulate
+            with stopped_later():
+                from fedproto_app.engine.simulation import flowers_log, simulate
 
             used = workers or min(count, _useful_workers(settings, nodes, clients))
             folder = Path(settings.output.dir) / settings.output.name
@@ -47,7 +51,6 @@ def simulate_here(
                     simulate(settings, nodes, pool, used, progress.show)
             finally:
                 keep_log(log, folder)
-    return folder
 
 
 def draw_after(folder: Path, console: Console) -> None:
@@ -68,7 +71,8 @@ def keep_log(log: Path, artefacts: Path) -> None:
 def _most_workers(settings: Settings) -> int:
     """One for each core; where nodes compute on GPUs, one for each of these."""
     if settings.device != "cpu":
-        from fedproto_app.node.trainer import torch_device
+        with stopped_later():
+            from fedproto_app.node.trainer import torch_device
 
         if torch_device(settings.device).type != "cpu":
             import torch

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
+from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty, stopped_later
 from fedproto_app.cli.process_engine import draw_after, simulate_here
 from fedproto_app.cli.run_checks import check_data, check_encoder
 from fedproto_app.cli.run_settings import (
@@ -59,8 +61,8 @@ def run(
         str,
         typer.Option(
             metavar="RUN",
-            help="Go on with an unfinished run from its newest checkpoint: its folder; with "
-            "--superlink also its name, besides its CONFIG.toml.",
+            help="Go on with a run from its newest checkpoint: its folder; with --superlink also "
+            "its name, besides its CONFIG.toml. A finished one needs more rounds or patience.",
         ),
     ] = "",
     superlink: Annotated[
@@ -115,8 +117,9 @@ def run(
 
     Settings come from the app's pyproject.toml, then CONFIG.toml, then
     --set. In a simulation they and the data are checked before anything
-    starts. Ctrl-C ends a simulation; a run on real nodes goes on.
-    Exit code: 0 completed, 1 the run failed, 2 wrong settings or data.
+    starts. Ctrl-C ends a simulation, and says how to go on with it; a run
+    on real nodes goes on. Exit code: 0 completed, 1 the run failed, 2 wrong
+    settings or data, 3 lost sight of it, 128 + n ended by signal n.
 
     [bold]Examples[/bold]
 
@@ -126,38 +129,43 @@ def run(
       fedproto run my-experiment.toml --set fuels.beta=30 --nodes 4
       fedproto run configs/fed-react-synthetic.toml --set rounds=20
       fedproto run --resume runs/my-run
+      fedproto run --resume runs/my-run --set rounds=60
       fedproto run configs/federation.toml --superlink federation
       fedproto run configs/federation.toml --superlink federation --resume my-run
     """
     folder = app.resolve() if app else nearest_app()
     console = Console(stderr=True, quiet=quiet, highlight=False)
-    if superlink:
-        _refuse_options_of_simulations(nodes, gpus_per_node)
-        settings = deployed_settings(folder, config, changes or [], resume)
-        with tempfile.TemporaryDirectory(prefix="fedproto-") as own:
-            named = NamedSuperLink(superlink, Path(own))
-            artefacts = follow_run(named, folder, settings, console, verbose)
-    else:
-        _check_cpus(cpus_per_node)
-        if resume:
-            settings, nodes = resumed_settings(resume, config, changes or [], nodes)
+    with WhenStopped() as stop:
+        if superlink:
+            _refuse_options_of_simulations(nodes, gpus_per_node)
+            settings = deployed_settings(folder, config, changes or [], resume)
+            with tempfile.TemporaryDirectory(prefix="fedproto-") as own:
+                named = NamedSuperLink(superlink, Path(own))
+                artefacts = follow_run(named, folder, settings, console, verbose, stop)
         else:
-            nodes = nodes or NODES
-            settings = simulated_settings(folder, config, changes or [], nodes)
-        if engine is Engine.flower:
-            artefacts = _simulate(
-                folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
-            )
+            _check_cpus(cpus_per_node)
+            if resume:
+                settings, nodes = resumed_settings(resume, config, changes or [], nodes)
+            else:
+                nodes = nodes or NODES
+                settings = simulated_settings(folder, config, changes or [], nodes)
+            artefacts = Path(settings.output.dir) / settings.output.name
+            stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
+            with removed_if_empty(artefacts):
+                if engine is Engine.flower:
+                    _simulate(
+                        folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
+                    )
+                else:
+                    simulate_here(settings, nodes, workers, console, verbose)
+        if quiet:
+            typer.echo(artefacts)
+        elif (artefacts / "summary.json").exists():
+            _print_tables(settings, artefacts)
         else:
-            artefacts = simulate_here(settings, nodes, workers, console, verbose)
-    if quiet:
-        typer.echo(artefacts)
-    elif (artefacts / "summary.json").exists():
-        _print_tables(settings, artefacts)
-    else:
-        typer.echo(f"artefacts, on the server: {artefacts}")
-    if engine is Engine.process and not superlink and settings.output.pictures:
-        draw_after(artefacts, console)
+            typer.echo(f"artefacts, on the server: {artefacts}")
+        if engine is Engine.process and not superlink and settings.output.pictures:
+            draw_after(artefacts, console)
 
 
 def _simulate(
@@ -168,8 +176,8 @@ def _simulate(
     gpus: float | None,
     console: Console,
     verbose: bool,
-) -> Path:
-    """Run in Flower's simulation; returns the run's folder. Exits with 1 if the run failed."""
+) -> None:
+    """Run in Flower's simulation. Exits with 1 if the run failed."""
     import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
     gpus = _gpus(settings.device, nodes, cpus) if gpus is None else gpus
     check_encoder(settings)
@@ -190,7 +198,6 @@ def _simulate(
     if not status.completed:
         _explain_failure(status, artefacts)
         raise typer.Exit(1)
-    return artefacts
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
@@ -266,11 +273,12 @@ def _gpus(device: str, nodes: int, cpus: int) -> float:
     GPUs from a node that takes none."""
     if device == "cpu":
         return 0.0
-    from fedproto_app.node.trainer import torch_device
+    with stopped_later():
+        from fedproto_app.node.trainer import torch_device
 
     if torch_device(device).type == "cpu":  # "auto", and there is none
         return 0.0
-    import torch
+    import torch  # is there by now
 
     at_once = min(nodes, max(1, (os.cpu_count() or 1) // cpus))
     share = torch.cuda.device_count() / at_once

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fedproto_app.cli.endings import stopped_later
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import PRETRAINED, Settings
 
@@ -27,7 +28,8 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
     for fewer clients than clusters.
     """
-    from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
+    with stopped_later():
+        from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
 
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.report.runs import flat
+from fedproto_app.run_lock import require_unwritten
 from fedproto_app.server.checkpoint import newest_checkpoint
-from fedproto_app.server.resume import FREE, stored_settings
+from fedproto_app.server.resume import FREE, RAISABLE, require_resumable, stored_settings
 from fedproto_app.settings import Settings, default_run_name, flat_settings, settings_from
 
 NODES = 2  # of a simulation, if nobody says how many
@@ -19,7 +20,7 @@ NODES = 2  # of a simulation, if nobody says how many
 def simulated_settings(
     app: Path, config: Path | None, changes: Sequence[str], nodes: int
 ) -> Settings:
-    """The settings of a simulation, complete, with absolute paths and a folder of its own."""
+    """The settings of a simulation, complete, with absolute paths and a new folder of its own."""
     # All nodes of a simulation come, so a run need not start without some of them.
     settings = _given(app, config, changes, {"nodes.minimum": nodes})
     if settings.nodes.minimum > nodes:
@@ -31,7 +32,7 @@ def simulated_settings(
         if resolved[key]:
             resolved[key] = _absolute(resolved[key])
     resolved["output.dir"] = _absolute(settings.output.dir)
-    resolved["output.name"] = _run_name(settings, Path(resolved["output.dir"]))
+    resolved["output.name"] = _claimed_name(settings, Path(resolved["output.dir"]))
     return settings_from(resolved)
 
 
@@ -40,7 +41,7 @@ def deployed_settings(
 ) -> Settings:
     """The settings of a run on real nodes. Paths are the server's.
 
-    resume: the unfinished run to go on with, or "": its folder, where the server's folders can be
+    resume: the run to go on with, or "": its folder, where the server's folders can be
     read, or its name; then the settings must be given as they were.
     """
     if resume and (Path(resume) / "settings.toml").exists():
@@ -72,14 +73,17 @@ def resumed_settings(
 
 
 def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
-    """The settings of the run in this folder, to go on with it there."""
+    """The settings of the run in this folder, to go on with it there, which nobody does now."""
     resolved = flat_settings(stored_settings(folder))
     for key, value in map(_change, changes):
-        if not key.startswith(FREE):
+        if not key.startswith(FREE) and key not in RAISABLE:
             raise SettingsError(f"--set {key}={value}: a run goes on with the settings it has")
         resolved[key] = value
     place = {"dir": _absolute(str(folder.parent)), "name": folder.resolve().name, "resume": True}
-    return settings_from(resolved | {f"output.{key}": value for key, value in place.items()})
+    settings = settings_from(resolved | {f"output.{key}": value for key, value in place.items()})
+    require_unwritten(folder)
+    require_resumable(settings, folder)
+    return settings
 
 
 def _refuse_config(resume: str, config: Path | None) -> None:
@@ -110,20 +114,28 @@ def _change(text: str) -> tuple[str, Any]:
     return key, parsed["value"]
 
 
-def _run_name(settings: Settings, output: Path) -> str:
-    """``output.name``, or a name that no folder in ``output`` has yet."""
-    if name := settings.output.name:
-        if (output / name).exists():
-            raise SettingsError(
-                f"output.name = {name!r}: {output / name} exists already and is never overwritten"
-            )
-        return name
-    name = unused = default_run_name(settings)
-    number = 1
-    while (output / unused).exists():
-        number += 1
-        unused = f"{name}-{number}"
-    return unused
+def _claimed_name(settings: Settings, output: Path) -> str:
+    """``output.name``, or a new one; its folder in ``output`` is made, so that nobody else has it.
+
+    Raises `SettingsError` if the folder exists already or cannot be made.
+    """
+    name = settings.output.name or default_run_name(settings)
+    unused, number = name, 1
+    while True:
+        try:
+            (output / unused).mkdir(parents=True)
+        except FileExistsError:
+            if settings.output.name:
+                raise SettingsError(
+                    f"output.name = {name!r}: {output / name} exists already and is never "
+                    "overwritten"
+                ) from None
+            number += 1
+            unused = f"{name}-{number}"
+        except OSError as error:
+            raise SettingsError(f"output.dir: {output / unused}: {error.strerror}") from None
+        else:
+            return unused
 
 
 def nearest_app() -> Path:

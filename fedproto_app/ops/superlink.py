@@ -1,9 +1,9 @@
 """SuperLinks that ``fedproto run`` submits to: one of the run's own, or one that runs elsewhere.
 
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
-run and that no command stops. The run's own lives in a temporary FLWR_HOME on a free port and ends,
-with all that it started, when its ``with`` block does. Flower's own programs do the work; nothing
-here imports Flower.
+run and that no command stops. The run's own lives in a temporary FLWR_HOME on a free port. It ends,
+with all that it started, when its ``with`` block does; if this process is killed, a guardian sees
+to that. Flower's own programs do the work; nothing here imports Flower.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sysconfig
 import time
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,7 @@ from typing import Any, Self
 import tomli_w
 
 from fedproto_app.errors import FederationError
+from fedproto_app.ops.guardian import Guardian, marked_processes
 
 _NAME = "own"  # of the connection in FLWR_HOME/config.toml
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
@@ -36,6 +37,10 @@ _LONGEST_RAY_FOLDER = 40  # Ray's socket names add some 62 characters; the syste
 _QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class ConnectionLost(FederationError):
+    """Nobody answered how a run stands; the run itself may go on."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,14 @@ class Connection:
         return str(self.ask("run", str(app), self._name, *given)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
-        """How the run stands."""
-        (run,) = self.ask("list", self._name, "--run-id", run_id)["runs"]
-        return RunStatus(run["status"], run["status-details"])
+        """How the run stands; raises `ConnectionLost` where the SuperLink does not tell."""
+        try:
+            runs = self.ask("list", self._name, "--run-id", run_id)["runs"]
+        except FederationError as error:
+            raise ConnectionLost(str(error)) from None
+        if not runs:
+            raise ConnectionLost(f"the SuperLink {self._name!r} knows no run {run_id}")
+        return RunStatus(runs[0]["status"], runs[0]["status-details"])
 
     def follow(self, run_id: str, log: Path) -> subprocess.Popen[bytes]:
         """Start writing the run's log to the file ``log``; the process ends when the run does."""
@@ -166,21 +176,23 @@ class SuperLink(Connection):
     def __enter__(self) -> Self:
         port = free_port()
         command = ["flower-superlink", "--insecure", "--simulation", "--isolation", "subprocess"]
-        with self._log.open("wb") as log:
-            # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
-            self._process = self._start([*command, "--host", "127.0.0.1", "--port", str(port)], log)
-        try:
+        with ExitStack() as started:
+            started.enter_context(Guardian(self._home))
+            with self._log.open("wb") as log:
+                # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
+                self._process = self._start(
+                    [*command, "--host", "127.0.0.1", "--port", str(port)], log
+                )
+            started.callback(self._end)
             self._wait_until_healthy(port)
             connection = {"address": f"127.0.0.1:{port}", "insecure": True}
             config = {"superlink": {"default": _NAME, _NAME: connection}}
             (self._home / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
-        except BaseException:
-            self._end()
-            raise
+            self._started = started.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._started.close()
 
     def simulate(
         self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
@@ -244,18 +256,6 @@ class SuperLink(Connection):
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
         return set(marked_processes(self._home))
-
-
-def marked_processes(home: Path) -> dict[int, str]:
-    """The ids and command lines of all living processes with this FLWR_HOME."""
-    mark = f"FLWR_HOME={home}".encode()
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or it is another user's
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                found[int(folder.name)] = b" ".join(words).decode(errors="replace")
-    return found
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from logging import WARNING
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tomli_w
@@ -35,6 +35,7 @@ from fedproto_app.messages import Arrays
 from fedproto_app.report.reports import FIRST_TASK, report_for
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
+from fedproto_app.run_lock import RunLock
 from fedproto_app.server.checkpoint import (
     Checkpoint,
     drop_later_checkpoints,
@@ -42,7 +43,7 @@ from fedproto_app.server.checkpoint import (
     write_checkpoint,
 )
 from fedproto_app.server.federation import ClientResult, Federation, RoundLog
-from fedproto_app.server.resume import require_resumable
+from fedproto_app.server.resume import longer, require_resumable, stored_settings
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.whole_file import write_whole
@@ -53,10 +54,11 @@ PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
 class RunFolder:
-    """Writes the artefacts of one run, each file whole or not at all.
+    """Writes the artefacts of one run, each file whole or not at all, and is their only writer.
 
-    Raises `SettingsError` if the folder holds a run, or, with ``output.resume``, none of these
-    settings that is unfinished.
+    From its making to `close`, or for a ``with`` block, it holds the run's lock. Raises
+    `SettingsError` if another process does; if the folder holds a run; or, with ``output.resume``,
+    none of these settings that can go on.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -64,20 +66,42 @@ class RunFolder:
         self.path = Path(settings.output.dir).expanduser().resolve() / self.name
         self._report = report_for(settings.task)
         self._started, self._earlier = time.monotonic(), 0.0
+        self._settings = settings
         if settings.output.resume:
-            require_resumable(settings, self.path)
+            stored_settings(self.path)  # there must be a run to lock
         else:
-            self._begin(settings)
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = RunLock(self.path)
+        try:
+            if settings.output.resume:
+                require_resumable(settings, self.path)
+            else:
+                self._begin()
+        except BaseException:
+            self.close()
+            raise
 
-    def _begin(self, settings: Settings) -> None:
+    def close(self) -> None:
+        """Let others write the run."""
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self) -> None:
         if (self.path / SETTINGS).exists():
             raise SettingsError(
                 f"output.name = {self.name!r}: {self.path} already holds a run; choose another "
                 "name, or resume it with output.resume = true"
             )
-        self.path.mkdir(parents=True, exist_ok=True)
+        output = self._settings.output.model_copy(update={"name": self.name})
+        self._write_settings(self._settings.model_copy(update={"output": output}))
+
+    def _write_settings(self, settings: Settings) -> None:
         resolved = settings.model_dump(by_alias=True)
-        resolved["output"]["name"] = self.name
         write_whole(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
 
     def resume(self) -> Checkpoint | None:
@@ -88,7 +112,9 @@ class RunFolder:
         done = checkpoint.server_round if checkpoint else 0
         drop_later_checkpoints(self.path / CHECKPOINT, done)
         self._drop_later_rounds(done)
-        (self.path / ERROR).unlink(missing_ok=True)
+        for ending in (ERROR, SUMMARY):  # first: the run is no longer finished
+            (self.path / ending).unlink(missing_ok=True)
+        self._write_settings(longer(stored_settings(self.path), self._settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
         tell("resumed", run=self.name, round=done)
         return checkpoint

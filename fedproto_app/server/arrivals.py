@@ -7,7 +7,7 @@ which loads its data for minutes holds up nobody but itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -19,6 +19,7 @@ from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
 from fedproto_app.messages import NodeRoster, Refusal
 from fedproto_app.server.exchange import Exchange, pause_on
+from fedproto_app.server.probes import push
 from fedproto_app.server.replies import read_roster
 from fedproto_app.server.roster import NameTakenError, Roster
 from fedproto_app.settings import Settings
@@ -58,13 +59,17 @@ class Arrivals:
         refuse: Callable[[Refusal], None],
     ) -> None:
         self.shape = DataShape()  # that of the first node's data, which all others must share
-        self.expected: set[str] = set()  # the nodes that a resumed run had
         self._settings, self._roster, self._exchange = settings, roster, exchange
         self._refuse = refuse
+        self._expected: set[str] = set()  # the nodes that a resumed run had
         self._task = TASKS[settings.task]
         self._queries: dict[int, _Query] = {}  # by node id
         self._turned_away: dict[int, _TurnedAway] = {}  # by node id
         self._left: set[int] = set()  # nodes that may come back with other data
+
+    def expect(self, labels: Collection[str], shape: DataShape) -> None:
+        """Wait for these nodes, which a resumed run had, with data of this shape."""
+        self._expected, self.shape = set(labels), shape
 
     def await_nodes(self, grid: Grid) -> None:
         """Wait until enough nodes have named their clients; `FederationError` at the deadline.
@@ -79,7 +84,7 @@ class Arrivals:
             needed = max(nodes.minimum, self._roster.partitions())
             useless = [one for one in self._turned_away.values() if not one.for_now]
             came = len(self._roster.members) + len(useless)
-            missing = sorted(self.expected - set(self._roster.members))
+            missing = sorted(self._expected - set(self._roster.members))
             late = time.monotonic() > deadline
             if came >= needed and (late or not missing):
                 break
@@ -134,7 +139,7 @@ class Arrivals:
     def _ask(self, grid: Grid, node_ids: Iterable[int]) -> None:
         asked = list(node_ids)
         messages = [roster_query(node_id) for node_id in asked]
-        taken = set(self._exchange.push(grid, messages))
+        taken = set(push(grid, messages))
         for node_id, message in zip(asked, messages, strict=True):
             if message.metadata.message_id in taken:
                 self._queries[node_id] = _Query(message.metadata.message_id, time.monotonic())

@@ -26,30 +26,29 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedproto_app.events import tell
-from fedproto_app.wire import alive_query
+from fedproto_app.server.probes import Probes, push
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
 PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
-PROBE_LIFE = 600.0  # seconds after which an unanswered probe may be lost, too
 ORDER_TRIES = 3  # times that one order is sent
 # A node that left, or is restarted; a ClientApp that was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
 class Exchange:
-    """All messages of a run.
-
-    name_of: a node's name by its id. probing: whether lost orders are looked for and sent again;
-    in a simulation no node loses one.
-    """
+    """All messages of a run. name_of: a node's name by its id."""
 
     def __init__(self, name_of: Callable[[int], str] = str) -> None:
-        self.name_of = name_of
-        self.probing = True
-        self._probes: dict[str, _Probe] = {}  # unanswered, by message id
+        self._name_of = name_of
+        self._nodes_lose_orders = True
+        self._probes = Probes()
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
         self._first: dict[str, str] = {}  # by the id of an order sent again: that of the first
+
+    def trust_nodes(self) -> None:
+        """Neither probe for lost orders nor send any again: in a simulation no node loses one."""
+        self._nodes_lose_orders = False
 
     @property
     def overdue(self) -> set[int]:
@@ -62,53 +61,39 @@ class Exchange:
 
     def ask(self, grid: Grid, messages: Iterable[Message], deadline: float) -> list[Message]:
         """Send the messages, one a node; returns the replies that came within so many seconds."""
-        return _Round(self, grid, list(messages), deadline).replies()
-
-    def push(self, grid: Grid, messages: list[Message]) -> list[str]:
-        """Send the messages and wait for nothing; returns the ids of those that Flower took."""
-        return [one for one in grid.push_messages(messages) if one] if messages else []
+        probes = self._probes if self._nodes_lose_orders else None
+        phase = _Phase(grid, list(messages), deadline, probes, self._name_of)
+        replies = phase.replies()
+        self._first |= phase.first
+        silent = phase.unanswered()
+        self._overdue |= silent
+        self._probe(grid, set(silent.values()))
+        return replies
 
     def look_for_overdue(self, grid: Grid, connected: set[int]) -> None:
         """See whether overdue nodes have given a sign. Their late replies are not used."""
         self._overdue = {i: node for i, node in self._overdue.items() if node in connected}
         if not self._overdue:
             return
-        for reply in grid.pull_messages([*self._overdue, *self._probes]):
+        for reply in grid.pull_messages([*self._overdue, *self._probes.ids()]):
             said = reply.metadata.reply_to_message_id
-            probe = self._probes.pop(said, None)
+            probe = self._probes.answered(said)
             node = probe.node if probe else self._overdue.get(said)
             if node is not None and node in self.overdue:
                 sign = "a probe's answer" if probe else "its late reply"
-                tell("back", node=self.name_of(node), sign=sign)
+                tell("back", node=self._name_of(node), sign=sign)
                 self._overdue = {i: owner for i, owner in self._overdue.items() if owner != node}
-        self._send_probes(grid, self.overdue)
+        self._probe(grid, self.overdue)
 
-    def _send_probes(self, grid: Grid, nodes: set[int]) -> None:
-        """Probe those of the nodes whose last probe has been answered, or was long ago."""
-        if not self.probing:
-            return
-        now = time.monotonic()
-        self._probes = {i: one for i, one in self._probes.items() if now - one.sent < PROBE_LIFE}
-        wanted = sorted(nodes - {probe.node for probe in self._probes.values()})
-        probes = [alive_query(node) for node in wanted]
-        sent = set(self.push(grid, probes))
-        for node, probe in zip(wanted, probes, strict=True):
-            if probe.metadata.message_id in sent:
-                self._probes[probe.metadata.message_id] = _Probe(node, now)
+    def _probe(self, grid: Grid, nodes: set[int]) -> None:
+        if self._nodes_lose_orders:
+            self._probes.send(grid, nodes)
 
 
 def pause_on(grid: Grid, seconds: float) -> None:
     """Let this much time pass between two looks, or as little as the grid knows to be enough."""
     wait: Callable[[float], None] = getattr(grid, "wait", time.sleep)
     wait(seconds)
-
-
-@dataclass(frozen=True)
-class _Probe:
-    """A probe under way: to which node, when it was sent."""
-
-    node: int
-    sent: float
 
 
 @dataclass(frozen=True)
@@ -120,13 +105,23 @@ class _Lost:
     until: float
 
 
-class _Round:
-    """One call of `Exchange.ask`."""
+class _Phase:
+    """One call of `Exchange.ask`.
+
+    probes: all that are under way, None if no node loses orders. first: by the id of an order that
+    was sent again, the id under which it was first sent.
+    """
 
     def __init__(
-        self, exchange: Exchange, grid: Grid, messages: list[Message], deadline: float
+        self,
+        grid: Grid,
+        messages: list[Message],
+        deadline: float,
+        probes: Probes | None,
+        name_of: Callable[[int], str],
     ) -> None:
-        self._exchange, self._grid, self._seconds = exchange, grid, deadline
+        self.first: dict[str, str] = {}
+        self._grid, self._seconds, self._probes, self._name_of = grid, deadline, probes, name_of
         self._start = time.monotonic()
         self._tries: dict[int, int] = {}  # by node id
         self._sent: dict[int, float] = {}  # when its order was, by node id
@@ -136,6 +131,7 @@ class _Round:
         self._send(messages)
 
     def replies(self) -> list[Message]:
+        """Those that come before the deadline."""
         probe_at = PROBE_AFTER
         while self._waiting or self._lost:
             self._pull()
@@ -143,19 +139,19 @@ class _Round:
             passed = time.monotonic() - self._start
             if not (self._waiting or self._lost) or passed >= self._seconds:
                 break
-            if passed >= probe_at:
-                self._exchange._send_probes(self._grid, self._silent())
+            if self._probes and passed >= probe_at:
+                self._probes.send(self._grid, self.unanswered().values())
                 probe_at *= 2
             pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each look is a line of a log
             pause_on(self._grid, min(pause, self._seconds - passed))
-        self._replies += [lost.answer for lost in self._lost.values()]
-        for message_id, message in self._waiting.items():
-            self._exchange._overdue[message_id] = message.metadata.dst_node_id
-        self._exchange._send_probes(self._grid, self._silent())
-        return self._replies
+        return [*self._replies, *(lost.answer for lost in self._lost.values())]
+
+    def unanswered(self) -> dict[str, int]:
+        """The orders that wait for a reply: each one's node."""
+        return {i: message.metadata.dst_node_id for i, message in self._waiting.items()}
 
     def _send(self, messages: list[Message]) -> None:
-        taken = set(self._exchange.push(self._grid, messages))
+        taken = set(push(self._grid, messages))
         for message in messages:
             if message.metadata.message_id in taken:
                 self._waiting[message.metadata.message_id] = message
@@ -167,32 +163,34 @@ class _Round:
                 self._replies.append(Message(refused, reply_to=message))
 
     def _pull(self) -> None:
-        probes = self._exchange._probes
         forgetful = []
+        probes = self._probes.ids() if self._probes else []
         for reply in self._grid.pull_messages([*self._waiting, *probes]):
             said = reply.metadata.reply_to_message_id
-            if said in self._waiting:
-                order = self._waiting.pop(said)
+            probe = self._probes.answered(said) if self._probes else None
+            if order := self._waiting.pop(said, None):
                 if self._is_given_up(reply, order.metadata.dst_node_id):
                     until = time.monotonic() + RETURN_AFTER
                     self._lost[order.metadata.dst_node_id] = _Lost(order, reply, until)
                 else:
                     self._replies.append(reply)
-            elif said in probes:
-                probe = probes.pop(said)
-                # One that is older than the order says nothing of it.
-                if not reply.has_error() and probe.sent > self._sent.get(probe.node, math.inf):
-                    forgetful.append(probe.node)
+            # A probe that is older than the order says nothing of it.
+            elif probe and not reply.has_error() and probe.sent > self._sent_at(probe.node):
+                forgetful.append(probe.node)
         for message_id, order in list(self._waiting.items()):
             node = order.metadata.dst_node_id
             if node in forgetful and self._tries[node] < ORDER_TRIES:
                 del self._waiting[message_id]
                 self._send_again(order)
 
+    def _sent_at(self, node: int) -> float:
+        """When the node's order was sent; never, if it was asked for nothing."""
+        return self._sent.get(node, math.inf)
+
     def _is_given_up(self, reply: Message, node: int) -> bool:
         """Whether the reply is only Flower's word that there will be none."""
         given_up = reply.has_error() and reply.error.code in GIVEN_UP
-        return given_up and self._exchange.probing and self._tries[node] < ORDER_TRIES
+        return given_up and self._probes is not None and self._tries[node] < ORDER_TRIES
 
     def _look_for_returns(self) -> None:
         """Send lost orders again to nodes that are there; give up on those that stay away."""
@@ -213,11 +211,7 @@ class _Round:
             message_type=of.message_type,
             group_id=of.group_id,
         )
-        name = self._exchange.name_of(of.dst_node_id)
+        name = self._name_of(of.dst_node_id)
         tell("order-lost", WARNING, node=name, round=of.group_id, sent=self._tries[of.dst_node_id])
         self._send([again])
-        first = self._exchange.original(of.message_id)
-        self._exchange._first[again.metadata.message_id] = first
-
-    def _silent(self) -> set[int]:
-        return {message.metadata.dst_node_id for message in self._waiting.values()}
+        self.first[again.metadata.message_id] = self.first.get(of.message_id, of.message_id)

@@ -118,11 +118,22 @@ class Federation:
     def await_nodes(self, grid: Grid) -> None:
         """Wait for enough nodes before the first round; raises `FederationError`."""
         self.arrivals.await_nodes(grid)
-        self.exchange.probing = not self.roster.partitions()
+        if self.roster.partitions():
+            self.exchange.trust_nodes()
 
-    def await_clients(self, grid: Grid) -> None:
-        """See who is there before another round; raises `FederationError` if nobody is."""
-        self.arrivals.await_clients(grid)
+    def begin_round(self, server_round: int, grid: Grid) -> None:
+        """See who is there; raises `FederationError` if nobody is. The log is the round's from now.
+
+        What happened while the nodes came belongs to round 1.
+        """
+        if server_round > 1:
+            self.log = RoundLog()
+            self.arrivals.await_clients(grid)
+        self.log.server_round = server_round
+
+    def note(self, figures: Mapping[str, float | None]) -> None:
+        """Enter what the method itself has to tell of the round."""
+        self.log.figures = dict(figures)
 
     # --- checkpoints ------------------------------------------------------------------------
 
@@ -145,8 +156,8 @@ class Federation:
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on from what `memory` told. The nodes are still to come."""
-        self.arrivals.expected = set(memory["nodes"])
-        self.arrivals.shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
+        shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
+        self.arrivals.expect(memory["nodes"], shape)
         for client, node, facts in memory["facts"]:
             counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
             self.roster.facts[ClientKey(client, node)] = ClientFacts(**facts, class_counts=counts)

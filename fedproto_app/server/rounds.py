@@ -19,7 +19,7 @@ from fedproto_app.events import tell
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.report.task_report import mean_metric
 from fedproto_app.server.checkpoint import Checkpoint, Memory
-from fedproto_app.server.federation import Federation, RoundLog
+from fedproto_app.server.federation import Federation
 from fedproto_app.strategies.strategy import MethodStrategy
 from fedproto_app.tasks.table import TASKS
 from fedproto_app.wire import array_record, numpy_arrays
@@ -122,10 +122,7 @@ def run_rounds(
     for server_round in range(outcome.rounds + 1, settings.all_rounds + 1):
         if outcome.patience.exhausted:
             return
-        if server_round > 1:
-            federation.log = RoundLog()
-            federation.await_clients(grid)
-        federation.log.server_round = server_round
+        federation.begin_round(server_round, grid)
         seconds = _one_round(strategy, federation, grid, server_round, outcome)
         evaluated = federation.evaluates(server_round)
         line = round_line(federation.log, federation.results, seconds, evaluated, settings.task)

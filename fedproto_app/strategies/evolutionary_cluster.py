@@ -133,12 +133,14 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         groups = [self.federation.roster.facts[key].group for key in self._labels]
         labels = np.array(list(self._labels.values()))
         rand = rand_index(labels, np.array(groups)) if all(groups) else None
-        self.federation.log.figures = {
-            "rand_index": rand,
-            "forgetting_factor": forgetting,
-            "clusters": float(len(set(labels.tolist()))),
-            "clients_sent_a_head": float(sent),
-        }
+        self.federation.note(
+            {
+                "rand_index": rand,
+                "forgetting_factor": forgetting,
+                "clusters": float(len(set(labels.tolist()))),
+                "clients_sent_a_head": float(sent),
+            }
+        )
         self._history.add(server_round, self._labels, psi, forgetting, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:

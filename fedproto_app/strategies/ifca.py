@@ -91,7 +91,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
                 rand = rand_index(np.array(list(labels.values())), np.array(groups))
             figures["rand_index"] = rand
             self._history.add(server_round, labels, None, None, rand)
-        self.federation.log.figures = figures
+        self.federation.note(figures)
 
     def state(self) -> dict[str, NDArray[Any]]:
         if not self._chosen:

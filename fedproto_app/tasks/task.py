@@ -101,6 +101,11 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         return 1
 
     @staticmethod
+    def longer_fault(settings: Settings) -> str | None:
+        """Why a run of more rounds would not have begun as one of fewer did, or None."""
+        return None
+
+    @staticmethod
     @abstractmethod
     def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
         """Why a client's metrics, of whichever of its models, cannot be true, or None."""

@@ -59,7 +59,9 @@ def fedproto(
 class FakeSuperLink:
     """Plays Flower: keeps what it was asked, writes the artefacts, and ends as it is told."""
 
-    end: str = "completed"  # or failed, stopped-by-user (error.txt), dies, interrupted
+    end: str = "completed"  # or failed, stopped (error.txt), dies, interrupted
+    in_folder: Callable[[Path], object] | None = None  # before it is interrupted
+    number: signal.Signals = signal.SIGINT  # by which
     submitted: list[tuple[Path, dict[str, Any], int, int]] = field(default_factory=list)
     import_paths: list[Path | None] = field(default_factory=list)
     streams: int = 0
@@ -90,7 +92,7 @@ class FakeSuperLink:
             shutil.rmtree(folder, ignore_errors=True)  # one to resume
             make_run(folder)
         if self.end == "stopped":
-            folder.mkdir(parents=True)
+            folder.mkdir(exist_ok=True)
             (folder / "error.txt").write_text("node 1 never came\n")
         return self
 
@@ -101,7 +103,10 @@ class FakeSuperLink:
         if self.end == "dies":
             raise FederationError("flower-superlink ended with code 9")
         if self.end == "interrupted":
-            raise KeyboardInterrupt
+            if self.in_folder:
+                output = self.submitted[-1][1]["output"]
+                self.in_folder(Path(output["dir"]) / output["name"])
+            signal.raise_signal(self.number)
 
     def status(self, run_id: str) -> RunStatus:
         if self.streams == 1 and self.end == "completed":

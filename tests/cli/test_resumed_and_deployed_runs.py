@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from fedproto_app.cli import deployed_run
 from fedproto_app.cli import run as run_module
-from fedproto_app.ops.superlink import RunStatus
+from fedproto_app.ops.superlink import ConnectionLost, RunStatus
+from fedproto_app.run_lock import RunLock
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, FakeSuperLink, Fedproto
 from tests.report.made_runs import make_run, round_record
@@ -98,6 +100,10 @@ def test_a_simulation_is_resumed_with_its_settings_and_nodes(
         (["--resume", "nowhere"], "nowhere: holds no run that could be resumed"),
         (["--resume", "done"], "done: this run is finished"),
         (["--resume", "mine", "--nodes", "2"], "--nodes 2: the run has 3 nodes"),
+        (["--resume", "done", "--set", "rounds=1"], "rounds = 1: "),
+        (["--resume", "mine", "--set", "rounds=39"], "rounds = 39: "),
+        (["--resume", "held"], "held is being written by process "),
+        (["--superlink", "lab", "--resume", "held"], "held is being written by process "),
         (["--resume", "mine", "--set", "seed=8"], "--set seed=8: a run goes on with the settings"),
         (["mine/settings.toml", "--resume", "mine"], "goes on with the settings in its folder"),
         (["--superlink", "lab", "--nodes", "2"], "--nodes 2: simulated nodes only"),
@@ -116,10 +122,23 @@ def test_what_cannot_be_is_told_before_anything_starts(
     unfinished(here / "mine")
     make_run(here / "done")
     (here / "done" / "settings.toml").write_text("")
-    outcome = fedproto("run", *arguments)
+    with RunLock(unfinished(here / "held")):
+        outcome = fedproto("run", *arguments)
     assert outcome.code == 2
     assert message in outcome.err
     assert fake.submitted == deployed.submitted == []
+
+
+def test_a_finished_simulation_gets_more_rounds(
+    fedproto: Fedproto,
+    flower: Fake,
+    here: Path,
+) -> None:
+    fake = flower("completed")
+    folder = unfinished(here / "mine")
+    (folder / "summary.json").write_text('{"rounds": 40, "stopped": "rounds"}')
+    assert fedproto("run", "--resume", "mine", "--set", "rounds=60").code == 0
+    assert fake.submitted[0][1]["rounds"] == 60
 
 
 def test_how_long_to_wait_may_change_on_resuming(
@@ -194,8 +213,95 @@ def test_who_stops_following_leaves_the_run_and_no_process(
     fake.interrupted = True
     outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
     assert outcome.code == 130
-    assert "end it with: flwr stop 77 lab" in outcome.err
+    assert outcome.err.endswith(
+        "stopped following; the run goes on; follow it: flwr log 77 lab --stream; "
+        "end it: flwr stop 77 lab\n"
+    )
     assert fake.terminated == fake.followed == 1
+
+
+def test_who_stops_while_a_run_is_submitted_is_told_where_to_look(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deploy(monkeypatch, here, []), "submit", interrupt)
+    outcome = fedproto("run", "--superlink", "lab")
+    assert (outcome.code, outcome.err) == (
+        130,
+        "stopped: whether the run was submitted says: flwr list lab\n",
+    )
+
+
+def unreachable(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeNamedSuperLink, times: int
+) -> list[float]:
+    """The SuperLink does not answer so many times; returns the pauses that were made."""
+    pauses: list[float] = []
+    answer, failed = fake.status, 0
+    clock = time.monotonic
+
+    def status(run_id: str) -> RunStatus:
+        nonlocal failed
+        if failed < times:
+            failed += 1
+            raise ConnectionLost("flwr list failed: unavailable")
+        return answer(run_id)
+
+    monkeypatch.setattr(fake, "status", status)
+    monkeypatch.setattr(deployed_run.time, "sleep", pauses.append)
+    monkeypatch.setattr(deployed_run.time, "monotonic", lambda: clock() + sum(pauses))
+    return pauses
+
+
+def test_a_connection_that_comes_back_is_no_failure(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = deploy(monkeypatch, here, [ROUND.format(1)], [ROUND.format(1), ROUND.format(2)])
+    pauses = unreachable(monkeypatch, fake, times=7)
+    outcome = fedproto("run", "--superlink", "lab")
+    assert outcome.code == 0
+    assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
+    lost = "lost sight of the run, trying again: flwr list failed: unavailable"
+    assert outcome.err.count(lost) == 1
+    assert outcome.err.count("the run is in sight again: running") == 1
+    assert outcome.err.index("round 1/40") < outcome.err.index(lost)
+    assert outcome.err.count("round 2/40") == 1
+
+
+def test_who_loses_sight_of_a_run_is_not_told_that_it_failed(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = unreachable(monkeypatch, deploy(monkeypatch, here, []), times=1000)
+    outcome = fedproto("run", "--superlink", "lab", "--set", "output.name=mine")
+    assert outcome.code == 3
+    assert 560 < sum(pauses) <= 600
+    assert outcome.err.endswith(
+        "error: lost sight of run 77, which may well go on: flwr list failed: unavailable\n"
+        "how it stands: flwr list lab; follow it: flwr log 77 lab --stream; "
+        "end it: flwr stop 77 lab\n"
+        "do not resume it before it has ended\n"
+    )
+
+
+def test_a_deployed_run_may_be_made_longer(
+    fedproto: Fedproto,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = unfinished(here / "server" / "mine")
+    for resumed in ("mine", folder):  # not to be read from here, and to be read
+        fake = deploy(monkeypatch, here, [])
+        outcome = fedproto("run", "--superlink", "lab", "--resume", resumed, "--set", "rounds=60")
+        assert outcome.code == 0
+        assert fake.submitted[0]["rounds"] == 60
 
 
 def test_a_deployed_run_is_resumed_by_its_name(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from fedproto_app.cli import run as run_module
 from fedproto_app.cli import run_settings
 from fedproto_app.errors import SettingsError
+from fedproto_app.settings import Settings
 from tests.cli.conftest import Fake, Fedproto
 from tests.cli.toy_app import write_app
 
@@ -82,12 +84,6 @@ def test_a_superlink_that_dies_under_way_is_a_failed_run(
     assert outcome.code == 1
     assert "error: flower-superlink ended with code 9" in outcome.err
     assert (here / "runs" / "first" / "flower.log").exists()
-    assert fake.left
-
-
-def test_ctrl_c_ends_flower_and_exits_130(fedproto: Fedproto, flower: Fake, here: Path) -> None:
-    fake = flower("interrupted")
-    assert fedproto("run").code == 130
     assert fake.left
 
 
@@ -163,6 +159,33 @@ def test_two_runs_in_one_second_get_two_folders(
     for expected in (stamp, f"{stamp}-2", f"{stamp}-3"):
         flower("completed")
         assert fedproto("run", "--quiet").out == f"{here / 'runs' / expected}\n"
+
+
+def test_runs_that_start_at_once_never_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_settings, "default_run_name", lambda settings: "stamp")
+    with ThreadPoolExecutor(16) as threads:
+        names = list(
+            threads.map(lambda _: run_settings._claimed_name(Settings(), tmp_path), range(16))
+        )
+    assert set(names) == {"stamp", *(f"stamp-{number}" for number in range(2, 17))}
+
+
+def test_a_run_that_never_began_gives_its_name_back(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    flower("completed")
+    named = ["run", "--set", "output.name=first"]
+    assert fedproto(*named, "--set", "data.max-steps=50").code == 2
+    assert fedproto(*named).code == 0
+
+
+def test_where_no_folder_can_be_made_is_told(fedproto: Fedproto, flower: Fake, here: Path) -> None:
+    (here / "file").write_text("")
+    outcome = fedproto("run", "--set", "output.dir=file", "--set", "output.name=first")
+    assert outcome.code == 2
+    assert f"error: output.dir: {here / 'file' / 'first'}: Not a directory" in outcome.err
 
 
 def test_a_folder_that_exists_is_never_written_over(

@@ -9,7 +9,7 @@ import tomli_w
 from fedproto_app.settings import Settings
 
 _SERVER = """
-import json
+import time
 from pathlib import Path
 
 from flwr.serverapp import ServerApp
@@ -21,13 +21,16 @@ app = ServerApp()
 def main(grid, context):
     config = context.run_config
     run = Path(config["output.dir"]) / config["output.name"]
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
     print("toy server at work")
     if config["method"] == "solo":
         raise RuntimeError("the toy breaks")
     if config["method"] == "fedavg":
         (run / "error.txt").write_text("node 1 never came\\n")
         raise RuntimeError("node 1 never came")
+    if config["method"] == "ditto":
+        (run / "at-work").touch()
+        time.sleep(600)
     for source in ARTEFACTS.iterdir():
         (run / source.name).write_text(source.read_text())
 """
@@ -42,7 +45,7 @@ app = ClientApp()
 def write_app(folder: Path, artefacts: Path) -> Path:
     """Write the app; method fuels copies the files of ``artefacts`` into its run folder.
 
-    Method fedavg stops with a reason in error.txt, method solo with an exception.
+    Method fedavg stops with a reason in error.txt, method solo with an exception, ditto not at all.
     """
     package = folder / "toy_app"
     package.mkdir(parents=True)

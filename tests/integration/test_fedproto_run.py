@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fedproto_app.ops.guardian import marked_processes
 from tests.cli.toy_app import write_app
 from tests.report.made_runs import make_run
 
@@ -57,3 +61,32 @@ def test_a_run_that_fails_in_flower_fails_here(folder: Path, method: str, told: 
     assert done.returncode == 1
     assert told in done.stderr
     assert (folder / "runs" / "first" / "flower.log").exists()
+
+
+def test_a_run_that_is_killed_leaves_nothing_behind(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # Ray's sockets need a short path
+        process = subprocess.Popen(
+            [
+                *(*_FEDPROTO, "run", "--engine", "flower", "--app", "app"),
+                *("--set=method=ditto", "--set=output.name=first"),
+            ],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": short},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            wait_until((folder / "runs" / "first" / "at-work").exists, 120)
+            (home,) = Path(short).glob("fedproto-*")
+            assert len(marked_processes(home)) > 3
+        finally:
+            process.kill()
+            process.wait()
+        wait_until(lambda: not home.exists(), 30)
+        assert marked_processes(home) == {}
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

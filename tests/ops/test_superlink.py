@@ -11,7 +11,7 @@ import pytest
 
 from fedproto_app.errors import FederationError
 from fedproto_app.ops import superlink
-from fedproto_app.ops.superlink import RunStatus, SuperLink, tail
+from fedproto_app.ops.superlink import ConnectionLost, RunStatus, SuperLink, tail
 
 SUPERLINK = """
 import os, subprocess, sys
@@ -45,6 +45,10 @@ if sys.argv[1] == "run":
     else:
         json.dump([sys.argv[1:], config, connection], open(home + "/asked.json", "w"))
         print(json.dumps({"success": True, "run-id": "77"}))
+elif sys.argv[1] == "list" and "77" not in sys.argv:
+    print(json.dumps({"success": True, "runs": []}))
+elif sys.argv[1] == "list" and os.path.exists(home + "/cut"):
+    sys.exit("Error: the server is unavailable")
 elif sys.argv[1] == "list":
     run = {"run-id": "77", "status": "finished:failed", "status-details": "it broke"}
     print(json.dumps({"success": True, "runs": [run]}))
@@ -153,6 +157,17 @@ def test_status_and_log_of_a_run(home: Path, programs: Path, tmp_path: Path) -> 
     assert status.finished
     assert not status.completed
     assert (tmp_path / "log").read_text() == "log of 77 own --stream\n"
+
+
+def test_that_nobody_answers_says_nothing_of_the_run(home: Path, programs: Path) -> None:
+    with SuperLink(home, programs=programs) as link:
+        with pytest.raises(ConnectionLost, match="'own' knows no run 78"):
+            link.status("78")
+        (home / "cut").touch()
+        with pytest.raises(ConnectionLost, match=r"flwr list failed: .* is unavailable"):
+            link.status("77")
+        (home / "cut").unlink()
+        assert link.status("77").finished
 
 
 def test_a_superlink_that_dies_shows_its_last_lines(home: Path, programs: Path) -> None:

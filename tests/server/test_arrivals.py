@@ -51,12 +51,12 @@ def test_a_site_that_loads_for_long_holds_up_nobody(tmp_path: Path) -> None:
     held: list[Message] = []
     grid.tamper = lambda node, reply: held.append(reply) if node == 1001 else reply
     federation.await_nodes(grid)
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert names(federation) == {"0"}
     assert len(held) == 1  # it was asked once
     (loaded,) = held
     grid._replies[loaded.metadata.reply_to_message_id] = loaded
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert names(federation) == {"0", "1"}
 
 
@@ -67,10 +67,10 @@ def test_a_query_that_a_restart_lost_is_sent_again(
     grid.tamper = lambda node, reply: None if node == 1001 else reply
     federation.await_nodes(grid)
     grid.tamper = lambda node, reply: reply
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert names(federation) == {"0"}
     monkeypatch.setattr(arrivals, "LONGEST_QUERY", 0.0)
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert names(federation) == {"0", "1"}
 
 
@@ -83,11 +83,11 @@ def test_a_node_that_cannot_take_part_is_asked_again_and_told_of_once(
     federation.await_nodes(grid)
     monkeypatch.setattr(arrivals, "ASK_AGAIN_AFTER", 0.0)
     for _ in range(2):
-        federation.await_clients(grid)
+        federation.arrivals.await_clients(grid)
     (refusal,) = federation.log.refused
     assert "no such file" in refusal.reason
     wide_csv(tmp_path, "a", "b")
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert names(federation) == {"0", "north"}
 
 
@@ -105,12 +105,12 @@ def test_a_node_without_its_key_takes_its_old_place_once_that_is_free(
         1001,
     }  # the restarted one, and the old one that Flower still believes in
     for _ in range(3):
-        federation.await_clients(grid)
+        federation.arrivals.await_clients(grid)
     (refusal,) = federation.log.refused
     assert refusal.reason == "its name 'north' belongs to another connected node"
     assert federation.roster.members["north"].node_id == 1000
     grid.connected = {1001}
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert federation.roster.members["north"].node_id == 1001
 
 
@@ -120,13 +120,13 @@ def test_a_node_that_was_away_is_asked_for_its_clients_anew(tmp_path: Path) -> N
     federation, grid = federation_of(tmp_path, nodes)
     federation.await_nodes(grid)
     grid.connected = {1001}
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     assert names(federation) == {"0"}
     wide_csv(tmp_path, "b", "c", hours=500)
     grid.contexts[1000].node_config["data-path"] = str((tmp_path / "site.csv").resolve())
     orders._cached_shard.cache_clear()  # a real node is a new process
     grid.connected = {1000, 1001}
-    federation.await_clients(grid)
+    federation.arrivals.await_clients(grid)
     keys = set(federation.roster.clients())
     assert ClientKey("c", "north") in keys
     assert ClientKey("a", "north") not in keys

@@ -12,7 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.server import exchange
+from fedproto_app.server import exchange, probes
 from fedproto_app.server.exchange import ORDER_TRIES, Exchange
 from fedproto_app.wire import ALIVE
 
@@ -198,7 +198,7 @@ def test_a_probe_may_be_lost_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(exchanged, grid, 1, deadline=0.1) == set()
     look(exchanged, grid, 1)
     assert grid.count(1, ALIVE) == 1
-    monkeypatch.setattr(exchange, "PROBE_LIFE", 0.0)
+    monkeypatch.setattr(probes, "PROBE_LIFE", 0.0)
     look(exchanged, grid, 1)
     assert grid.count(1, ALIVE) == 2
     monkeypatch.undo()
@@ -210,7 +210,7 @@ def test_a_simulation_probes_nobody() -> None:
     grid = FakeGrid()
     grid.answers = {(1, "train"): [None]}
     exchanged = Exchange()
-    exchanged.probing = False
+    exchanged.trust_nodes()
     assert ask(exchanged, grid, 1, deadline=0.1) == set()
     assert grid.count(1, ALIVE) == 0
 

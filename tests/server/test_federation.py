@@ -636,7 +636,8 @@ def test_a_server_cannot_choose_where_a_node_writes(tmp_path: Path) -> None:
 
 def test_a_run_folder_is_never_overwritten(tmp_path: Path) -> None:
     settings = small_settings(tmp_path)
-    RunFolder(settings)
+    with RunFolder(settings), pytest.raises(SettingsError, match="is being written by process"):
+        RunFolder(settings)
     with pytest.raises(SettingsError, match=r"output\.name = 'test'.*already holds a run"):
         RunFolder(settings)
 

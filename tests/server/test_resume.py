@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.metrics import Metric
-from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.artefacts import RunFolder, settings_digest
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.server.resume import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
 from tests.local_grid import (
@@ -88,13 +89,17 @@ def play(
         return reply
 
     grid = LocalGrid(settings, nodes, tamper=count)
-    folder = RunFolder(settings)
-    conduct(grid, settings, folder)
+    with RunFolder(settings) as folder:
+        conduct(grid, settings, folder)
     return folder
 
 
-def resumed(settings: Settings) -> Settings:
-    table = settings.model_dump(by_alias=True)
+def given(settings: Settings, **raised: int) -> Settings:
+    return settings_from(settings.model_dump(by_alias=True) | raised)
+
+
+def resumed(settings: Settings, **raised: int) -> Settings:
+    table = given(settings, **raised).model_dump(by_alias=True)
     table["output"]["resume"] = True
     return settings_from(table)
 
@@ -128,6 +133,11 @@ def assert_same(ours: Path, theirs: Path) -> None:
     for summary in summaries:
         del summary["seconds"], summary["bytes_down"], summary["settings_digest"]
     assert summaries[0] == summaries[1]
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedproto_app.run_lock._DYING", 0.1)
 
 
 @pytest.mark.parametrize(("task", "method"), PAIRS)
@@ -223,8 +233,8 @@ def test_a_resumed_run_waits_for_the_nodes_it_had(tmp_path: Path) -> None:
         return there()
 
     grid.get_node_ids = get_node_ids  # type: ignore[method-assign]
-    folder = RunFolder(resumed(cut))
-    conduct(grid, resumed(cut), folder)
+    with RunFolder(resumed(cut)) as folder:
+        conduct(grid, resumed(cut), folder)
     assert [line["asked"] for line in lines(folder.path)] == [2, 2, 2, 2]
 
 
@@ -235,8 +245,8 @@ def test_a_resumed_run_goes_on_without_a_node_that_left_for_good(
     killed(tmp_path, cut, kill=5)
     grid = LocalGrid(resumed(cut), synthetic_nodes(2, tmp_path / "state-test"))
     grid.connected = {1000}
-    folder = RunFolder(resumed(cut))
-    conduct(grid, resumed(cut), folder)
+    with RunFolder(resumed(cut)) as folder:
+        conduct(grid, resumed(cut), folder)
     assert [line["asked"] for line in lines(folder.path)] == [2, 2, 1, 1]
     assert "event=missing node=1" in caplog.text
 
@@ -268,4 +278,102 @@ def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"seed = 1, was 0; fuels\.inter-weight = 1\.0, was 5"):
         RunFolder(resumed(other))
     patient = settings_of(tmp_path, "forecasting", "fuels", **{"nodes.start-deadline": 9.0})
-    RunFolder(resumed(patient))  # how long to wait may differ
+    RunFolder(resumed(patient)).close()  # how long to wait may differ
+
+
+LONGER = {"rounds": 5, "evaluate-every": 1}
+
+
+@pytest.mark.parametrize("method", ["solo", "fuels"])
+def test_a_finished_run_that_gets_more_rounds_is_one_that_had_them_from_the_start(
+    tmp_path: Path, method: str
+) -> None:
+    from_start = settings_of(tmp_path, "forecasting", method, **LONGER, **{"output.name": "whole"})
+    short = settings_of(tmp_path, "forecasting", method, rounds=3, **{"output.name": "parts"})
+    play(tmp_path, short)
+    folder = play(tmp_path, resumed(short, rounds=5))
+    assert len(lines(folder.path)) == 5
+    assert_same(folder.path, play(tmp_path, from_start).path)
+    stored = stored_settings(folder.path)
+    assert (stored.rounds, stored.output.resume) == (5, False)
+    assert settings_digest(stored) == settings_digest(from_start)
+
+
+def test_an_extended_run_that_is_killed_is_an_unfinished_one(tmp_path: Path) -> None:
+    short = settings_of(tmp_path, "forecasting", "solo", rounds=2)
+    play(tmp_path, short)
+    killed(tmp_path, resumed(short, rounds=4), kill=1)
+    run = tmp_path / "runs" / "test"
+    assert not (run / "summary.json").exists()
+    assert len(lines(play(tmp_path, resumed(stored_settings(run))).path)) == 4
+
+
+def test_a_run_that_lost_its_patience_goes_on_with_more_of_it(tmp_path: Path) -> None:
+    errors = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]
+    changes = {"rounds": 6, "participation": 1.0}
+    short = settings_of(tmp_path, "forecasting", "solo", patience=2, **changes)
+    play(tmp_path, short, validation=errors)
+    for refused in (short, given(short, rounds=9)):
+        with pytest.raises(SettingsError, match="patience = 2 ended it after round 4"):
+            RunFolder(resumed(refused))
+    folder = play(tmp_path, resumed(short, patience=3), validation=errors)
+    assert len(lines(folder.path)) == 6
+
+
+@pytest.mark.parametrize(
+    ("had", "given_now", "told"),
+    [
+        ({}, {}, "this run is finished: all 2 rounds are done; to go on raise rounds"),
+        ({}, {"rounds": 1}, "rounds = 1: .*test was to have 2; it can only get more"),
+        ({"patience": 2}, {"rounds": 3, "patience": 1}, "patience = 1: .*test had 2"),
+        ({}, {"rounds": 3, "patience": 1}, "patience = 1: .*test had 0"),
+    ],
+)
+def test_a_run_can_only_get_more(
+    tmp_path: Path, had: dict[str, Any], given_now: dict[str, Any], told: str
+) -> None:
+    short = settings_of(tmp_path, "forecasting", "solo", **{"rounds": 2, **had})
+    play(tmp_path, short)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "test").iterdir()}
+    with pytest.raises(SettingsError, match=told):
+        RunFolder(resumed(short, **given_now))
+    del before[tmp_path / "runs" / "test" / "lock"]
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+def test_a_finished_run_without_a_checkpoint_is_not_begun_anew(tmp_path: Path) -> None:
+    short = settings_of(tmp_path, "forecasting", "solo", rounds=2)
+    shutil.rmtree(play(tmp_path, short).path / "checkpoint")
+    with pytest.raises(SettingsError, match="has no checkpoint that is whole"):
+        RunFolder(resumed(short, rounds=3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"data.partition.stages": 2}, False),
+        ({"data.partition.stages": 2, "classification.stage-schedule": "cyclic"}, True),
+        ({"data.partition.stages": 1}, True),
+        ({"data.partition.scheme": "given"}, False),  # the source may have stages
+        ({"data.partition.scheme": "given", "keep": "best-validation"}, True),
+    ],
+)
+def test_stages_that_depend_on_the_rounds_fix_them(
+    tmp_path: Path, changes: dict[str, Any], fits: bool
+) -> None:
+    every = {"keep": "last", "patience": 0, "rounds": 4, **changes}
+    short = settings_of(tmp_path, "classification", "solo", **every)
+    RunFolder(short).close()
+    if fits:
+        RunFolder(resumed(short, rounds=5)).close()
+        return
+    RunFolder(resumed(short)).close()
+    with pytest.raises(SettingsError, match=r"rounds = 5, was 4: .* the rounds are parted among"):
+        RunFolder(resumed(short, rounds=5))
+
+
+def test_a_run_is_not_resumed_while_it_is_written(tmp_path: Path) -> None:
+    cut = settings_of(tmp_path, "forecasting", "fuels")
+    with RunFolder(cut), pytest.raises(SettingsError, match="is being written by process"):
+        RunFolder(resumed(cut))
+    RunFolder(resumed(cut)).close()

@@ -69,7 +69,7 @@ def federation_of(
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.shape = DataShape((3,))
+    federation.arrivals.expect([], DataShape((3,)))
     for names in nodes:
         admit(federation, names, groups, partitions=len(nodes) if simulated else 0)
     return federation
@@ -118,7 +118,7 @@ def play(
 
     unevaluated: nodes that do not answer when their clients are evaluated.
     """
-    strategy.federation.log = RoundLog()
+    strategy.federation.log = RoundLog()  # as begin_round does, which asks who is there
     orders, replies = {}, []
     for message in strategy.configure_train(server_round, ENCODER, ConfigRecord(), NO_GRID):
         node, order = _sent(message)

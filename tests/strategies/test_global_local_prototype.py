@@ -32,7 +32,7 @@ def server() -> GlobalLocalPrototypeStrategy:
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.shape = SHAPE
+    federation.arrivals.expect([], SHAPE)
     for number, (label, names) in enumerate({"m": ["a", "b"], "n": ["c"]}.items()):
         samples, groups = dict.fromkeys(names, 9), dict.fromkeys(names, "")
         shares = dict.fromkeys(names, 0.0)

@@ -99,6 +99,19 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return (Metric("accuracy"), Metric("validation-error"))
 
     @staticmethod
+    def longer_fault(settings: Settings) -> str | None:
+        """The rounds are parted among the stages; models that are chosen have one stage alone."""
+        partition = settings.data.partition
+        one_stage = partition.stages == 1 and partition.scheme != "given"
+        chosen = settings.keep != "last" or settings.patience > 0
+        if settings.classification.stage_schedule == "cyclic" or one_stage or chosen:
+            return None
+        return (
+            "with classification.stage-schedule = 'sequential' the rounds are parted among a "
+            "client's stages, so a longer run would have been another from the start"
+        )
+
+    @staticmethod
     def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
             if metric.name == "accuracy" or (metric.name == "validation-error" and not metric.rule):

@@ -1,0 +1,45 @@
+"""The commands of ``fedproto``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedproto_app import __version__
+from fedproto_app.cli.compare import compare, pictures
+from fedproto_app.cli.data import data_app
+from fedproto_app.cli.forecast import forecast
+from fedproto_app.cli.keys import keys
+from fedproto_app.cli.run import run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Personalised federated learning on series, images and sequences, through Flower.",
+    epilog="Start with: fedproto run",
+)
+app.command()(run)
+app.command()(compare)
+app.command()(pictures)
+app.command()(forecast)
+app.command()(keys)
+app.add_typer(data_app, name="data")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedproto-app {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None: ...

@@ -1,0 +1,115 @@
+"""What a command says when it is stopped: by Ctrl-C, or by a signal that ends programs.
+
+It imports nothing slow, so that it can be there from the first moment on.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn, Self
+
+NOTHING = "stopped: nothing was written yet"
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_CODES = [128 + number for number in (signal.SIGINT, *_ENDING)]
+
+
+def end_on_signals() -> None:
+    """Being ended from outside must, like Ctrl-C, end what was started."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
+
+
+@contextmanager
+def stopped_later() -> Iterator[None]:
+    """Holds Ctrl-C and signals back until the block is done, for imports.
+
+    Libraries in C++, as torch is, end the whole program when an exception comes while they load.
+    """
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, *_ENDING)
+        if callable(signal.getsignal(number))  # not where they are ignored
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+class Stopped(SystemExit):
+    """The end of a program that was stopped, and has said so."""
+
+
+class WhenStopped:
+    """Says in one line what it means that the ``with`` block was stopped, and exits with 128 + the
+    signal's number; around another such block it says nothing more.
+
+    says: makes the line, when it is time.
+    """
+
+    def __init__(self, says: Callable[[], str] = lambda: NOTHING) -> None:
+        self.says = says
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
+        if isinstance(error, SystemExit) and not isinstance(error, Stopped):
+            code = error.code if error.code in _CODES else 0
+        if code:
+            print(self.says(), file=sys.stderr)
+            raise Stopped(code) from None
+
+
+def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
+    """What a run in this folder has when it was stopped, and the line that goes on with it.
+
+    A new run's folder in which nothing was begun is removed. app, changes: what must be given
+    again, the folder of the Flower app and ``--set`` of a run that was resumed itself.
+    """
+    from fedproto_app.server.checkpoint import newest_checkpoint
+
+    if not (run / "settings.toml").exists():
+        shutil.rmtree(run, ignore_errors=True)
+        return NOTHING
+    if (run / "summary.json").exists() and not changes:
+        return f"stopped when all rounds were done: {_short(run)}"
+    checkpoint, _ = newest_checkpoint(run / "checkpoint")
+    when = f"after round {checkpoint.server_round}" if checkpoint else "before round 1 was done"
+    words = ["fedproto", "run", "--resume", _short(run)]
+    words += ["--app", str(app)] if app else []
+    words += [word for change in changes for word in ("--set", change)]
+    return f"stopped {when}; go on with: {shlex.join(words)}"
+
+
+@contextmanager
+def removed_if_empty(run: Path) -> Iterator[None]:
+    """A run that nothing came of gives its name back."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            run.rmdir()
+        raise
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

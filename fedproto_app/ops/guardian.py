@@ -1,0 +1,81 @@
+"""Ends what a killed ``fedproto run`` left behind.
+
+SIGKILL leaves a program no time to end what it started. So a small process of its own waits at the
+other end of a pipe, which the operating system closes when the program dies. It then ends every
+process with the program's mark in its environment (FLWR_HOME) and removes the folder of that name.
+
+This file is also that process's program. Python starts it without its site packages, so it imports
+nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+_DISMISSED = b"."  # what the guardian reads from a program that ended in order
+_ENDING = 30.0  # seconds in which a process may still start another while it is ended
+_LOOK_EVERY = 0.05
+
+
+class Guardian:
+    """Watches over the processes marked with the folder ``home``, for a ``with`` block.
+
+    Who leaves the block has ended them itself. Raises OSError if it cannot be started.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def __enter__(self) -> Self:
+        # -I, -S: neither the user's environment nor site packages, which take time and memory.
+        command = [sys.executable, "-I", "-S", __file__, str(self._home)]
+        # A session of its own: neither Ctrl-C nor the terminal's end reaches it.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(BrokenPipeError):  # someone killed it
+            self._process.communicate(_DISMISSED)
+
+
+def marked_processes(home: Path) -> dict[int, str]:
+    """The ids and command lines of all living processes with this FLWR_HOME."""
+    mark = f"FLWR_HOME={home}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or it is another user's
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                found[int(folder.name)] = b" ".join(words).decode(errors="replace")
+    return found
+
+
+def _end_all(home: Path) -> None:
+    """SIGKILL every marked process until none is left, then remove the folder."""
+    deadline = time.monotonic() + _ENDING
+    while (left := marked_processes(home)) and time.monotonic() < deadline:
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(_LOOK_EVERY)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    if sys.stdin.buffer.read() != _DISMISSED:
+        _end_all(Path(sys.argv[1]))

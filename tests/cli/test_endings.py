@@ -1,0 +1,130 @@
+"""What ``fedproto run`` says when it is stopped, whenever that is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.cli.endings import end_on_signals, stopped_later
+from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
+from tests.cli.conftest import Fake, Fedproto
+
+_FEDPROTO = "from fedproto_app.cli.main import main; print(flush=True); main()"
+
+
+def begun(run: Path) -> None:
+    (run / "settings.toml").write_text("")
+    (run / "lock").write_text("")
+
+
+def trained(run: Path) -> None:
+    begun(run)
+    write_checkpoint(run / "checkpoint", Checkpoint(7, "token", nodes=2))
+
+
+def finished(run: Path) -> None:
+    trained(run)
+    (run / "summary.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize(
+    ("come_to", "says"),
+    [
+        (None, "stopped: nothing was written yet"),
+        (
+            begun,
+            "stopped before round 1 was done; go on with: fedproto run --resume 'my runs/first'",
+        ),
+        (trained, "stopped after round 7; go on with: fedproto run --resume 'my runs/first'"),
+        (finished, "stopped when all rounds were done: my runs/first"),
+    ],
+)
+def test_whoever_stops_a_run_is_told_how_to_go_on(
+    fedproto: Fedproto,
+    flower: Fake,
+    here: Path,
+    come_to: Callable[[Path], Any] | None,
+    says: str,
+    number: signal.Signals,
+    code: int,
+) -> None:
+    fake = flower("interrupted")
+    fake.in_folder, fake.number = come_to, number
+    outcome = fedproto("run", "--set", "output.name=first", "--set=output.dir=my runs")
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (code, says)
+    assert fake.left
+    assert (here / "my runs" / "first").exists() == (come_to is not None)
+
+
+def test_what_a_stopped_resume_needs_again_is_in_the_line(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    flower("interrupted")
+    run = here / "runs" / "first"
+    run.mkdir(parents=True)
+    trained(run)
+    app = here.parent
+    outcome = fedproto("run", "--resume", "runs/first", "--set", "rounds=60", "--app", app)
+    assert outcome.err.endswith(
+        f"go on with: fedproto run --resume runs/first --app {app} --set rounds=60\n"
+    )
+
+
+def test_while_libraries_load_a_stop_waits() -> None:
+    loaded = False
+    try:
+        with stopped_later():
+            signal.raise_signal(signal.SIGINT)
+            loaded = True
+    except KeyboardInterrupt:
+        assert loaded
+    else:
+        pytest.fail("nobody was told of it")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_who_ignores_signals_is_not_stopped() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
+        end_on_signals()
+        with stopped_later():
+            signal.raise_signal(signal.SIGHUP)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("seconds", [0.2, 0.5, 1.0, 2.0])
+def test_in_the_first_second_there_is_no_traceback(
+    here: Path, seconds: float, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _FEDPROTO, "run"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(seconds)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.decode().splitlines()[-1] in ("stopped", "stopped: nothing was written yet")
+    assert b"Traceback" not in said
+    assert not list(here.glob("runs/*"))
