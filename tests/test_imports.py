@@ -12,6 +12,7 @@ import pytest
     ("module", "slow"),
     [
         ("fedproto_app.cli.main", ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib")),
+        ("fedproto_app.tasks.table", ("torch", "flwr", "sklearn", "pandas", "matplotlib", "numpy")),
         ("fedproto_app.client_app", ("torch", "pandas")),
         ("fedproto_app.node.orders", ("scipy", "sklearn", "pandas", "matplotlib", "PIL", "h5py")),
     ],

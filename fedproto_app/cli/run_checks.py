@@ -27,7 +27,7 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
     for fewer clients than clusters.
     """
-    from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
+    from fedproto_app.tasks.table import reasons_against  # its readers are slow to import
 
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
