@@ -37,7 +37,7 @@ from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.node.trainer import Node, shares_of
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.shard import load_shard
+from fedproto_app.tasks.table import load_shard
 
 WARM_UP = 2  # rounds; the first has nothing to read, and from the third on old files are dropped
 AIM = 0.05

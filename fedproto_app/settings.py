@@ -17,9 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedproto_app.errors import SettingsError
+from fedproto_app.tasks.table import FIRST_TASK, TASKS, check_settings, require_known_task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 ShareOrZero = Annotated[float, Field(ge=0, lt=1)]
@@ -31,10 +32,7 @@ PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out
 PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
 Device = Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")]
 
-TaskName = Literal[
-    "forecasting", "classification", "sequence-classification", "sequence-regression"
-]
-TASK_NAMES: tuple[str, ...] = get_args(TaskName)
+TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 Method = Literal[
     "fuels", "gldp", "fed-react", "ifca", "flsc",
@@ -367,7 +365,7 @@ class OutputSettings(Section):
 class Settings(Section):
     """Everything a run can be told."""
 
-    task: TaskName = "forecasting"
+    task: Annotated[str, AfterValidator(require_known_task)] = FIRST_TASK
     method: Method = "fuels"
     seed: CountOrZero = 0
     rounds: Count = 40
@@ -415,22 +413,12 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _method_fits_task(self) -> Settings:
-        allowed = ONLY_TASKS.get(self.method, TASK_NAMES)
+        allowed = ONLY_TASKS.get(self.method, tuple(TASKS))
         if self.task not in allowed:
             raise ValueError(
                 f"method = {self.method!r}: works with task = "
                 f"{' or '.join(map(repr, allowed))} only; task = {self.task!r} has "
                 f"{', '.join(methods_of(self.task))}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _kept_model_can_be_chosen(self) -> Settings:
-        chosen = self.keep != "last" or self.patience > 0
-        if self.task == "classification" and chosen and self.data.partition.validation_share == 0:
-            raise ValueError(
-                "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
-                "keep = 'last' and patience = 0"
             )
         return self
 
@@ -456,24 +444,6 @@ class Settings(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _stages_fit_the_rounds(self) -> Settings:
-        partition = self.data.partition
-        if self.task != "classification" or partition.scheme == "given":
-            return self  # a source's own stages are checked where it is read
-        if self.rounds < partition.stages:
-            raise ValueError(
-                f"rounds = {self.rounds}: fewer than data.partition.stages = {partition.stages}, "
-                "so some stages would never be trained on"
-            )
-        if partition.stages > 1 and (self.keep != "last" or self.patience > 0):
-            raise ValueError(
-                f"keep = {self.keep!r}, patience = {self.patience}: errors of different stages "
-                f"cannot be compared; data.partition.stages = {partition.stages} needs "
-                "keep = 'last' and patience = 0"
-            )
-        return self
-
 
 def settings_from(config: Mapping[str, Any]) -> Settings:
     """Validate a run configuration, flat with dotted keys or nested.
@@ -481,9 +451,11 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     Raises `SettingsError` with one line per fault: the key, the value, what is allowed.
     """
     try:
-        return Settings.model_validate(_nested(config))
+        settings = Settings.model_validate(_nested(config))
     except ValidationError as error:
         raise SettingsError("; ".join(explain(fault) for fault in error.errors())) from None
+    check_settings(settings)
+    return settings
 
 
 def default_run_name(settings: Settings) -> str:

@@ -19,10 +19,10 @@ from flwr.app import MessageType
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from fedproto_app.data.shard import Shard
 from fedproto_app.messages import Order
 from fedproto_app.node import orders
 from fedproto_app.node.representations import represented
-from fedproto_app.tasks.shard import Shard
 from fedproto_app.wire import alive_query, write_order
 from tests.local_grid import (
     LocalGrid,

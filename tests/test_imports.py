@@ -15,6 +15,7 @@ import pytest
             "fedproto_app.cli.commands",
             ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib"),
         ),
+        ("fedproto_app.tasks.table", ("torch", "flwr", "sklearn", "pandas", "matplotlib", "numpy")),
         ("fedproto_app.client_app", ("torch", "pandas")),
         ("fedproto_app.node.orders", ("scipy", "sklearn", "pandas", "matplotlib", "PIL", "h5py")),
     ],

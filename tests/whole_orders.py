@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedproto_app.data.shard import Shard
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Order, Reply
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node, shares_of
-from fedproto_app.tasks.shard import Shard
 
 
 class WholeNode:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
+from fedproto_app.cli.data_options import data_options, panel, with_data_options
+from fedproto_app.cli.run_settings import told
 from fedproto_app.errors import SettingsError
-from fedproto_app.settings import DataSettings, settings_from
-
-if TYPE_CHECKING:
-    from fedproto_app.tasks.eligibility import Kind
-
-DEFAULTS = DataSettings()
-PARTITION, CLUSTERS, SEQUENCES = DEFAULTS.partition, DEFAULTS.clusters, DEFAULTS.sequences
-
-data_app = typer.Typer(
-    help="Look at a data set before training on it.", no_args_is_help=True, rich_markup_mode="rich"
+from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.table import (
+    TASKS,
+    record_of_source,
+    require_fitting_source,
+    task_record,
 )
+
+data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 
 @data_app.callback()
@@ -28,33 +28,21 @@ def _data() -> None:
     """Look at a data set before training on it."""
 
 
-# Panels of the options that only some data take, and which do.
-OF_SERIES, OF_IMAGES, OF_SEQUENCES = "Series", "Images", "Labelled sequences"
-OF_DEALT, OF_WINDOWS = "Images and labelled sequences", "Series and recordings"
-TAKEN_BY: dict[str, tuple[Kind, ...]] = {
-    OF_SERIES: ("series",),
-    OF_IMAGES: ("images",),
-    OF_SEQUENCES: ("labelled sequences",),
-    OF_DEALT: ("images", "labelled sequences"),
-    OF_WINDOWS: ("series", "labelled sequences"),
-}
-# What a node's own settings say; given besides them it would have no effect.
-SAID_BY_THE_SITE = (
-    *("path", "source", "scheme", "clients", "clusters", "beta"),
-    *("classes_per_stage", "stages", "imbalance_factor"),
-)
 # Of the sources of labelled sequences, those that take an option.
+RECORDED = "labelled sequences"
 ONLY_SOURCES = {
-    "target": ("recordings",),
-    "max_steps": ("recordings",),
-    "window": ("recordings", "synthetic-ev"),
-    "stride": ("recordings", "synthetic-ev"),
+    "--target": ("recordings",),
+    "--max-steps": ("recordings",),
+    "--window": ("recordings", "synthetic-ev"),
+    "--stride": ("recordings", "synthetic-ev"),
 }
+OPTIONS = data_options()
+DRAWN = list(dict.fromkeys(record.holds for record in TASKS.values() if record.draws))
 
 
 @data_app.command()
+@with_data_options
 def check(
-    context: typer.Context,
     path: Annotated[
         str,
         typer.Argument(
@@ -80,99 +68,24 @@ def check(
             help="Read what a node with this file of its own settings would read, instead of PATH.",
         ),
     ] = None,
-    max_clients: Annotated[int, typer.Option(help="Only the first so many clients; 0 = all.")] = 0,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="CONFIG.toml", help="Look at the data as a run of this file would."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="As for a run; can be repeated."),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
-    max_steps: Annotated[
-        int, typer.Option(help="Only the first so many steps; 0 = all.", rich_help_panel=OF_WINDOWS)
-    ] = 0,
-    period: Annotated[
-        int, typer.Option(help="Samples a period.", rich_help_panel=OF_SERIES)
-    ] = DEFAULTS.period,
-    close_window: Annotated[
-        int, typer.Option(help="Values just before the target.", rich_help_panel=OF_SERIES)
-    ] = DEFAULTS.close_window,
-    periodic_window: Annotated[
-        int, typer.Option(help="Values whole periods before the target.", rich_help_panel=OF_SERIES)
-    ] = DEFAULTS.periodic_window,
-    scheme: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Who holds what. Images: long-tail, dirichlet or given (by the source); default "
-            f"{PARTITION.scheme}. Labelled sequences: dirichlet, which makes clusters of clients "
-            f"with one mix of classes, or given; default {CLUSTERS.scheme}.",
-            rich_help_panel=OF_DEALT,
-        ),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            help=f"N, to deal to, unless given. Default: images {PARTITION.clients}, labelled "
-            f"sequences {CLUSTERS.clients}.",
-            rich_help_panel=OF_DEALT,
-        ),
-    ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.png",
             help="Draw the classes of every client into this file.",
-            rich_help_panel=OF_DEALT,
+            rich_help_panel=panel(DRAWN),
         ),
     ] = None,
-    classes_per_stage: Annotated[
-        int, typer.Option(help="S, of each client at each stage.", rich_help_panel=OF_IMAGES)
-    ] = PARTITION.classes,
-    stages: Annotated[
-        int, typer.Option(help="M, of each client.", rich_help_panel=OF_IMAGES)
-    ] = PARTITION.stages,
-    imbalance_factor: Annotated[
-        float,
-        typer.Option(help="IF, the largest class over the smallest.", rich_help_panel=OF_IMAGES),
-    ] = PARTITION.imbalance_factor,
-    clusters: Annotated[
-        int,
-        typer.Option(
-            help="Of clients with one mix of classes (scheme dirichlet).",
-            rich_help_panel=OF_SEQUENCES,
-        ),
-    ] = CLUSTERS.clusters,
-    beta: Annotated[
-        float,
-        typer.Option(
-            help="Of the Dirichlet distribution: the lower, the fewer classes make up a cluster.",
-            rich_help_panel=OF_SEQUENCES,
-        ),
-    ] = CLUSTERS.beta,
-    steps: Annotated[
-        int,
-        typer.Option(
-            help="Resample longer sequences to so many; 0 = as they are.",
-            rich_help_panel=OF_SEQUENCES,
-        ),
-    ] = SEQUENCES.steps,
-    scaling: Annotated[
-        str,
-        typer.Option(
-            help="sequence: each by itself; client: by the client's train sequences; none.",
-            rich_help_panel=OF_SEQUENCES,
-        ),
-    ] = SEQUENCES.scaling,
-    target: Annotated[
-        str,
-        typer.Option(help="Of recordings: the column to predict.", rich_help_panel=OF_SEQUENCES),
-    ] = SEQUENCES.target,
-    window: Annotated[
-        int,
-        typer.Option(
-            help="Of recordings: steps of the windows cut from them.", rich_help_panel=OF_SEQUENCES
-        ),
-    ] = SEQUENCES.window,
-    stride: Annotated[
-        int,
-        typer.Option(
-            help="Of recordings: steps from one window to the next.", rich_help_panel=OF_SEQUENCES
-        ),
-    ] = SEQUENCES.stride,
+    **given: Any,
 ) -> None:
     """Show what a data set holds, and what a run would refuse of it.
 
@@ -197,6 +110,8 @@ def check(
 
       fedproto data check --source my_data:load
 
+      fedproto data check --config configs/gldp-cifar10.toml
+
       fedproto data check cifar10.zip --clients 100 --stages 1
 
       fedproto data check hospitals/ --scheme given --picture partition.png
@@ -210,86 +125,65 @@ def check(
       fedproto data check cars/ --source recordings --scheme given --target charge --window 60
     """
     # The readers are slow to import, which every other command would wait for.
-    from fedproto_app.data.inspection import source_of
+    from fedproto_app.data.recognition import source_of
     from fedproto_app.node.site import Site, site_file
-    from fedproto_app.tasks.eligibility import kind_of
-    from fedproto_app.tasks.forecasting.check import check_series
-    from fedproto_app.tasks.images.check import check_images
-    from fedproto_app.tasks.sequences.check import check_sequences
 
+    options = {name: value for name, value in given.items() if value is not None}
+    table = told(config, changes or ())
     own = Site()
     if site is not None:
-        _refuse_what_the_site_says(context)
+        _refuse_what_the_site_says(path, source, options)
         own = site_file(site)
-        source = own.reads(DEFAULTS).source
+        source = own.reads(DataSettings()).source
+    if path:
+        table["data.path"] = path
+    if source or (path and "data.source" not in table):
+        table["data.source"] = source or source_of(Path(path))
+    source = settings_from(table).data.source
+    is_users_own = ":" in source
 
-    def read(table: dict[str, Any]) -> DataSettings:
-        run = settings_from(table).data
-        return run if site is None else own.reads(run)
+    def read(kind: str = "") -> Settings:
+        """With the options as data of this kind take them. Before the kind is known, those are read
+        that mean the same for all, and only for a function that must be called to know it."""
+        keys = {name: OPTIONS[name].key(kind) for name in options if kind or is_users_own}
+        run = settings_from(table | {key: options[name] for name, key in keys.items() if key})
+        data = run.data if site is None else own.reads(run.data)
+        return run.model_copy(update={"data": data})
 
-    if not source:
-        source = source_of(Path(path)) if path else DEFAULTS.source
-    table: dict[str, Any] = {
-        "data.source": source,
-        "data.path": path,
-        "data.period": period,
-        "data.close-window": close_window,
-        "data.periodic-window": periodic_window,
-        "data.max-clients": max_clients,
-        "data.max-steps": max_steps,
-        "data.sequences.steps": steps,
-        "data.sequences.scaling": scaling,
-        "data.sequences.target": target,
-        "data.sequences.window": window,
-        "data.sequences.stride": stride,
-    }
-    if ":" in source and str(Path.cwd()) not in sys.path:
+    if is_users_own and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's own module lies where they stand
-    kind = kind_of(read(table))
-    _refuse_options_of_other_kinds(context, source, kind)
-    if kind == "images":
-        table |= {
-            "data.partition.scheme": scheme or PARTITION.scheme,
-            "data.partition.clients": PARTITION.clients if clients is None else clients,
-            "data.partition.classes": classes_per_stage,
-            "data.partition.stages": stages,
-            "data.partition.imbalance-factor": imbalance_factor,
-        }
-        could_start = check_images(read(table), every, picture)
-    elif kind == "labelled sequences":
-        table |= {
-            "data.clusters.scheme": scheme or CLUSTERS.scheme,
-            "data.clusters.clients": CLUSTERS.clients if clients is None else clients,
-            "data.clusters.clusters": clusters,
-            "data.clusters.beta": beta,
-        }
-        could_start = check_sequences(read(table), every, picture)
+    if "task" in table:
+        require_fitting_source(read())
+        record = task_record(table["task"])
     else:
-        could_start = check_series(read(table), every)
+        record = record_of_source(read().data)
+    _refuse_options_of_other_kinds(options, picture, source, record.holds)
+    could_start = record.part("check")(read(record.holds), every, picture)
     raise typer.Exit(0 if could_start else 1)
 
 
-def _refuse_what_the_site_says(context: typer.Context) -> None:
-    for option in context.command.params:
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if given and option.name in SAID_BY_THE_SITE:
-            raise SettingsError(f"{option.opts[0]} and --site: the site's file says what is read")
+def _refuse_what_the_site_says(path: str, source: str, options: Mapping[str, Any]) -> None:
+    told_twice = [name for name, value in (("path", path), ("--source", source)) if value]
+    for name in options:
+        keys = OPTIONS[name].keys.values()
+        if all(key.startswith(("data.partition.", "data.clusters.")) for key in keys):
+            told_twice.append(OPTIONS[name].flag)
+    if told_twice:
+        raise SettingsError(f"{told_twice[0]} and --site: the site's file says what is read")
 
 
-def _refuse_options_of_other_kinds(context: typer.Context, source: str, kind: Kind) -> None:
+def _refuse_options_of_other_kinds(
+    options: Mapping[str, Any], picture: Path | None, source: str, kind: str
+) -> None:
     """An option without effect would look as if it had one."""
-    for option in context.command.params:
-        name = option.name or ""
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        taken_by = TAKEN_BY.get(getattr(option, "rich_help_panel", None) or "")
-        if taken_by is not None and kind not in taken_by:
+    takers = {OPTIONS[name].flag: list(OPTIONS[name].keys) for name in options}
+    if picture is not None:
+        takers["--picture"] = DRAWN
+    for flag, kinds in takers.items():
+        if kind not in kinds:
             raise SettingsError(
-                f"{option.opts[0]} is for {' and '.join(taken_by)}, but source {source} holds "
-                f"{kind}"
+                f"{flag} is for {' and '.join(kinds)}, but source {source} holds {kind}"
             )
-        sources = ONLY_SOURCES.get(name, (source,))
-        if kind == "labelled sequences" and ":" not in source and source not in sources:
-            raise SettingsError(
-                f"{option.opts[0]} is for source {' and '.join(sources)}, not for {source}"
-            )
+        sources = ONLY_SOURCES.get(flag, (source,))
+        if kind == RECORDED and ":" not in source and source not in sources:
+            raise SettingsError(f"{flag} is for source {' and '.join(sources)}, not for {source}")

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedproto_app.cli.findings import reasons
 from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.tasks.findings import refusals
 from fedproto_app.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def forecast(
       fedproto forecast --state /state --data sites/ --site /etc/fedproto/site.toml
     """
     # torch and the readers are slow to import, which every other command would wait for.
-    from fedproto_app.data.inspection import source_of
+    from fedproto_app.data.recognition import source_of
     from fedproto_app.data.sources import FILE_SOURCES, load_histories
     from fedproto_app.node.inference import forecast as forecasts_of
     from fedproto_app.node.inference import open_state, write_csv
@@ -130,10 +130,8 @@ def forecast(
     console.print(_summary(made))
     if (hidden := len(made) - ROWS) > 0:
         console.print(f"... and {hidden} more")
-    for names, reason in reasons(left_out):
-        console.print(
-            f"[yellow]left out[/yellow] {escape(names)}: {escape(reason)}", soft_wrap=True
-        )
+    for line in refusals(left_out):
+        console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
 
 
 def _require_writable(out: Path, data: Path) -> None:

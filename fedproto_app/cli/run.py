@@ -29,10 +29,10 @@ from fedproto_app.cli.run_settings import (
 from fedproto_app.errors import SettingsError
 from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, SuperLink, tail
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
-from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import report_for
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedproto_app.cli.endings import stopped_later
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.tasks.table import reasons_against, task_record
 
 
 def check_encoder(settings: Settings) -> None:
@@ -28,11 +29,10 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
     for fewer clients than clusters.
     """
-    with stopped_later():
-        from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
-
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
+    with stopped_later():
+        task_record(settings.task).part("reasons_against")  # its readers are slow to import
     reasons = reasons_against(settings)
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))

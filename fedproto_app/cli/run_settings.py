@@ -98,8 +98,12 @@ def _given(
 ) -> Settings:
     """The app's defaults, then others, then the file, then ``--set``."""
     of_app = flat(read_toml(app / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {}))
-    given = flat(read_toml(config)) if config else {}
-    return settings_from({**of_app, **defaults, **given, **dict(map(_change, changes))})
+    return settings_from({**of_app, **defaults, **told(config, changes)})
+
+
+def told(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """What the file says, then ``--set``, with dotted keys."""
+    return {**(flat(read_toml(config)) if config else {}), **dict(map(_change, changes))}
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -31,6 +31,7 @@ from fedproto_app.node.store import SETTINGS_FILE, ClientStore, holds_kept_model
 from fedproto_app.node.trainer import PERSONAL
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.table import task_record
 
 _DEEPEST = 3  # folders from a run's parent to a node's state: <run>/state/<node>
 _NAMED = 20  # choices in a message
@@ -82,7 +83,7 @@ def open_state(folder: Path) -> NodeState:
         ) from None
     except (OSError, ValueError) as error:
         raise FedProtoError(f"{found / SETTINGS_FILE}: {error}") from None
-    if settings.task != "forecasting":
+    if not task_record(settings.task).forecasts:
         raise FedProtoError(
             f"{found}: its models are of task = {settings.task!r}; only those of task = "
             "'forecasting' forecast"

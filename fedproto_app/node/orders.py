@@ -21,6 +21,7 @@ import torch
 from flwr.app import Context
 from safetensors import SafetensorError
 
+from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.events import Value, tell
 from fedproto_app.messages import NodeRoster, Order, Reply
@@ -32,8 +33,7 @@ from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node, shares_of, torch_device
 from fedproto_app.settings import PLAIN_NAME, PRETRAINED, Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
-from fedproto_app.tasks.shard import Shard, load_shard
-from fedproto_app.tasks.table import make_task
+from fedproto_app.tasks.table import load_shard, make_task
 
 Phase = Literal["train", "evaluate"]
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.data.shard import ClientData, Shard
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
@@ -18,8 +19,7 @@ from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.part_reply import CohortReply, Sums
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.shard import Shard
-from fedproto_app.tasks.task import AnyTask, ClientData
+from fedproto_app.tasks.task import AnyTask
 
 _PARAMETERS = "parameters"
 PERSONAL = "personal"  # a model that was made of the shared one to be judged and kept

@@ -32,7 +32,6 @@ from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
 from fedproto_app.messages import Arrays
-from fedproto_app.report.reports import FIRST_TASK, report_for
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
 from fedproto_app.run_lock import RunLock
@@ -46,6 +45,7 @@ from fedproto_app.server.federation import ClientResult, Federation, RoundLog
 from fedproto_app.server.resume import longer, require_resumable, stored_settings
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, default_run_name
+from fedproto_app.tasks.table import FIRST_TASK, report_for
 from fedproto_app.whole_file import write_whole
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"

@@ -24,9 +24,9 @@ from fedproto_app.report.drawing import (
     plot_known,
     sent_so_far,
 )
-from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import Group, Run, labels, read_rounds, read_task
 from fedproto_app.report.task_report import Measure
+from fedproto_app.tasks.table import report_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report.reports import FIRST_TASK, REPORTS, report_for
+from fedproto_app.tasks.table import FIRST_TASK, TASKS, report_for
 
 Parsed = TypeVar("Parsed")
 
@@ -175,7 +175,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _place(group: Group) -> tuple[int, str, float, str]:
     measure = report_for(group.task).measure
     badness = measure.badness(group.spread(measure.summary).mean)
-    return list(REPORTS).index(group.task), group.dataset, badness, group.method
+    return list(TASKS).index(group.task), group.dataset, badness, group.method
 
 
 def _comparable(group: Group) -> dict[str, Any]:

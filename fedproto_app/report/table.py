@@ -11,9 +11,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import Group, Run, labels
 from fedproto_app.report.task_report import UNKNOWN, Shown
+from fedproto_app.tasks.table import report_for
 
 _FEW = 3  # clients named as best and as worst
 _COSTS = {

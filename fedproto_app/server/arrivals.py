@@ -23,7 +23,7 @@ from fedproto_app.server.probes import push
 from fedproto_app.server.replies import read_roster
 from fedproto_app.server.roster import NameTakenError, Roster
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import TASKS
+from fedproto_app.tasks.table import task_class
 from fedproto_app.wire import Unusable, roster_query
 
 ASK_AGAIN_AFTER = 60.0  # seconds: who could not take part may have been mended
@@ -62,7 +62,7 @@ class Arrivals:
         self._settings, self._roster, self._exchange = settings, roster, exchange
         self._refuse = refuse
         self._expected: set[str] = set()  # the nodes that a resumed run had
-        self._task = TASKS[settings.task]
+        self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
         self._turned_away: dict[int, _TurnedAway] = {}  # by node id
         self._left: set[int] = set()  # nodes that may come back with other data

@@ -25,7 +25,7 @@ from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.replies import read_reply, received_bytes
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import TASKS, expected_metrics
+from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import sent_bytes, write_order
 
 
@@ -106,7 +106,7 @@ class Federation:
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
         self.unevaluated: set[ClientKey] = set()  # trained since their last evaluation
-        self._task = TASKS[settings.task]
+        self._task = task_class(settings.task)
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
 

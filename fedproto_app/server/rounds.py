@@ -21,7 +21,7 @@ from fedproto_app.report.task_report import mean_metric
 from fedproto_app.server.checkpoint import Checkpoint, Memory
 from fedproto_app.server.federation import Federation
 from fedproto_app.strategies.strategy import MethodStrategy
-from fedproto_app.tasks.table import TASKS
+from fedproto_app.tasks.table import task_class
 from fedproto_app.wire import array_record, numpy_arrays
 
 COSTS = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
@@ -118,7 +118,7 @@ def run_rounds(
     outcome: where to go on from; it grows round by round.
     """
     settings = federation.settings
-    criterion = TASKS[settings.task].criterion
+    criterion = task_class(settings.task).criterion
     for server_round in range(outcome.rounds + 1, settings.all_rounds + 1):
         if outcome.patience.exhausted:
             return

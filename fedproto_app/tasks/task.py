@@ -14,31 +14,9 @@ import torch
 from torch import Tensor
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import ClientData
 from fedproto_app.metrics import Metric
 from fedproto_app.settings import Settings
-
-
-class ClientData(Protocol):
-    """One client's data at its node.
-
-    train_samples: as many as it ever trains on. group: its true group where the source knows it,
-    else "". missing_share: of its values. class_counts: train samples, a row a
-    stage and a number a class, empty where nothing is classified. note: what a person should know
-    of the data, or "".
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def train_samples(self) -> int: ...
-    @property
-    def missing_share(self) -> float: ...
-    @property
-    def class_counts(self) -> tuple[tuple[int, ...], ...]: ...
-    @property
-    def note(self) -> str: ...
 
 
 class Samples(Protocol):

@@ -69,6 +69,10 @@ def test_corrupt_images_are_named_and_counted(fedproto: Fedproto, tmp_path: Path
     assert named[0].endswith("train/cat/torn-0.png: not a JPEG, PNG or BMP image")
     assert "7 corrupt of 23 decoded; data.corrupt-images = 'skip' leaves them out" in outcome.out
     assert "[red]dog" in outcome.out
+    skipped = fedproto("data", "check", folder, "--scheme", "given", "--corrupt-images", "skip")
+    assert skipped.code == 0
+    assert "warning 7 corrupt of 23 decoded" in skipped.out
+    assert "refused" not in skipped.out
 
 
 def test_given_clients_a_picture_and_a_hint(fedproto: Fedproto, tmp_path: Path) -> None:
@@ -106,6 +110,7 @@ def test_the_rows_of_many_classes(fedproto: Fedproto, tmp_path: Path) -> None:
         (["--stages", "2"], "--stages is for images, but source synthetic-traffic holds series"),
         (["--source", "digits", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
         (["--source", "digits", "--picture", "no/x.png"], "--picture no/x.png: no folder no"),
+        (["--source", "digits", "--clusters", "99"], "--clusters is for labelled sequences, but"),
         (["--source", "digits", "--clients", "0"], "data.partition.clients = 0: "),
         (["--source", "digits", "--scheme", "fair"], "data.partition.scheme = 'fair': "),
         (["--source", "cifar"], "data.path is empty: source cifar reads a path"),

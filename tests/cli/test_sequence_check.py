@@ -81,6 +81,13 @@ def test_steps_and_scaling(fedproto: Fedproto, tmp_path: Path) -> None:
     assert ", scaling none" in raw.out
 
 
+def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    targets = np.where(np.arange(30) == 7, -1e20, 0.5)
+    data = archive(tmp_path / "x.npz", targets)
+    outcome = fedproto("data", "check", data, "--scheme", "given")
+    assert "warning x: values up to 1e+20 in size" in outcome.out
+
+
 def recordings(root: Path) -> Path:
     """Two clients with 60 steps, one with 15."""
     files = {
@@ -144,6 +151,10 @@ def test_basic_motions_of_the_archive(fedproto: Fedproto) -> None:
         (["x.npz", "--beta", "0"], "data.clusters.beta = 0.0: input should be greater than 0"),
         (["x.npz", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
         (["y.npz", "--picture", "x.png"], "--picture x.png: targets are real numbers; there are"),
+        (
+            ["y.npz", "--set", "task=sequence-classification", "--set", "method=solo"],
+            "task = 'sequence-classification': the targets of data.source = 'sequence-npz' are ",
+        ),
         (["--source", "recordings"], "data.path is empty: source recordings reads a path"),
         (["missing.ts"], "missing.ts: no such file"),
         (

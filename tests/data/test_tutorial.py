@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.data.inspection import inspect_clients
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
+from fedproto_app.tasks.forecasting.check import facts_of, period_votes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -39,9 +39,9 @@ def test_both_ways_give_the_same_clients(folder: Path, monkeypatch: pytest.Monke
     for name, series in columns.items():
         assert series.start == functions[name].start == 474864
         np.testing.assert_array_equal(series.values, functions[name].values)
-    inspection = inspect_clients(list(columns.values()), csv)
-    assert inspection.period_votes == [(24, 3)]
-    assert not inspection.refused
+    clients = [facts_of(series, csv) for series in columns.values()]
+    assert period_votes(clients) == [(24, 3)]
+    assert {client.refused for client in clients} == {None}
 
 
 def test_the_function_is_short(folder: Path) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
 from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.learners.evolutionary_cluster import HAS_RECEIVED, LOCAL, RECEIVED
 from fedproto_app.learners.learner import AnyLearner
@@ -19,7 +20,6 @@ from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.store import ClientStore
-from fedproto_app.tasks.shard import Shard
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,

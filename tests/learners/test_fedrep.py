@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.data.shard import Shard
 from fedproto_app.learners.learner import Learner
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.methods import make_strategy
@@ -16,7 +17,6 @@ from fedproto_app.models.forecaster import DECODER, ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.shard import Shard
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.methods import make_learner
@@ -20,7 +21,6 @@ from fedproto_app.node.representations import represent_sequences, represented
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node, shares_of
 from fedproto_app.tasks.sequences.task import SequenceTask
-from fedproto_app.tasks.shard import Shard
 from tests.learners.tiny_sequences import (
     CLASSES,
     DIMENSIONS,

@@ -10,9 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report import partition_picture
 from fedproto_app.report.pictures import draw, draw_comparison
 from fedproto_app.report.runs import group_runs, read_run
+from fedproto_app.tasks import partition_picture
 from fedproto_app.tasks.forecasting import divergence_picture
 from fedproto_app.tasks.forecasting.divergence_picture import alike_together, evenly
 from tests.report.made_runs import (

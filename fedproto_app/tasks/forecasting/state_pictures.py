@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report.examples import Example, Forecast, find_examples, kept_forecasts
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.examples import Example, Forecast, find_examples, kept_forecasts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,104 +2,183 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from numpy.typing import NDArray
 
-from fedproto_app.cli.findings import NAMED, reasons, some, span
-from fedproto_app.cli.partition_drawing import require_drawable, save_partition_picture
-from fedproto_app.data.images.inspection import (
-    PartitionInspection,
-    PoolInspection,
-    inspect_partition,
-    inspect_pool,
-)
-from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.images.clients import partition_pool, why_refused
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.errors import DataError
+from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.tasks.findings import (
+    NAMED,
+    Cell,
+    Findings,
+    hint,
+    refusals,
+    require_drawable,
+    save_partition,
+    some,
+    span,
+)
 from fedproto_app.tasks.images.report import thirds
 
-ROWS = 20  # of the table of classes, unless all are asked for
+Counts = NDArray[np.int64]
+
+MOST_DECODED = 5000  # images; of more, so many drawn at random
+_BYTES_AT_ONCE = 2**26  # of pixels, which bounds the memory that decoding takes
 
 
-def check_images(settings: DataSettings, every: bool, picture: Path | None) -> bool:
+@dataclass(frozen=True)
+class Partition:
+    """What each client would hold: by its name [M, C] images of its stages and of each class.
+
+    refused: the reason for each client that a run would leave out.
+    """
+
+    train: Mapping[str, Counts]
+    validation: Mapping[str, Counts]
+    test: Mapping[str, Counts]
+    refused: Mapping[str, str]
+
+    @property
+    def dealt(self) -> Counts:
+        """[C] train images of all clients and stages."""
+        held: Counts = np.concatenate(list(self.train.values())).sum(axis=0)
+        return held
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """[N, C] whether a client trains on a class at some stage."""
+        return np.stack([table.any(axis=0) for table in self.train.values()])
+
+
+def check(settings: Settings, every: bool, picture: Path | None) -> bool:
     """Print what the images are and what a run would deal to whom; whether a run could start.
 
     every: list all classes. picture: a PNG file for the partition.
     """
-    if picture is not None:
-        require_drawable(picture)
-    pool = load_pool(settings)
-    found = inspect_pool(pool)
-    partition, refusal = None, ""
+    require_drawable(picture)
+    pool = load_pool(settings.data)
+    decoded, corrupt = decode(pool)
+    skips = settings.data.corrupt_images == "skip"
+    torn = _corrupt_lines(decoded, corrupt)
+    partition, refused, warnings = None, [] if skips else torn, torn if skips else []
     try:
-        partition = inspect_partition(pool, settings, Settings().seed)
+        partition = deal(pool, settings.data, settings.seed)
+        refused += refusals(partition.refused)
     except DataError as error:
-        refusal = str(error)
-    console = Console()
-    console.print(_class_table(pool, found, partition, len(pool.classes) if every else ROWS))
-    if (hidden := len(pool.classes) - ROWS) > 0 and not every:
-        console.print(f"... and {hidden} more (--all lists them)")
-    console.print(_summary(pool, found, partition, settings))
-    for line in _refusals(found, partition, refusal):
-        console.print(f"[red]refused[/red] {escape(line)}", highlight=False)
+        refused.append(str(error))
+    facts = _pool_facts(pool, settings.data, decoded, len(corrupt))
+    if partition is not None:
+        facts += _partition_facts(pool, partition)
+    Findings(_class_rows(pool, partition), facts, refused, warnings).print(every)
     if picture is not None and partition is not None:
-        save_partition_picture(picture, partition.train, pool.classes, "image")
-        console.print(f"picture: {escape(str(picture))}", highlight=False)
+        save_partition(picture, partition.train, pool.classes, "image")
     usable = partition is not None and len(partition.refused) < len(partition.train)
-    return usable and not found.corrupt
+    return usable and (skips or not corrupt)
 
 
-def _class_table(
-    pool: ImagePool, found: PoolInspection, partition: PartitionInspection | None, rows: int
-) -> Table:
-    table = Table(box=None, header_style="bold")
-    table.add_column("class")
-    for title in ("train", "test", *(("dealt", "clients") if partition else ())):
-        table.add_column(title, justify="right")
-    columns = [found.train, found.test]
+def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:
+    """Decode the images, or `MOST_DECODED` drawn at random, always the same.
+
+    Returns how many, and why, by name, some cannot be read. Raises `DataError` for an image that
+    may be readable but does not fit the others.
+    """
+    train, test = len(pool.train.labels), len(pool.test.labels)
+    looked_at = np.arange(train + test)
+    if len(looked_at) > MOST_DECODED:
+        rng = numpy_stream(0, "data check", "images")
+        looked_at = np.sort(rng.choice(looked_at, MOST_DECODED, replace=False))
+    corrupt = {
+        **_corrupt(pool.train, looked_at[looked_at < train], pool.shape),
+        **_corrupt(pool.test, looked_at[looked_at >= train] - train, pool.shape),
+    }
+    return len(looked_at), corrupt
+
+
+def _corrupt(split: ImageSplit, places: Positions, shape: tuple[int, ...]) -> dict[str, str]:
+    """Why, by name, of those of these images that cannot be read."""
+    size = max(1, _BYTES_AT_ONCE // prod(shape))
+    parts = [places[first : first + size] for first in range(0, len(places), size)]
+    return {
+        split.names[part[row]]: reason
+        for part in parts
+        for row, reason in split.load(part).corrupt.items()
+    }
+
+
+def deal(pool: ImagePool, settings: DataSettings, seed: int) -> Partition:
+    """Deal the images as a run with these settings and this seed would.
+
+    Raises `DataError` if they are too few.
+    """
+    holdings = partition_pool(pool, settings, seed)
+    reasons = {one.name: why_refused(one.stages, settings.partition) for one in holdings}
+
+    def counts(part: str, labels: Positions) -> dict[str, Counts]:
+        return {
+            one.name: np.stack([_counts(labels[getattr(s, part)], pool) for s in one.stages])
+            for one in holdings
+        }
+
+    return Partition(
+        counts("train", pool.train.labels),
+        counts("validation", pool.train.labels),
+        counts("test", pool.test.labels),
+        {name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def _counts(labels: Positions, pool: ImagePool) -> Counts:
+    return np.bincount(labels, minlength=len(pool.classes))
+
+
+def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[Cell]]:
+    """Each class: its images, and if dealt how many train somebody, and whom."""
+    columns: list[tuple[str, Counts]] = [
+        ("train", _counts(pool.train.labels, pool)),
+        ("test", _counts(pool.test.labels, pool)),
+    ]
     if partition is not None:
-        columns += [partition.dealt, partition.holders]
-    for name, *counts in list(zip(pool.classes, *columns, strict=True))[:rows]:
-        table.add_row(escape(name), *map(str, counts))
-    return table
+        columns += [("dealt", partition.dealt), ("clients", partition.held.sum(axis=0))]
+    texts = [[title, *map(str, counts)] for title, counts in columns]
+    return list(zip(("class", *pool.classes), *texts, strict=True))
 
 
-def _summary(
-    pool: ImagePool,
-    found: PoolInspection,
-    partition: PartitionInspection | None,
-    settings: DataSettings,
-) -> Table:
+def _pool_facts(
+    pool: ImagePool, settings: DataSettings, decoded: int, corrupt: int
+) -> list[tuple[str, Cell]]:
+    """What the source holds, and how it is to be dealt."""
+    train, test = pool.train, pool.test
     channels, height, width = pool.shape
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("source", escape(f"{settings.source}, for task = 'classification'"))
-    table.add_row("classes", str(len(pool.classes)))
-    table.add_row(
-        "images",
-        f"{found.train.sum()} train, {found.test.sum()} test; {width} × {height}, "
-        f"{'colour' if channels == 3 else 'grey'}",
-    )
-    if found.clients is not None:
-        table.add_row("clients", f"{len(found.clients)}: {escape(some(found.clients))}")
-    if found.stages is not None:
-        table.add_row("stages", str(found.stages))
-    decoded = f"{found.decoded}" + (
-        f" of {found.images}, drawn at random" if found.decoded < found.images else ""
-    )
-    table.add_row("decoded", f"{decoded}; {len(found.corrupt)} corrupt")
-    table.add_row("partition", escape(_scheme(settings)))
-    if found.clients is not None and settings.partition.scheme != "given":
-        table.add_row("", "[yellow]--scheme given takes the source's own clients[/yellow]")
-    if partition is not None:
-        _add_partition(table, pool, partition)
-    return table
+    images = len(train.labels) + len(test.labels)
+    facts: list[tuple[str, Cell]] = [
+        ("source", f"{settings.source}, for task = 'classification'"),
+        ("classes", str(len(pool.classes))),
+        (
+            "images",
+            f"{len(train.labels)} train, {len(test.labels)} test; {width} × {height}, "
+            f"{'colour' if channels == 3 else 'grey'}",
+        ),
+    ]
+    if train.clients is not None and test.clients is not None:
+        names = [str(name) for name in np.unique(np.concatenate([train.clients, test.clients]))]
+        facts.append(("clients", f"{len(names)}: {some(names)}"))
+    if train.stages is not None and test.stages is not None:
+        facts.append(("stages", str(1 + max(train.stages.max(), test.stages.max()))))
+    drawn = f" of {images}, drawn at random" if decoded < images else ""
+    facts.append(("decoded", f"{decoded}{drawn}; {corrupt} corrupt"))
+    facts.append(("partition", _scheme(settings)))
+    if train.clients is not None and settings.partition.scheme != "given":
+        facts.append(hint("--scheme given takes the source's own clients"))
+    return facts
 
 
 def _scheme(settings: DataSettings) -> str:
@@ -113,33 +192,24 @@ def _scheme(settings: DataSettings) -> str:
     )
 
 
-def _add_partition(table: Table, pool: ImagePool, partition: PartitionInspection) -> None:
-    for title, counts in (
-        ("train", partition.train),
-        ("validation", partition.validation),
-        ("test", partition.test),
-    ):
-        images = np.concatenate([table.sum(axis=1) for table in counts.values()])
-        table.add_row(f"  {title}", f"{span(images)} images a client and stage")
-    distinct = partition.distinct_classes
-    table.add_row("  classes", f"{span(distinct)} a client over its stages")
-    dealt, holders = partition.dealt, partition.holders
-    tail = [f"{pool.classes[label]}: {holders[label]}" for label in thirds(dealt)[2][::-1]]
-    if tail:
-        table.add_row("  tail", escape(f"clients with the rarest classes: {some(tail)}"))
+def _partition_facts(pool: ImagePool, partition: Partition) -> list[tuple[str, Cell]]:
+    """Who would hold what."""
+    facts: list[tuple[str, Cell]] = []
+    for part in ("train", "validation", "test"):
+        images = np.concatenate([table.sum(axis=1) for table in getattr(partition, part).values()])
+        facts.append((f"  {part}", f"{span(images)} images a client and stage"))
+    facts.append(("  classes", f"{span(partition.held.sum(axis=1))} a client over its stages"))
+    holders, rarest = partition.held.sum(axis=0), thirds(partition.dealt)[2][::-1]
+    if tail := [f"{pool.classes[label]}: {holders[label]}" for label in rarest]:
+        facts.append(("  tail", f"clients with the rarest classes: {some(tail)}"))
+    return facts
 
 
-def _refusals(
-    found: PoolInspection, partition: PartitionInspection | None, refusal: str
-) -> list[str]:
-    """What a run would refuse, a line each."""
-    lines = [f"image {name}: {reason}" for name, reason in list(found.corrupt.items())[:NAMED]]
-    if found.corrupt:
+def _corrupt_lines(decoded: int, corrupt: Mapping[str, str]) -> list[str]:
+    lines = [f"image {name}: {reason}" for name, reason in list(corrupt.items())[:NAMED]]
+    if corrupt:
         lines.append(
-            f"{len(found.corrupt)} corrupt of {found.decoded} decoded; "
+            f"{len(corrupt)} corrupt of {decoded} decoded; "
             "data.corrupt-images = 'skip' leaves them out"
         )
-    if partition is None:
-        lines.append(refusal)
-        return lines
-    return lines + [f"{clients}: {reason}" for clients, reason in reasons(partition.refused)]
+    return lines

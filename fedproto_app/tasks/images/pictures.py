@@ -158,7 +158,7 @@ def _mark_thirds(axes: Axes, names: list[str]) -> None:
 
 
 def _draw_partition(run_dir: Path) -> Figure:
-    from fedproto_app.report.partition_picture import draw_partition_picture
+    from fedproto_app.tasks.partition_picture import draw_partition_picture
 
     rows = _read_table(run_dir / "partition.csv")
     classes = list(dict.fromkeys(row["class"] for row in rows))

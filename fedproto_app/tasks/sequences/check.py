@@ -2,79 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from numpy.typing import NDArray
 
-from fedproto_app.cli.findings import reasons, some, span
-from fedproto_app.cli.partition_drawing import require_drawable, save_partition_picture
-from fedproto_app.data.sequences.inspection import (
-    Dealing,
-    DealtClient,
-    class_counts,
-    constant_sequences,
-    inspect_dealing,
-)
-from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.clients import make_sequence_clients
+from fedproto_app.data.sequences.clusters import deal_sequences
+from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.data.sequences.split import split_holding, why_refused
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.tasks.findings import (
+    Cell,
+    Findings,
+    hint,
+    refusals,
+    require_drawable,
+    save_partition,
+    some,
+    span,
+    too_large,
+)
+from fedproto_app.tasks.sequences.clients import targets_of
+from fedproto_app.tasks.table import fitting_task, require_fitting_targets
 
-ROWS = 20  # of the table of classes or clients, unless all are asked for
+Counts = NDArray[np.int64]
+
+PARTS = ("train", "validation", "test")
 MOST_GROUPS = 8  # columns of the table of classes
 
 
-def check_sequences(settings: DataSettings, every: bool, picture: Path | None) -> bool:
+@dataclass(frozen=True)
+class DealtClient:
+    """One client: its true cluster, or "", the targets [n] of its parts, why a run would leave it
+    out."""
+
+    name: str
+    group: str
+    parts: Mapping[str, Targets]
+    refused: str | None
+
+    @property
+    def targets(self) -> Targets:
+        """Of all parts."""
+        return np.concatenate(list(self.parts.values()))
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """Who would hold what. value_range: the lowest and the highest value that models would see."""
+
+    clients: tuple[DealtClient, ...]
+    value_range: tuple[float, float] | None
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """The reason for each client that a run would leave out."""
+        return {one.name: one.refused for one in self.clients if one.refused is not None}
+
+    @property
+    def groups(self) -> dict[str, list[DealtClient]]:
+        """The clients of each true cluster, in ascending order; without those that have none."""
+        names = sorted({one.group for one in self.clients if one.group})
+        return {name: [one for one in self.clients if one.group == name] for name in names}
+
+
+def check(settings: Settings, every: bool, picture: Path | None) -> bool:
     """Print what the sequences are and what a run would deal to whom; whether a run could start.
 
     every: list all classes, or clients where targets are real numbers. picture: a PNG file for the
     mix of classes.
     """
-    if picture is not None:
-        require_drawable(picture)
-    pool = load_sequences(settings)
+    require_drawable(picture)
+    data = settings.data
+    pool = load_sequences(data)
+    require_fitting_targets(settings, targets_of(pool))
     if picture is not None and not pool.classes:
         raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
-    dealing, refusal = None, ""
+    dealing = None
     try:
-        dealing = inspect_dealing(pool, settings, Settings().seed)
+        dealing = deal(pool, data, settings.seed)
+        refused = refusals(dealing.refused)
     except DataError as error:
-        refusal = str(error)
-    console = Console()
+        refused = [str(error)]
+    facts = _pool_facts(pool, data)
+    if dealing is not None:
+        facts += [(f"  {title}", text) for title, text in _dealing_facts(pool, dealing, data)]
     rows = _class_rows(pool, dealing) if pool.classes else _client_rows(dealing)
-    if len(rows) > 1:
-        console.print(_table(rows if every else rows[: ROWS + 1]))
-    if (hidden := len(rows) - ROWS - 1) > 0 and not every:
-        console.print(f"... and {hidden} more (--all lists them)")
-    console.print(_summary(pool, dealing, settings))
-    lines = [f"{who}: {why}" for who, why in reasons(dealing.refused)] if dealing else [refusal]
-    for line in lines:
-        console.print(f"[red]refused[/red] {escape(line)}", highlight=False)
+    sizes = (float(np.abs(one).max()) for one in (*pool.sequences, pool.targets))
+    Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(every)
     if picture is not None and dealing is not None:
         _draw(dealing, pool, picture)
-        console.print(f"picture: {escape(str(picture))}", highlight=False)
     return dealing is not None and len(dealing.refused) < len(dealing.clients)
 
 
-def _table(rows: list[list[str]]) -> Table:
-    """The first row has the titles; the first column is text, the others are numbers."""
-    table = Table(box=None, header_style="bold")
-    for number, title in enumerate(rows[0]):
-        table.add_column(escape(title), justify="right" if number else "left")
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table
+def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
+    """Deal the sequences as a run with these settings and this seed would.
+
+    Raises `DataError` if they are too few, or cannot be dealt so.
+    """
+    clients = []
+    holdings = deal_sequences(pool, settings, seed)
+    for one in holdings:
+        split = split_holding(pool, one, settings, seed)
+        parts = {title: pool.targets[getattr(split, title)] for title in PARTS}
+        clients.append(DealtClient(one.name, one.group, parts, why_refused(split, settings)))
+    prepared, _ = make_sequence_clients(pool, holdings, settings, seed)
+    values = [
+        np.array([steps.min(), steps.max()])
+        for one in prepared.values()
+        for title in PARTS
+        for steps in getattr(one, title).values
+    ]
+    seen = (float(np.min(values)), float(np.max(values))) if values else None
+    return Dealing(tuple(clients), seen)
 
 
-def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[list[str]]:
+def class_counts(clients: Sequence[DealtClient], classes: int) -> Counts:
+    """[N, C] sequences of each class in all parts of each client."""
+    return np.stack([_counts(one.targets, classes) for one in clients])
+
+
+def _counts(labels: Targets, classes: int) -> Counts:
+    return np.bincount(labels.astype(np.int64), minlength=classes)
+
+
+def constant_sequences(pool: SequencePool) -> int:
+    """Sequences whose steps are all alike, such as those of one step."""
+    return sum(bool((steps == steps[0]).all()) for steps in pool.sequences)
+
+
+def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Cell]]:
     """Each class: its sequences, and if dealt its clients and its share of each true cluster."""
-    labels = pool.targets.astype(np.int64)
     classes = len(pool.classes)
     columns = [["class", *pool.classes]]
-    columns.append(["sequences", *map(str, np.bincount(labels, minlength=classes))])
+    columns.append(["sequences", *map(str, _counts(pool.targets, classes))])
     if dealing is not None:
         holders = (class_counts(dealing.clients, classes) > 0).sum(axis=0)
         columns.append(["clients", *map(str, holders)])
@@ -82,63 +148,45 @@ def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[list[str]]:
             for name, members in dealing.groups.items():
                 held = class_counts(members, classes).sum(axis=0)
                 columns.append([name, *(f"{share:.0%}" for share in held / max(held.sum(), 1))])
-    return [list(row) for row in zip(*columns, strict=True)]
+    return list(zip(*columns, strict=True))
 
 
-def _client_rows(dealing: Dealing | None) -> list[list[str]]:
-    rows = [["client", "group", "train", "validation", "test", "target"]]
+def _client_rows(dealing: Dealing | None) -> list[Sequence[Cell]]:
+    rows: list[Sequence[Cell]] = [("client", "group", *PARTS, "target")]
     for one in dealing.clients if dealing else ():
-        sizes = (str(len(part)) for part in (one.train, one.validation, one.test))
+        sizes = (str(len(part)) for part in one.parts.values())
         target = span(one.targets) if len(one.targets) else "-"
-        rows.append([one.name, one.group or "-", *sizes, target])
+        rows.append((one.name, one.group or "-", *sizes, target))
     return rows
 
 
-def _summary(pool: SequencePool, dealing: Dealing | None, settings: DataSettings) -> Table:
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for title, text in _pool_lines(pool, settings):
-        table.add_row(title, escape(text))
-    for hint in _hints(pool, settings):
-        table.add_row("", f"[yellow]{escape(hint)}[/yellow]")
-    for title, text in _dealing_lines(pool, dealing, settings) if dealing else ():
-        table.add_row(f"  {title}", escape(text))
-    return table
-
-
-def _pool_lines(pool: SequencePool, settings: DataSettings) -> list[tuple[str, str]]:
+def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, Cell]]:
     """What the source holds, and how it is to be dealt."""
-    task = "sequence-classification" if pool.classes else "sequence-regression"
+    task = fitting_task("labelled sequences", targets_of(pool))
     lengths = np.array([len(steps) for steps in pool.sequences])
     own = f", {pool.is_test.sum()} of them test" if pool.is_test is not None else ""
-    lines = [
+    steps = f"{lengths.min()} shortest, {np.median(lengths):g} median, {lengths.max()} longest"
+    facts: list[tuple[str, Cell]] = [
         ("source", f"{settings.source}, for task = {task!r}"),
         ("sequences", f"{len(lengths)}{own}"),
         ("dimensions", f"{len(pool.dimensions)}: {some(pool.dimensions)}"),
-        (
-            "length",
-            f"{lengths.min()} shortest, {np.median(lengths):g} median, {lengths.max()} longest, "
-            "in steps",
-        ),
+        ("length", f"{steps}, in steps"),
     ]
     if constant := constant_sequences(pool):
-        zeros = "; scaling sequence makes zeros of them" * (
-            settings.sequences.scaling == "sequence"
-        )
-        lines.append(("constant", f"{constant}: all steps alike, or only one{zeros}"))
+        zeros = "; scaling sequence makes zeros of them"
+        shown = zeros if settings.sequences.scaling == "sequence" else ""
+        facts.append(("constant", f"{constant}: all steps alike, or only one{shown}"))
     if pool.classes:
-        lines.append(("classes", f"{len(pool.classes)}: {some(pool.classes)}"))
+        facts.append(("classes", f"{len(pool.classes)}: {some(pool.classes)}"))
     else:
         middle = np.median(pool.targets)
-        lines.append(("target", f"{span(pool.targets)}, median {middle:.4g}: real numbers"))
+        facts.append(("target", f"{span(pool.targets)}, median {middle:.4g}: real numbers"))
     if pool.clients is not None:
         names = np.unique(pool.clients).tolist()
-        lines.append(("clients", f"{len(names)}: {some(names)}"))
+        facts.append(("clients", f"{len(names)}: {some(names)}"))
     if groups := sorted({group for group in pool.groups.values() if group}):
-        lines.append(("groups", f"{len(groups)}: {some(groups)}"))
-    lines.append(("dealing", _scheme(settings)))
-    return lines
+        facts.append(("groups", f"{len(groups)}: {some(groups)}"))
+    return [*facts, ("dealing", _scheme(settings)), *map(hint, _unused(pool, settings))]
 
 
 def _scheme(settings: DataSettings) -> str:
@@ -148,7 +196,7 @@ def _scheme(settings: DataSettings) -> str:
     return f"dirichlet: clients {chosen.clients}, clusters {chosen.clusters}, beta {chosen.beta:g}"
 
 
-def _hints(pool: SequencePool, settings: DataSettings) -> list[str]:
+def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
     """What the chosen scheme leaves unused of the source."""
     if settings.clusters.scheme == "given":
         return [] if pool.clients is not None else ["the source names no clients: one has them all"]
@@ -160,40 +208,36 @@ def _hints(pool: SequencePool, settings: DataSettings) -> list[str]:
     return [f"--scheme given takes the source's own {' and '.join(unused)}"] if unused else []
 
 
-def _dealing_lines(
+def _dealing_facts(
     pool: SequencePool, dealing: Dealing, settings: DataSettings
 ) -> list[tuple[str, str]]:
     """Who would hold what, and what models would see of it."""
     clients = dealing.clients
-    lines = [("clients", f"{len(clients)}, of them {len(clients) - len(dealing.refused)} usable")]
+    facts = [("clients", f"{len(clients)}, of them {len(clients) - len(dealing.refused)} usable")]
     if groups := dealing.groups:
         sizes = [f"{name} {len(members)}" for name, members in groups.items()]
-        lines.append(("groups", f"clients in {some(sizes)}"))
-    for title in ("train", "validation", "test"):
-        held = np.array([len(getattr(one, title)) for one in clients])
-        lines.append((title, f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"))
+        facts.append(("groups", f"clients in {some(sizes)}"))
+    for title in PARTS:
+        held = np.array([len(one.parts[title]) for one in clients])
+        facts.append((title, f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"))
     if pool.classes:
         distinct = (class_counts(clients, len(pool.classes)) > 0).sum(axis=1)
-        lines.append(("classes", f"{span(distinct)} a client"))
+        facts.append(("classes", f"{span(distinct)} a client"))
     if dealing.value_range is not None:
         low, high = dealing.value_range
-        lines.append(("values", f"{low:.4g} … {high:.4g}, scaling {settings.sequences.scaling}"))
+        facts.append(("values", f"{low:.4g} … {high:.4g}, scaling {settings.sequences.scaling}"))
     if most := settings.sequences.steps:
         longer = sum(len(steps) > most for steps in pool.sequences)
-        lines.append(("steps", f"{longer} sequences resampled to {most}"))
-    return lines
+        facts.append(("steps", f"{longer} sequences resampled to {most}"))
+    return facts
 
 
 def _draw(dealing: Dealing, pool: SequencePool, picture: Path) -> None:
     """The train part of every client, true clusters together."""
     counts = {
-        f"{one.name} ({one.group})" if one.group else one.name: np.bincount(
-            one.train.astype(np.int64), minlength=len(pool.classes)
+        f"{one.name} ({one.group})" if one.group else one.name: _counts(
+            one.parts["train"], len(pool.classes)
         )[None]
-        for one in sorted(dealing.clients, key=_group_and_name)
+        for one in sorted(dealing.clients, key=lambda one: (one.group, one.name))
     }
-    save_partition_picture(picture, counts, pool.classes, "sequence")
-
-
-def _group_and_name(client: DealtClient) -> tuple[str, str]:
-    return client.group, client.name
+    save_partition(picture, counts, pool.classes, "sequence")

@@ -70,7 +70,7 @@ def read_embeddings(run_dir: Path, settings: Settings) -> Embeddings:
     if len({digest for digest, _ in stored.values()}) > 1:
         raise FedProtoError("the clients' vectors are of different encoders")
     from fedproto_app.data.sequences.clients import ClientSequences
-    from fedproto_app.tasks.shard import load_shard
+    from fedproto_app.tasks.sequences.clients import load_shard
 
     shard = load_shard(settings, 0, 1)
     targets, groups = [], []

@@ -13,8 +13,7 @@ from fedproto_app.data.sequences.clusters import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.eligibility import reasons_against
-from fedproto_app.tasks.shard import load_shard
+from fedproto_app.tasks.table import load_shard, reasons_against
 from tests.data.sequences.made_sequences import measured, pool_of
 
 HERE = __name__  # this module serves as a user's own: "package.module:factory"

@@ -13,6 +13,7 @@ from sklearn.decomposition import PCA
 
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
 from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.runs import read_run
@@ -24,7 +25,6 @@ from fedproto_app.tasks.sequences.embedding_picture import (
     main_plane,
     read_embeddings,
 )
-from fedproto_app.tasks.shard import Shard
 from tests.report.made_sequences import make_sequence_run
 
 
@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store.write_vectors("client-000", "digest", torch.arange(20.0).reshape(4, 5) ** 2)
     store.write_vectors("client-001", "digest", torch.arange(15.0).reshape(3, 5))
     shard = Shard(CLIENTS, {}, DataShape((3,), ("ant", "bee", "cat")))
-    monkeypatch.setattr("fedproto_app.tasks.shard.load_shard", lambda *_: shard)
+    monkeypatch.setattr("fedproto_app.tasks.sequences.clients.load_shard", lambda *_: shard)
     return folder
 
 
@@ -90,13 +90,15 @@ def test_other_data_are_noticed_and_the_picture_left_out(
     run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fewer = {**CLIENTS, "client-001": ClientSequences("client-001", part(2), part(), part(0))}
-    monkeypatch.setattr("fedproto_app.tasks.shard.load_shard", lambda *_: Shard(fewer, {}))
+    monkeypatch.setattr(
+        "fedproto_app.tasks.sequences.clients.load_shard", lambda *_: Shard(fewer, {})
+    )
     with pytest.raises(FedProtoError, match="'client-001' has 2 sequences, but had 3"):
         read_embeddings(run, settings_of(run))
     with caplog.at_level(logging.INFO):
         assert embedding_picture(run) == {}
     assert "has 2 sequences" in caplog.text
-    monkeypatch.setattr("fedproto_app.tasks.shard.load_shard", lambda *_: Shard({}, {}))
+    monkeypatch.setattr("fedproto_app.tasks.sequences.clients.load_shard", lambda *_: Shard({}, {}))
     with pytest.raises(FedProtoError, match="'client-000' is not in the data"):
         read_embeddings(run, settings_of(run))
 

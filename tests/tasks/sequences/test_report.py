@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.pictures import draw, draw_comparison
-from fedproto_app.report.reports import REPORTS
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
 from fedproto_app.report.table import clients_table, comparison_rows, run_table
 from fedproto_app.server.federation import RoundLog
 from fedproto_app.tasks.sequences.report import figure_of, settled
-from fedproto_app.tasks.table import TASKS
+from fedproto_app.tasks.table import TASKS, report_for, task_class
 from tests.report.made_sequences import made, make_sequence_run
 
 CLASSES, NUMBERS = "sequence-classification", "sequence-regression"
+REPORTS = {task: report_for(task) for task in TASKS}
 ACCURACIES = {
     "a": {
         Metric("accuracy"): 0.5,
@@ -103,10 +103,10 @@ def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
-    federation = made({"a": dict.fromkeys(TASKS[task].required_metrics(None), 0.5)}, task)
+    federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
     figures = REPORTS[task].round_figures(RoundLog(), federation.results, True)
     told = {name for name, value in figures.items() if value is not None}
-    assert told == {figure_of(metric.name) for metric in TASKS[task].required_metrics(None)}
+    assert told == {figure_of(metric.name) for metric in task_class(task).required_metrics(None)}
 
 
 def test_clients_have_a_row_each_and_what_is_unknown_is_empty() -> None:

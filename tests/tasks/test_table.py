@@ -15,7 +15,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import SOURCES
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.eligibility import kind_of, reasons_against
+from fedproto_app.tasks.table import reasons_against, record_of_source
 from tests.data.sequences.made_sequences import pool_of as made_pool
 
 HERE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -100,6 +100,10 @@ def test_a_users_function_of_the_other_task() -> None:
         reasons_against(settings(f"{HERE}:two_series", **IMAGES))
 
 
+def kind_of(source: str) -> str:
+    return record_of_source(DataSettings(source=source)).holds
+
+
 def test_what_a_source_holds() -> None:
     registries = {
         "series": SOURCES,
@@ -107,12 +111,12 @@ def test_what_a_source_holds() -> None:
         "labelled sequences": SEQUENCE_SOURCES,
     }
     for kind, sources in registries.items():
-        assert {kind_of(DataSettings(source=source)) for source in sources} == {kind}
-    assert kind_of(DataSettings(source=f"{HERE}:undecodable")) == "images"
-    assert kind_of(DataSettings(source=f"{HERE}:two_series")) == "series"
-    assert kind_of(DataSettings(source=f"{HERE}:few_sequences")) == "labelled sequences"
+        assert {kind_of(source) for source in sources} == {kind}
+    assert kind_of(f"{HERE}:undecodable") == "images"
+    assert kind_of(f"{HERE}:two_series") == "series"
+    assert kind_of(f"{HERE}:few_sequences") == "labelled sequences"
     with pytest.raises(DataError, match=r"unknown source; known are wide-csv, .*, digits, .* and"):
-        kind_of(DataSettings(source="parquet"))
+        kind_of("parquet")
 
 
 def few_sequences(settings: DataSettings) -> SequencePool:

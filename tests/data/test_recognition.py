@@ -5,19 +5,58 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.data.inspection import source_of
-from fedproto_app.data.sequences.inspection import (
-    class_counts,
-    constant_sequences,
-    inspect_dealing,
-)
+from fedproto_app.data.recognition import source_of
 from fedproto_app.errors import DataError
-from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
 from tests.data.images.made_images import encoded, noise, write_folder, write_zip
-from tests.data.sequences.made_sequences import measured, pool_of
 
-GIVEN = DataSettings(clusters=ClusterSettings(scheme="given"))
+IMAGE = encoded(noise(0, 4, 4))
 STEPS = b"u,v\n1,2\n3,4\n"
+
+
+def test_the_source_is_told_from_the_path(tmp_path: Path) -> None:
+    assert source_of(tmp_path) == "csv-folder"
+    for name, source in [
+        ("a.csv", "wide-csv"),
+        ("A.CSV.GZ", "wide-csv"),
+        ("metr-la.h5", "hdf5"),
+        ("x.hdf5", "hdf5"),
+        ("x.npz", "npz"),
+    ]:
+        assert source_of(Path(name)) == source
+    (tmp_path / "x.parquet").touch()
+    with pytest.raises(DataError, match="no source reads such a file"):
+        source_of(tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="no such file or folder"):
+        source_of(tmp_path / "x.feather")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["train/cat", "stage-1/train/cat", "ann/train/cat", "ann/stage-2/train/cat"],
+)
+def test_folders_of_classes_are_told_from_the_others(tmp_path: Path, layout: str) -> None:
+    folder = write_folder(tmp_path, {f"{layout}/1.PNG": IMAGE, "labels.csv": b"a\n1\n"})
+    assert source_of(folder) == "class-folders"
+
+
+def test_a_folder_without_an_image_holds_series(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, {"a.csv": b"a\n1\n", "train/old/b.csv": b"a\n1\n"})
+    assert source_of(folder) == "csv-folder"
+
+
+@pytest.mark.parametrize("file", ["data_batch_3.bin", "fine_label_names.txt"])
+def test_a_cifar_folder_even_an_incomplete_one(tmp_path: Path, file: str) -> None:
+    assert source_of(write_folder(tmp_path, {file: b""})) == "cifar"
+
+
+def test_archives_are_told_by_what_they_hold(tmp_path: Path) -> None:
+    assert source_of(write_zip(tmp_path / "x.ZIP", {"train/cat/1.png": IMAGE})) == "class-folders"
+    np.savez(tmp_path / "images.npz", x_train=noise(0, 2, 4, 4))
+    np.savez(tmp_path / "series.npz", values=np.ones((5, 2)))
+    (tmp_path / "torn.npz").write_bytes(b"PK\x03\x04")
+    assert source_of(tmp_path / "images.npz") == "image-npz"
+    assert source_of(tmp_path / "series.npz") == "npz"
+    assert source_of(tmp_path / "torn.npz") == "npz"
 
 
 @pytest.mark.parametrize(
@@ -74,32 +113,3 @@ def test_folders_are_told_by_their_files(
 
 def test_a_ts_file(tmp_path: Path) -> None:
     assert source_of(tmp_path / "A.TS") == "uea-ts"  # whether it is there or not, its reader tells
-
-
-def test_dealt_clients_and_groups_by_hand() -> None:
-    pool = pool_of([0, 0, 1, 1, 2] * 2 + [0], ["ann"] * 5 + ["bob"] * 5 + ["cid"], {"bob": "left"})
-    dealing = inspect_dealing(pool, GIVEN, seed=0)
-    assert [one.name for one in dealing.clients] == ["ann", "bob", "cid"]
-    assert list(dealing.refused) == ["cid"]
-    assert {name: [one.name for one in own] for name, own in dealing.groups.items()} == {
-        "left": ["bob"]
-    }
-    assert class_counts(dealing.clients, 3).tolist() == [[2, 2, 1], [2, 2, 1], [1, 0, 0]]
-    ann = dealing.clients[0]
-    assert len(ann.train) + len(ann.validation) + len(ann.test) == len(ann.targets) == 5
-
-
-def test_values_as_models_would_see_them() -> None:
-    """Sequence i is i at all steps, all are constant: 10 … 19, or zeros once each is scaled."""
-    pool = measured(20, ["ann"] * 2 + ["bob"] * 18)
-    assert constant_sequences(pool) == 20
-    raw = DataSettings(clusters=GIVEN.clusters, sequences=SequenceSettings(scaling="none"))
-    assert inspect_dealing(pool, raw, 0).value_range == (2, 19)  # ann has too few to take part
-    assert inspect_dealing(pool, GIVEN, 0).value_range == (0, 0)
-    nobody = inspect_dealing(measured(2, ["ann", "bob"]), GIVEN, 0)
-    assert nobody.value_range is None
-
-
-def test_too_few_to_deal() -> None:
-    with pytest.raises(DataError, match="enough for at most 4 clients"):
-        inspect_dealing(pool_of([0, 1, 2, 0]), DataSettings(), seed=0)

@@ -1,0 +1,28 @@
+"""The clients of a source of series: ready to train, or why they cannot take part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.shard import Shard
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import make_windows, why_refused
+from fedproto_app.settings import DataSettings, Settings
+
+
+def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
+    """The windows of a node's clients."""
+    return series_shard(load_series(settings.data)[partition::partitions], settings.data)
+
+
+def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:
+    """Windows of all clients that have enough data, reasons for the rest."""
+    refused = {one.name: reason for one in series if (reason := why_refused(one, settings))}
+    windows = {one.name: make_windows(one, settings) for one in series if one.name not in refused}
+    return Shard(windows, refused)
+
+
+def reasons_against(settings: Settings) -> dict[str, str | None]:
+    """Why each client of the source cannot take part, or None; no window is cut."""
+    return {one.name: why_refused(one, settings.data) for one in load_series(settings.data)}

@@ -1,0 +1,87 @@
+"""The clients of a pool of images: ready to train, or why they cannot take part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from fedproto_app.data.images.clients import make_image_clients, partition_pool, why_refused
+from fedproto_app.data.images.partition import Holding
+from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
+from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.settings import DataSettings, Settings
+
+
+def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
+    """The images of a node's clients, decoded."""
+    # Nodes of a simulation share processes; a site's pool need not stay in memory.
+    deal = _dealt_once if partitions > 1 else _dealt
+    pool, holdings = deal(settings.data, settings.seed)
+    clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
+    _require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
+    return Shard(clients, refused, DataShape(pool.shape, pool.classes))
+
+
+def _dealt(settings: DataSettings, seed: int) -> tuple[ImagePool, list[Holding]]:
+    pool = load_pool(settings)
+    return pool, partition_pool(pool, settings, seed)
+
+
+_dealt_once = lru_cache(maxsize=1)(_dealt)
+
+
+def reasons_against(settings: Settings) -> dict[str, str | None]:
+    """Why each client of the source cannot take part, or None.
+
+    No image is decoded, so one whose file is damaged is not noticed.
+    """
+    _, holdings = _dealt(settings.data, settings.seed)
+    _require_fitting_stages(settings, [len(holding.stages) for holding in holdings])
+    partition = settings.data.partition
+    return {holding.name: why_refused(holding.stages, partition) for holding in holdings}
+
+
+def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
+    """Refuse clients with these numbers of stages if the run cannot walk through them all.
+
+    `require_fitting_settings` looks at stages that settings deal; here they are the source's own.
+    """
+    most = max(stages, default=1)
+    if most > settings.rounds:
+        raise DataError(
+            f"rounds = {settings.rounds}: fewer than the {most} stages of the data, so some would "
+            "never be trained on"
+        )
+    if most > 1 and (settings.keep != "last" or settings.patience):
+        raise DataError(
+            f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different "
+            f"stages cannot be compared; the data have {most} stages, which need keep = 'last' "
+            "and patience = 0"
+        )
+
+
+def require_fitting_settings(settings: Settings) -> None:
+    """Refuse stages that the rounds do not reach, and a choice of models by nothing."""
+    partition = settings.data.partition
+    chosen = settings.keep != "last" or settings.patience > 0
+    if chosen and partition.validation_share == 0:
+        raise SettingsError(
+            "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
+            "keep = 'last' and patience = 0"
+        )
+    if partition.scheme == "given":
+        return  # a source's own stages are looked at where it is read
+    if settings.rounds < partition.stages:
+        raise SettingsError(
+            f"rounds = {settings.rounds}: fewer than data.partition.stages = {partition.stages}, "
+            "so some stages would never be trained on"
+        )
+    if partition.stages > 1 and chosen:
+        raise SettingsError(
+            f"keep = {settings.keep!r}, patience = {settings.patience}: errors of different stages "
+            f"cannot be compared; data.partition.stages = {partition.stages} needs "
+            "keep = 'last' and patience = 0"
+        )

@@ -1,0 +1,47 @@
+"""The clients of a pool of labelled sequences: ready to train, or why they cannot take part."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fedproto_app.data.sequences.clients import make_sequence_clients
+from fedproto_app.data.sequences.clusters import Holding, deal_sequences
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.sources import load_sequences
+from fedproto_app.data.sequences.split import split_holding, why_refused
+from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import require_fitting_targets
+
+
+def targets_of(pool: SequencePool) -> str:
+    """What is to be predicted, in the words of the table of tasks."""
+    return "classes" if pool.classes else "real numbers"
+
+
+def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
+    """The sequences of a node's clients, split and scaled."""
+    # Nodes of a simulation share processes; a site's pool need not stay in memory.
+    load = _sequences_once if partitions > 1 else load_sequences
+    pool = load(settings.data)
+    holdings = _dealt(pool, settings)[partition::partitions]
+    clients, refused = make_sequence_clients(pool, holdings, settings.data, settings.seed)
+    return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
+
+
+_sequences_once = lru_cache(maxsize=1)(load_sequences)
+
+
+def reasons_against(settings: Settings) -> dict[str, str | None]:
+    """Why each client of the source cannot take part, or None."""
+    pool, data, seed = load_sequences(settings.data), settings.data, settings.seed
+    return {
+        holding.name: why_refused(split_holding(pool, holding, data, seed), data)
+        for holding in _dealt(pool, settings)
+    }
+
+
+def _dealt(pool: SequencePool, settings: Settings) -> list[Holding]:
+    require_fitting_targets(settings, targets_of(pool))
+    return deal_sequences(pool, settings.data, settings.seed)

@@ -1,0 +1,130 @@
+"""``fedproto data check`` on series, as a person calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.windows import shortest_length
+from fedproto_app.settings import DataSettings
+from tests.cli.conftest import Fedproto
+from tests.waves import wave
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def rows(output: str) -> list[list[str]]:
+    return [line.split() for line in output.split("\n")]
+
+
+def needed(**data: int) -> str:
+    settings = DataSettings(**data)
+    return f"{shortest_length(settings)} steps at period {settings.period}"
+
+
+def write_csv(path: Path, **columns: np.ndarray) -> Path:
+    cells = zip(*columns.values(), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in cells)]))
+    return path
+
+
+def test_clients_and_a_summary(fedproto: Fedproto, tmp_path: Path) -> None:
+    short, gappy = np.where(np.arange(240) < 5, 1.0, np.nan), wave(24, 240)
+    gappy[100:124] = np.nan
+    data = write_csv(tmp_path / "x.csv", **{"a[1]": wave(24, 240), "b": short, "gappy": gappy})
+    outcome = fedproto("data", "check", data)
+    assert outcome.code == 0, outcome.err
+    table = rows(outcome.out)
+    assert table[0] == ["client", "steps", "start", "period", "missing", "verdict"]
+    assert table[1] == ["a[1]", "240", "0", "24", "0.0%", "ok"]
+    assert table[3] == ["gappy", "240", "0", "24", "10.0%", "ok"]
+    assert "3, of them 2 usable" in outcome.out
+    assert "5 shortest, 240 median, 240 longest" in outcome.out
+    assert "107 steps at period 24" in outcome.out
+    assert "24 (2 clients)" in outcome.out
+    assert ["missing", "4.95%", "of", "all", "values"] in table  # 24 of 485
+    assert "refused b: 5 steps" in outcome.out
+    assert "checked with" not in outcome.out
+
+
+def test_another_period_than_the_checked_one_is_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "x.csv", a=wave(24, 480))
+    outcome = fedproto("data", "check", data, "--period", 12)
+    assert "checked with --period 12" in outcome.out
+
+
+def test_nobody_is_usable(fedproto: Fedproto, tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=wave(24, 240))
+    outcome = fedproto("data", "check", data, "--period", 200)
+    assert outcome.code == 1
+    assert "2, of them 0 usable" in outcome.out
+    assert "refused a, b: 240 steps" in outcome.out
+
+
+def test_a_client_without_a_value_misses_all(fedproto: Fedproto, tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=np.full(240, np.nan))
+    outcome = fedproto("data", "check", data)
+    assert ["b", "0", "0", "-", "100.0%", "refused"] in rows(outcome.out)
+    assert "refused b: no value is present" in outcome.out
+
+
+def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    broken = wave(24, 240)
+    broken[50] = -1e30
+    data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=broken)
+    outcome = fedproto("data", "check", data)
+    assert outcome.code == 0
+    assert "warning b: values up to 1e+30 in size" in outcome.out
+    fine = fedproto("data", "check", write_csv(tmp_path / "y.csv", a=wave(24, 240)))
+    assert "warning" not in fine.out
+
+
+def test_the_many_are_hidden_unless_asked_for(fedproto: Fedproto) -> None:
+    brief = fedproto("data", "check", "--source", "synthetic-traffic")
+    full = fedproto("data", "check", "--all")
+    assert "... and 4 more (--all lists them)" in brief.out
+    assert "transport-05" not in brief.out
+    assert "transport-05" in full.out
+
+
+def test_as_a_run_of_a_file_would(fedproto: Fedproto, tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "x.csv", a=wave(24, 240))
+    config = tmp_path / "run.toml"
+    config.write_text(f"[data]\nsource = 'wide-csv'\npath = '{data}'\nperiod = 12\n")
+    from_file = fedproto("data", "check", "--config", config)
+    assert needed(period=12) in from_file.out
+    changed = fedproto("data", "check", "--config", config, "--set", "data.periodic-window=1")
+    assert needed(period=12, periodic_window=1) in changed.out
+    option = fedproto("data", "check", "--config", config, "--set", "data.period=9", "--period", 6)
+    assert needed(period=6) in option.out
+    another = fedproto("data", "check", write_csv(tmp_path / "y.csv", b=wave(24, 240)), "--all")
+    assert another.out.split("\n")[1].split()[0] == "b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--period", "1"], "data.period = 1: input should be greater than or equal to 2"),
+        (["--source", "parquet"], "data.source = 'parquet': unknown source; known are wide-csv, "),
+        (["--set", "data.perod=3"], "data.perod: unknown setting; known here: "),
+        (["--set", "data.source=3"], "data.source = 3: input should be a valid string"),
+        (["--set", "data.period"], "--set data.period: expected KEY=VALUE"),
+        (["--config", "missing.toml"], "missing.toml: No such file"),
+        (["--set", "task=forecasts"], "task = 'forecasts': unknown; known: 'forecasting', "),
+        (
+            ["--source", "digits", "--set", "task=forecasting"],
+            "data.source = 'digits' holds images; set task = 'classification', or data.source to",
+        ),
+        (["--picture", "x.png"], "--picture is for images and labelled sequences, but source syn"),
+    ],
+)
+def test_mistakes_are_one_line(fedproto: Fedproto, arguments: list[str], message: str) -> None:
+    outcome = fedproto("data", "check", *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {message}")
+    assert outcome.err.count("\n") == 1

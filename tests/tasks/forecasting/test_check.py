@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import load_series
+from fedproto_app.settings import DataSettings
+from fedproto_app.tasks.findings import LARGEST_VALUE
+from fedproto_app.tasks.forecasting.check import facts_of, period_votes
+from tests.real_data import real_data
+from tests.waves import wave
+
+
+def test_metr_la_votes_for_a_day_of_5_minutes() -> None:
+    path = real_data("metr_la_week_5min.csv.gz")
+    settings = DataSettings(source="wide-csv", path=str(path), period=288)
+    clients = [facts_of(series, settings) for series in load_series(settings)]
+    assert period_votes(clients)[0][0] == 288
+    assert {one.refused for one in clients} == {None}
+
+
+def test_every_client_is_told_apart() -> None:
+    good, gappy = wave(24, 480), wave(24, 480)
+    gappy[10:130] = np.nan
+    series = [
+        ClientSeries("good", good, start=5),
+        ClientSeries("gappy", gappy),
+        ClientSeries("constant", np.full(480, -2.0)),
+        ClientSeries("short", np.ones(3)),
+        ClientSeries("empty", np.empty(0)),
+    ]
+    clients = {one.name: facts_of(one, DataSettings()) for one in series}
+    verdicts = {name: one.verdict.plain for name, one in clients.items()}
+    assert verdicts == {
+        "good": "ok",
+        "gappy": "ok",
+        "constant": "constant",
+        "short": "refused",
+        "empty": "refused",
+    }
+    assert (clients["good"].length, clients["good"].start, clients["good"].period) == (480, 5, 24)
+    assert clients["gappy"].missing_share == 0.25
+    assert clients["constant"].largest == 2
+    assert "at least 107" in (clients["short"].refused or "")
+    assert (clients["empty"].missing_share, clients["empty"].largest) == (1, 0)
+    assert period_votes(list(clients.values())) == [(24, 2)]
+
+
+def test_the_shorter_period_comes_first_on_a_tie() -> None:
+    series = [ClientSeries("a", wave(30, 480)), ClientSeries("b", wave(24, 480))]
+    votes = period_votes([facts_of(one, DataSettings()) for one in series])
+    assert votes == [(24, 1), (30, 1)]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_value_whatever_its_sign(sign: int) -> None:
+    values = wave(24, 480)
+    values[7] = sign * 2 * LARGEST_VALUE
+    assert facts_of(ClientSeries("a", values), DataSettings()).largest == 2 * LARGEST_VALUE

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from fedproto_app.errors import DataError
+from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
+from fedproto_app.tasks.sequences.check import class_counts, constant_sequences, deal
+from tests.data.sequences.made_sequences import measured, pool_of
+
+GIVEN = DataSettings(clusters=ClusterSettings(scheme="given"))
+
+
+def test_dealt_clients_and_groups_by_hand() -> None:
+    pool = pool_of([0, 0, 1, 1, 2] * 2 + [0], ["ann"] * 5 + ["bob"] * 5 + ["cid"], {"bob": "left"})
+    dealing = deal(pool, GIVEN, seed=0)
+    assert [one.name for one in dealing.clients] == ["ann", "bob", "cid"]
+    assert list(dealing.refused) == ["cid"]
+    assert {name: [one.name for one in own] for name, own in dealing.groups.items()} == {
+        "left": ["bob"]
+    }
+    assert class_counts(dealing.clients, 3).tolist() == [[2, 2, 1], [2, 2, 1], [1, 0, 0]]
+    ann = dealing.clients[0]
+    assert sum(map(len, ann.parts.values())) == len(ann.targets) == 5
+    assert list(ann.parts) == ["train", "validation", "test"]
+
+
+def test_values_as_models_would_see_them() -> None:
+    """Sequence i is i at all steps, all are constant: 10 … 19, or zeros once each is scaled."""
+    pool = measured(20, ["ann"] * 2 + ["bob"] * 18)
+    assert constant_sequences(pool) == 20
+    raw = DataSettings(clusters=GIVEN.clusters, sequences=SequenceSettings(scaling="none"))
+    assert deal(pool, raw, 0).value_range == (2, 19)  # ann has too few to take part
+    assert deal(pool, GIVEN, 0).value_range == (0, 0)
+    nobody = deal(measured(2, ["ann", "bob"]), GIVEN, 0)
+    assert nobody.value_range is None
+
+
+def test_too_few_to_deal() -> None:
+    with pytest.raises(DataError, match="enough for at most 4 clients"):
+        deal(pool_of([0, 1, 2, 0]), DataSettings(), seed=0)

@@ -1,0 +1,122 @@
+"""A task that nobody knows but this module: one record in the table is all that the app needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedproto_app.cli.data import data_app
+from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
+from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.report.task_report import Measure
+from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.table import (
+    TASKS,
+    TaskRecord,
+    load_shard,
+    make_task,
+    reasons_against,
+    report_for,
+)
+
+HERE = __name__
+SOURCES = {"dice": lambda settings: None}
+MADE_UP = TaskRecord(
+    name="gambling",
+    holds="dice",
+    sources=f"{HERE}:SOURCES",
+    pool=f"{HERE}:Dice",
+    task=f"{HERE}:Gambling",
+    load=f"{HERE}:throw",
+    reasons_against=f"{HERE}:loaded_dice",
+    report=f"{HERE}:Winnings",
+    check=f"{HERE}:check_dice",
+    check_settings=f"{HERE}:require_luck",
+    options=("period", "max-clients"),
+)
+
+
+@dataclass(frozen=True)
+class Dice:
+    """What a user's own source of this task hands over."""
+
+    faces: int = 6
+
+
+def own_dice(settings: DataSettings) -> Dice:
+    return Dice()
+
+
+class Gambling(ForecastingTask):
+    """A task that only has a name of its own."""
+
+
+class Winnings:
+    """A report of which only the measure is asked for."""
+
+    measure = Measure("won", "won", "won", True, "winnings", "winnings (€)")
+
+
+def throw(settings: Settings, partition: int, partitions: int) -> Shard:
+    names = ["ann", "bob", "cid"][partition::partitions]
+    return Shard({}, dict.fromkeys(names, "lost"))
+
+
+def loaded_dice(settings: Settings) -> dict[str, str | None]:
+    return {"ann": None, "bob": "its dice are loaded"}
+
+
+def check_dice(settings: Settings, every: bool, picture: Path | None) -> bool:
+    print(f"{settings.data.period} throws, all shown: {every}")
+    return settings.data.period > 2
+
+
+def require_luck(settings: Settings) -> None:
+    if settings.seed == 13:
+        raise SettingsError("seed = 13: brings no luck")
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "gambling", MADE_UP)
+
+
+def test_settings_know_it_and_its_own_contradictions() -> None:
+    assert settings_from({"task": "gambling", "method": "solo"}).task == "gambling"
+    with pytest.raises(SettingsError, match=r"^seed = 13: brings no luck$"):
+        settings_from({"task": "gambling", "method": "solo", "seed": 13})
+
+
+def test_its_clients_and_its_class_and_its_report() -> None:
+    settings = settings_from({"task": "gambling", "method": "solo", "data.source": "dice"})
+    assert reasons_against(settings) == {"ann": None, "bob": "its dice are loaded"}
+    assert load_shard(settings, 1, 2).refused == {"bob": "lost"}
+    task = make_task(settings, DataShape())
+    assert type(task) is Gambling
+    assert report_for("gambling").measure.name == "winnings"
+
+
+def test_its_sources_are_no_other_tasks() -> None:
+    with pytest.raises(DataError, match=r"holds dice; set task = 'gambling', or data\.source to"):
+        load_shard(settings_from({"data.source": "dice"}), 0, 1)
+    with pytest.raises(DataError, match=r"holds images; .*data\.source to dice: dice or pack"):
+        reasons_against(
+            settings_from({"task": "gambling", "method": "solo", "data.source": "digits"})
+        )
+
+
+def data_check(*arguments: str) -> tuple[int, str]:
+    """Exit code and output."""
+    result = CliRunner().invoke(data_app, ["check", *arguments])
+    return result.exit_code, result.output
+
+
+def test_data_check_finds_its_checker() -> None:
+    assert data_check("--source", "dice", "--all") == (0, "24 throws, all shown: True\n")
+    own = data_check("--source", f"{HERE}:own_dice", "--set", "data.period=2")
+    assert own == (1, "2 throws, all shown: False\n")
