@@ -55,8 +55,6 @@ PRETRAINED = ("fed-react", "ifca", "flsc")
 
 
 # What ``fed-react.similarity`` compares heads by.
-Cosine = Literal["cosine", "centred-cosine"]
-HeadSimilarity = Literal[Cosine, "class-norms"]
 
 
 def methods_of(task: str) -> list[str]:
@@ -298,7 +296,7 @@ class FedReactSettings(Section):
     samples: CountOrZero = 64  # |M_t| labelled samples of a client and round; 0 = all it has
     penalty: Positive = 1.0  # of an error, over the head's norm: the support vector machine's C
     clustering: Literal["evolutionary", "snapshot"] = "evolutionary"
-    similarity: HeadSimilarity = "cosine"
+    similarity: Literal["cosine", "centred-cosine", "class-norms"] = "cosine"
     affect_iterations: Count = 5
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = "kalman"  # - / A1 / A2 / A3
     process_variance: Positive = 0.01  # q, where the EM algorithm starts

@@ -41,12 +41,15 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     def batches(
         self, samples: CohortSequences, generators: Sequence[torch.Generator]
     ) -> Iterator[ContrastiveBatch]:
+        encoder = self.settings.encoder
         return contrastive_batches(
             samples.values,
             samples.lengths,
             samples.train_samples,
-            self.settings.encoder,
             generators,
+            steps=encoder.steps,
+            batch=encoder.batch_size,
+            negatives=encoder.negatives,
         )
 
     def context(self, order: Order, cohort: Cohort) -> Context:

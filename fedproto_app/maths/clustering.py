@@ -8,6 +8,7 @@ added up is float64.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import silhouette_score
 
-from fedproto_app.settings import Cosine, HeadSimilarity
-
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Heads = NDArray[np.float32]
+Cosine = Literal["cosine", "centred-cosine"]
+HeadSimilarity = Literal[Cosine, "class-norms"]
 
 MOST_CLUSTERS = 20  # that the silhouette chooses among
 BLOCK = 1024  # rows and columns of a product, so that float64 never holds a whole [N, N]

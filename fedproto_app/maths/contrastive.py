@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedproto_app.settings import EncoderSettings
-
 Encode = Callable[[Tensor, Tensor], Tensor]  # series [K, n, T, d], lengths [K, n] → [K, n, D]
 
 
@@ -121,20 +119,23 @@ def contrastive_batches(
     values: Tensor,
     lengths: Tensor,
     counts: Sequence[int],
-    settings: EncoderSettings,
     generators: Sequence[torch.Generator],
+    *,
+    steps: int,
+    batch: int,
+    negatives: int,
 ) -> Iterator[ContrastiveBatch]:
-    """A round of a cohort: `settings.steps` batches, which hold every client.
+    """A round of a cohort: so many steps' batches, which hold every client.
 
-    values: [K, n, T, d], lengths: [K, n], counts: [K], of which the first so many series are
-    real. generators: one a client, which alone decides about its crops.
+    values: [K, n, T, d], lengths: [K, n]; counts: [K], the first so many series of a client are
+    real. generators: one a client, which alone decides about its crops. batch, negatives: B and R.
     """
     each = [
-        draw_crops(own[:count], settings.steps, settings.batch_size, settings.negatives, generator)
+        draw_crops(own[:count], steps, batch, negatives, generator)
         for own, count, generator in zip(lengths.cpu(), counts, generators, strict=True)
     ]
     crops = Crops(*(torch.stack(parts) for parts in zip(*each, strict=True)))
-    for step in range(settings.steps):
+    for step in range(steps):
         yield cut(values, Crops(*(part[:, step] for part in crops)))
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.maths.kalman import fit_random_walk, newest_state
-from fedproto_app.settings import FedReactSettings
 
 Head = NDArray[np.floating[Any]]
 State = Mapping[str, NDArray[Any]]
@@ -38,21 +37,6 @@ class HeadSmoother(ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Go on from what `state` returned, bit for bit."""
-
-
-def make_smoother(settings: FedReactSettings) -> HeadSmoother:
-    """A new smoother as ``fed-react.smoothing`` names it."""
-    match settings.smoothing:
-        case "none":
-            return NoSmoothing()
-        case "mean":
-            return RunningMean()
-        case "forgetting":
-            return ForgettingMean()
-        case "kalman":
-            return KalmanSmoothing(
-                settings.process_variance, settings.measurement_variance, settings.em_iterations
-            )
 
 
 class NoSmoothing(HeadSmoother):

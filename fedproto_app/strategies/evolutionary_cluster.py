@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedproto_app.maths.affect import affect
 from fedproto_app.maths.cluster_identity import ABSENT, match_labels, rand_index
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_similarity
-from fedproto_app.maths.head_smoothing import HeadSmoother, make_smoother
+from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
@@ -30,6 +30,7 @@ from fedproto_app.strategies.clustered_heads import (
     under,
     weighted_head,
 )
+from fedproto_app.strategies.head_smoothers import make_smoother
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
