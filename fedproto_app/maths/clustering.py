@@ -41,7 +41,7 @@ def head_similarity(heads: Heads, kind: HeadSimilarity) -> Matrix:
 
 
 def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
-    """W, the cosine of every two heads (eq. 2): [N, P] → [N, N] within [−1, 1], symmetric.
+    """W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N] within [−1, 1], symmetric.
 
     "centred-cosine" takes the mean head away first, which shows differences that heads with much
     in common hide. A head of zeros has no direction: 0 with the others. The diagonal is 1.

@@ -1,6 +1,6 @@
-"""Contrastive learning of an encoder without labels: the loss of Fed-REACT (eq. 1), its sampling.
+"""Contrastive learning of an encoder without labels: the loss of Fed-REACT (Fed-REACT, eq. 1), its sampling.
 
-The sampling is that of Franceschi et al. 2019 (Algorithm 1). Their series of one length share a
+The sampling is that of Franceschi et al. 2019 (Fed-REACT, Algorithm 1). Their series of one length share a
 crop length in each batch; those of several lengths have one each. Here a batch draws two shares
 between 0 and 1, and each series makes them lengths between 1 and its own length. So every crop is
 as long as it may be in both, series of one length make batches without padding, and others ones
@@ -49,7 +49,7 @@ class ContrastiveBatch:
 def triplet_loss(
     reference: Tensor, positive: Tensor, negatives: Tensor, *, averages: bool = False
 ) -> Tensor:
-    """−log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (eq. 1), its mean over B: [K].
+    """−log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (Fed-REACT, eq. 1), its mean over B: [K].
 
     reference, positive: [K, B, D]; negatives: [K, B, R, D]. averages: over the negatives instead of
     the sum.

@@ -1,8 +1,8 @@
 """How the server combines a cluster's heads over the rounds: Fed-REACT, section 2, A1 to A3.
 
 A smoother belongs to one cluster. Each `update` takes θ_t, the cluster's mean head of this round,
-and returns θ̂_t, the head its clients get. Equations 5 and 6 are read as θ̂_t from θ̂_{t−1} and θ_t.
-As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and eq. 5
+and returns θ̂_t, the head its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from θ̂_{t−1} and θ_t.
+As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and Fed-REACT, eq. 5
 would not be the sample mean that the text calls it.
 
 Heads are of any one shape, [C, D + 1] say; a result has its head's shape and dtype.
@@ -84,14 +84,14 @@ class _Average(HeadSmoother):
 
 
 class RunningMean(_Average):
-    """A1: the mean of all heads so far (eq. 5)."""
+    """A1: the mean of all heads so far (Fed-REACT, eq. 5)."""
 
     def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
         return rounds / (rounds + 1)
 
 
 class ForgettingMean(_Average):
-    """A2: the past's share is the forgetting factor α_t (eq. 6)."""
+    """A2: the past's share is the forgetting factor α_t (Fed-REACT, eq. 6)."""
 
     def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
         return forgetting_factor

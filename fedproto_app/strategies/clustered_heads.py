@@ -211,7 +211,7 @@ def of_group(state: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray
 
 
 def weighted_head(heads: Iterable[Fitted]) -> NDArray[np.float64]:
-    """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Algorithm 2, line 9)."""
+    """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Fed-REACT, Algorithm 2, line 9)."""
     every = list(heads)
     weights = np.array([one.samples for one in every], dtype=np.float64)
     stacked = np.stack([one.head for one in every]).astype(np.float64)

@@ -1,7 +1,7 @@
-"""GLDP, server half: Algorithm 1, Central Server.
+"""GLDP, server half: GLDP, Algorithm 1, Central Server.
 
-The representation Θ is the plain mean of the selected clients' µ (eq. 5), through Flower's own
-FedAvg; the global prototype of a class follows the mean of the clients that have it now (eq. 11).
+The representation Θ is the plain mean of the selected clients' µ (GLDP, eq. 5), through Flower's own
+FedAvg; the global prototype of a class follows the mean of the clients that have it now (GLDP, eq. 11).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import rand_score
 
-from fedproto_app.maths.cluster_identity import rand_index
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, Refusal
@@ -86,9 +86,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         if keys and self.settings.clusters_of_a_client == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
             groups = [self.federation.roster.facts[key].group for key in keys]
-            rand = None
-            if all(groups):
-                rand = rand_index(np.array(list(labels.values())), np.array(groups))
+            rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
             figures["rand_index"] = rand
             self._history.add(server_round, labels, None, None, rand)
         self.federation.log.figures = figures

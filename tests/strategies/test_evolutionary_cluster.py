@@ -1,4 +1,4 @@
-"""Algorithm 2 on the server, worked by hand on heads of two values."""
+"""Fed-REACT, Algorithm 2 on the server, worked by hand on heads of two values."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_snapshot_sends_every_round_and_forgets_the_one_before() -> None:
 def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
     """C = 1. ψ̂_1 is 1 everywhere; W_2 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9.
 
-    Eq. 27: α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9) = 1/3, so ψ̂_2 of a and c is 1/3·1 + 2/3·0.
+    Fed-REACT, eq. 27: α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9) = 1/3, so ψ̂_2 of a and c is 1/3·1 + 2/3·0.
     """
     strategy = server("abc", **{"fed-react.clusters": 1})
     play(strategy, 1, dict.fromkeys("abc", at(0)[0]))
