@@ -1,4 +1,4 @@
-"""Fed-REACT, phase 1, client half (Fed-REACT, Algorithm 1): learn the shared encoder without labels.
+"""Phase 1, client half (Fed-REACT, Algorithm 1): learn the shared encoder without labels.
 
 Franceschi, Dieuleveut and Jaggi (NeurIPS 2019): a part of a series should look like a part of
 that part, and unlike parts of other series. Only the encoder is sent; the server half is FedAvg.

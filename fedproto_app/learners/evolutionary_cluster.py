@@ -1,4 +1,4 @@
-"""Fed-REACT, phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
+"""Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
 
 The client's sequences are vectors here, as the frozen encoder made them (`representations`). What a
 client predicts with is the head that the server last sent for its cluster; before the first one

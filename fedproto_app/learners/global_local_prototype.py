@@ -1,4 +1,4 @@
-"""GLDP, client half: GLDP, Algorithm 1, Local Clients Update.
+"""GLDP, client half: "Local Clients Update" (GLDP, Algorithm 1, lines 9 to 18).
 
 A client loads the shared representation Θ into its µ and trains µ for t epochs with its head ν
 frozen, then ν for s epochs with µ frozen, with
@@ -46,7 +46,7 @@ class RelationContext(Context):
 class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
-    weighs_samples = False  # GLDP, eq. 5 is a plain mean
+    weighs_samples = False  # a plain mean (GLDP, eq. 5)
 
     def __init__(self, settings: Settings, task: ClassificationTask) -> None:
         super().__init__(settings, task)
@@ -150,7 +150,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         memory[VISIT] = now
 
     def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """C_n over the images of the stage (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
+        """C_n over the stage's images (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
         samples = cohort.samples
         representation = self.task.encode_all(cohort.parameters, samples.pixels)
         counts = torch.tensor(samples.train_samples, device=representation.device)

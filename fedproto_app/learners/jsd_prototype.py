@@ -1,9 +1,9 @@
-"""FUELS (Liu et al., AAAI 2025), client half: Algorithm 1, ClientExecute.
+"""FUELS (Liu et al., AAAI 2025), client half: ClientExecute (A, Algorithm 1).
 
 Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
-Alignment-Based Contrastive Approach". A client trains encoder, decoder, projector and filter of
-its own with
-    L = L_pred + L_intra + ρ·L_inter                                  (eq. 5)
+Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains encoder, decoder,
+projector and filter of its own with
+    L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
 and sends the mean of its projected representations, one row a phase of the period. What comes
 back is its own positive and negative prototype.
 """

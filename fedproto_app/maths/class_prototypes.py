@@ -1,4 +1,4 @@
-"""GLDP's class prototypes: GLDP, eqs. 6 to 13, each in one function.
+"""GLDP's class prototypes, each equation in one function (GLDP, eqs. 6 to 11 and 13).
 
 Paper: "Global-Local Dynamic Prototype" framework for spatio-temporal heterogeneity (docs/gldp.md
 names what it leaves open). Shapes: K clients, B images, C classes, D width of the representation.
@@ -67,7 +67,7 @@ def local_relation_of_predictions(
 
 
 def global_relation(means: Tensor, counts: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over the classes with a global prototype (GLDP, eq. 10), [K].
+    """L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over classes with a global prototype (GLDP, eq. 10), [K].
 
     prototypes: [C, D] and known: [C], the same for all clients. T counts all images, also those
     of classes that have no global prototype yet.

@@ -1,7 +1,7 @@
 """Which cluster of one round is which of another.
 
-Fed-REACT keeps a model for "cluster c" over the rounds (Fed-REACT, Algorithm 2, lines 10 to 12), but
-a clustering numbers its clusters anew each time. Shapes: N clients, one label each.
+A "cluster c" has a head over the rounds (Fed-REACT, Algorithm 2, lines 10 to 12), but a clustering
+numbers its clusters anew each time. Shapes: N clients, one label each.
 """
 
 from __future__ import annotations

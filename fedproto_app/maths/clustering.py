@@ -1,6 +1,6 @@
 """How alike clients' heads are, and the clusters that follow: Fed-REACT's snapshot of one round.
 
-Paper: Fed-REACT, section 3.2 (docs/fed-react.md names what it leaves open). Shapes: N clients, P
+Paper: Fed-REACT, section 2 (docs/fed-react.md names what it leaves open). Shapes: N clients, P
 parameters of a head. Matrices [N, N] are float32, in which 10,000 clients take 400 MB; what is
 added up is float64.
 """
@@ -41,7 +41,7 @@ def head_similarity(heads: Heads, kind: HeadSimilarity) -> Matrix:
 
 
 def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
-    """W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N] within [−1, 1], symmetric.
+    """W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N] in [−1, 1], symmetric.
 
     "centred-cosine" takes the mean head away first, which shows differences that heads with much
     in common hide. A head of zeros has no direction: 0 with the others. The diagonal is 1.

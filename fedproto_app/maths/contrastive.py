@@ -1,10 +1,9 @@
-"""Contrastive learning of an encoder without labels: the loss of Fed-REACT (Fed-REACT, eq. 1), its sampling.
+"""Contrastive learning of an encoder without labels: the loss (Fed-REACT, eq. 1), its sampling.
 
-The sampling is that of Franceschi et al. 2019 (Fed-REACT, Algorithm 1). Their series of one length share a
-crop length in each batch; those of several lengths have one each. Here a batch draws two shares
-between 0 and 1, and each series makes them lengths between 1 and its own length. So every crop is
-as long as it may be in both, series of one length make batches without padding, and others ones
-with little.
+The sampling is that of Franceschi et al. 2019. Their series of one length share a crop length in
+each batch; those of several lengths have one each. Here a batch draws two shares between 0 and 1,
+and each series makes them lengths between 1 and its own length. So every crop is as long as it may
+be in both, series of one length make batches without padding, and others ones with little.
 Shapes: K clients, B references, R negatives of each, D width of a vector.
 """
 

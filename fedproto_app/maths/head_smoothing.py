@@ -1,9 +1,9 @@
 """How the server combines a cluster's heads over the rounds: Fed-REACT, section 2, A1 to A3.
 
 A smoother belongs to one cluster. Each `update` takes θ_t, the cluster's mean head of this round,
-and returns θ̂_t, the head its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from θ̂_{t−1} and θ_t.
-As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and Fed-REACT, eq. 5
-would not be the sample mean that the text calls it.
+and returns θ̂_t, the head its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from θ̂_{t−1} and
+θ_t. As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and the
+mean (Fed-REACT, eq. 5) would not be the sample mean that the text calls it.
 
 Heads are of any one shape, [C, D + 1] say; a result has its head's shape and dtype.
 """

@@ -102,7 +102,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        drawn = self.settings.fed_react.samples or None  # |M_t|, the weights of line 9
+        drawn = self.settings.fed_react.samples or None  # |M_t|, the weights of the mean
         fitted = {
             key: one
             for answer in self._answers(replies, self.spec, drawn)

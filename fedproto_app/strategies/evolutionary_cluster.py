@@ -1,8 +1,8 @@
-"""Fed-REACT, phase 2, server half: Fed-REACT, Algorithm 2.
+"""Phase 2, server half (Fed-REACT, Algorithm 2).
 
-Clients are clustered by their heads: AFFECT finds how much of the past to keep (Fed-REACT, section 2), the
-clusters keep their names from round to round, and each one's head is smoothed over the rounds (A1,
-A2, A3). With ``clustering = "snapshot"`` it is Fed-REACT, Algorithm 3 of the appendix.
+Clients are clustered by their heads: AFFECT finds how much of the past to keep, the clusters keep
+their names from round to round, and each one's head is smoothed over the rounds (A1, A2, A3). With
+``clustering = "snapshot"`` every round stands alone (Fed-REACT, Algorithm 3).
 """
 
 from __future__ import annotations

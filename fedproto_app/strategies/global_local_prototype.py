@@ -1,7 +1,8 @@
-"""GLDP, server half: GLDP, Algorithm 1, Central Server.
+"""GLDP, server half: "Central Server" (GLDP, Algorithm 1, lines 3 to 8).
 
-The representation Θ is the plain mean of the selected clients' µ (GLDP, eq. 5), through Flower's own
-FedAvg; the global prototype of a class follows the mean of the clients that have it now (GLDP, eq. 11).
+The representation Θ is the plain mean of the selected clients' µ (GLDP, eq. 5), through Flower's
+own FedAvg; the global prototype of a class follows the mean of the clients that have it now (GLDP,
+eq. 11).
 """
 
 from __future__ import annotations

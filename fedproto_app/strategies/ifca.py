@@ -2,7 +2,7 @@
 clients in several clusters.
 
 A cluster's head is the mean of the heads of the clients that chose it, averaged over the rounds
-(approach A1, as Fed-REACT's section 4.1.2 has it for these two). A client predicts with the mean of
+(approach A1, as Fed-REACT, section 4.1.2 has it for these two). A client predicts with the mean of
 the heads of its clusters.
 """
 

@@ -1,4 +1,4 @@
-"""FUELS (Liu et al., AAAI 2025), server half: JSD-based aggregation (Algorithm 1, ServerExecute).
+"""FUELS (Liu et al., AAAI 2025), server half: ServerExecute (A, Algorithm 1).
 
 The server keeps the latest prototype of every client ever heard from and the N×N matrix of their
 Jensen-Shannon divergences, of which a round recomputes only the rows of the clients that
@@ -50,7 +50,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         return [key for key in clients if facts[key].samples >= needed]
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
-        """PR_n and NR_n (eqs. 9, 10) for those of the clients that have both."""
+        """PR_n and NR_n (A, Algorithm 1, line 10) for those of the clients that have both."""
         if not self._fuels.periodicity_aware:
             order = replace(order, options={"prototype-batches": float(self._batches)})
         known = [key for key in keys if key in self._rows_of]

@@ -1,4 +1,4 @@
-"""Fed-REACT's first phase at a client: how many steps, on what, and the loss of Fed-REACT, eq. 1."""
+"""Fed-REACT's first phase at a client: how many steps, on what, and the loss."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def log_sigmoid(value: float) -> float:
 
 
 def by_hand(task: SequenceTask, parameters: dict[str, Tensor], batch: ContrastiveBatch) -> float:
-    """Fed-REACT, eq. 1 of the first client, with each crop encoded by itself; the mean over references."""
+    """Fed-REACT, eq. 1 of the first client, each crop encoded by itself; mean over references."""
 
     def vector(crop: Tensor, length: Tensor) -> Tensor:
         steps = int(length)

@@ -1,4 +1,4 @@
-"""Fed-REACT, Algorithm 2 on the server, worked by hand on heads of two values."""
+"""The server of Fed-REACT, Algorithm 2, worked by hand on heads of two values."""
 
 from __future__ import annotations
 
