@@ -1,7 +1,8 @@
 """What the code and the docs cite is in the papers, and the docs' tables name code that is there.
 
-A citation reads ``A, eq. 3``, ``Fed-REACT's eqs. 5 and 6``, ``P, appendix D.2`` or ``GLDP, Algorithm
-1, line 4``: the paper and its edition first, by the names in ``papers.toml``. No other form passes.
+A citation reads ``A, eq. 3``, ``Fed-REACT's eqs. 5 and 6``, ``P, appendix D.2`` or ``GLDP,
+Algorithm 1, line 4``: the paper and its edition first, by the names in ``papers.toml``. No other
+form passes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ CITED = re.compile(
 )
 # What looks like a citation and so must be one. Hsieh et al. cite no paper of ours.
 LOOSE = re.compile(
-    r"(?i:\beqs?\.? ?\(?\d|\bequations? \(?\d)|\bAlgorithms? \d|\b(?:section|appendix) [A-E\d](?=\W)"
+    r"(?i:\beqs?\.? ?\(?\d|\bequations? \(?\d)"
+    r"|\bAlgorithms? \d|\b(?:section|appendix) [A-E\d](?=\W)"
 )
 OTHERS = ["(Hsieh et al. 2020, section 5)"]
 

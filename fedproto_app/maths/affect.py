@@ -102,7 +102,7 @@ def block_statistics(current: Matrix, labels: Labels) -> BlockStatistics:
 
 
 def blend(past: Matrix, current: Matrix, alpha: float) -> Matrix:
-    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t where the past is NaN."""
+    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t without a past (NaN)."""
     psi = np.empty_like(current)
     for rows in spans(len(psi), ROWS):
         mixed = alpha * past[rows] + (1 - alpha) * current[rows]

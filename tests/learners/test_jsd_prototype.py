@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics.pairwise import cosine_similarity
 
 from fedproto_app.learners.jsd_prototype import FILTER
 from fedproto_app.learners.learner import Learner
 from fedproto_app.maths.losses import inter_client_loss
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.models.forecaster import PROJECTOR, project
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,
@@ -87,10 +90,34 @@ def test_ablations_drop_their_loss(change: dict[str, bool], gone: set[str]) -> N
     train(learner(**change), order([]))  # nor does it need guidance, as in the first round
 
 
-def test_without_a_learnable_filter_every_other_row_is_a_negative() -> None:
+def test_without_a_filter_all_rows_are_negatives_by_hand() -> None:
+    """A projector of weight 0 makes all rows alike, cos = 1: −log(SM / (SM + 4·SM)) = log 5."""
     fuels = learner(**{"fuels.learn-filter": False})
+    clients = tiny_cohort(fuels)
+    clients.parameters[PROJECTOR + "weight"].zero_()
+    clients.parameters[PROJECTOR + "bias"].fill_(1)
+    context = fuels.context(order([]), clients)
+    for batch in tiny_batches(fuels, clients):
+        intra = fuels.loss(clients.parameters, batch, context)["intra"]
+        torch.testing.assert_close(intra, torch.full((2,), math.log(1 + PERIOD)))
+
+
+def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> None:
+    """−log( SM[b,b] / (SM[b,b] + Σ_i SM[b,i]) ) of a trained model's projections."""
+    fuels = learner(**{"fuels.learn-filter": False, "fuels.temperature": 0.5})
     _, _, clients = train(fuels, order(NAMES))
     assert FILTER not in clients.parameters
+    batch = tiny_batches(fuels, clients)[0]
+    intra = fuels.loss(clients.parameters, batch, fuels.context(order([]), clients))["intra"]
+    first, second = (
+        project(clients.parameters, fuels.task.encode(clients.parameters, view))
+        for view in (batch.inputs, batch.augmented)
+    )
+    for k in range(2):
+        similarity = np.exp(cosine_similarity(first[k].detach(), second[k].detach()) / 0.5)
+        own = similarity.diagonal()
+        expected = -np.log(own / (own + similarity.sum(axis=1))).mean()
+        assert intra[k].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_without_a_projector_the_representation_is_sent() -> None:
