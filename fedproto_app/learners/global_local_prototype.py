@@ -35,6 +35,8 @@ OLD, OLD_KNOWN = "memory.old", "memory.old-known"
 NEW, NEW_KNOWN = "memory.new", "memory.new-known"
 VISIT = "memory.visit"
 
+PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
+
 
 class RelationContext(Context):
     """Ĉ [K, C, D] with [K, C] and C̃ [C, D] with [C]: the prototypes that the losses pull to."""
@@ -115,7 +117,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         self, cohort: Cohort, context: RelationContext, server_round: int
     ) -> Contribution:
         memory = cohort.parameters
-        return Contribution({"prototypes": memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
+        return Contribution({PROTOTYPES: memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """Inference by local prototypes, by global ones and by the head, and once more, in detail,
@@ -183,6 +185,6 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         known = torch.zeros(self._classes, dtype=torch.bool, device=device)
         if order.classes:
             rows = torch.tensor(order.classes, device=device)
-            shared[rows] = torch.from_numpy(order.arrays["prototypes"]).to(device)
+            shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
             known[rows] = True
         return shared, known

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
+from fedproto_app.learners.ifca import CHOSEN, CLUSTERS
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, Refusal
@@ -45,10 +46,10 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self._history = ClusterHistory()
 
     def also_sent(self) -> dict[str, tuple[int, ...]]:
-        return {"chosen": (self.settings.fed_react.clusters,)}
+        return {CHOSEN: (self.settings.fed_react.clusters,)}
 
     def shown(self) -> Arrays:
-        return {"clusters": self._heads}
+        return {CLUSTERS: self._heads}
 
     def cluster(
         self, fitted: Mapping[ClientKey, Fitted], server_round: int
@@ -70,7 +71,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         wanted = self.settings.clusters_of_a_client
         choices = {}
         for key, one in fitted.items():
-            said = one.others["chosen"]
+            said = one.others[CHOSEN]
             if np.isin(said, (0, 1)).all() and said.sum() == wanted:
                 choices[key] = said > 0
             else:
