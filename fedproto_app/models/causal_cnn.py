@@ -83,14 +83,6 @@ def causal_cnn(
     return linear(parameters, prefix + LINEAR, pooled)
 
 
-def causal_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """What comes out of the blocks: [K, B, T, d] → [K, B, T, reduced_dim].
-
-    The output at a step depends on the inputs up to that step alone.
-    """
-    return _features(parameters, prefix + BLOCK, inputs).transpose(1, 2)
-
-
 def _pooled(
     parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
 ) -> Tensor:
@@ -105,7 +97,7 @@ def _pooled(
 
 
 def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """The blocks: [K, B, T, d] → [K, T, B, reduced_dim]."""
+    """The blocks: [K, B, T, d] → [K, T, B, reduced_dim], each step from the steps up to it."""
     clients, batch, steps, dimensions = inputs.shape
     rows = inputs.transpose(1, 2).reshape(clients, steps * batch, dimensions)
     kernels = _kernels(parameters, prefix)

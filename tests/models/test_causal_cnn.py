@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from fedproto_app.models.causal_cnn import (
+    BLOCK,
     CausalCnnSize,
+    _features,
     causal_cnn,
     causal_cnn_parameters,
-    causal_features,
 )
 
 PAPER = CausalCnnSize(blocks=10, channels=40, reduced_dim=160, output_dim=320)
@@ -60,6 +61,11 @@ def reference(own: dict[str, Tensor], dimensions: int) -> tuple[nn.Sequential, n
         final.weight.copy_(own["linear.weight"].T)
         final.bias.copy_(own["linear.bias"])
     return blocks, final
+
+
+def causal_features(parameters: dict[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """What comes out of the blocks: [K, B, T, d] → [K, B, T, reduced_dim]."""
+    return _features(parameters, prefix + BLOCK, inputs).transpose(1, 2)
 
 
 def clients_parameters(clients: int, dimensions: int) -> dict[str, Tensor]:
