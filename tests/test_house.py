@@ -65,7 +65,6 @@ TABLES = ["methods", "tasks.table"]
 LONG_FILES = {
     "fedproto_app/settings.py": "one section after the other",
     "tests/server/test_federation.py": "to be cut in two",
-    "tests/strategies/test_evolutionary_cluster.py": "to be cut in two",
 }
 MOST_LINES = 400
 
