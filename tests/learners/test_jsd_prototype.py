@@ -90,16 +90,29 @@ def test_ablations_drop_their_loss(change: dict[str, bool], gone: set[str]) -> N
     train(learner(**change), order([]))  # nor does it need guidance, as in the first round
 
 
-def test_without_a_filter_all_rows_are_negatives_by_hand() -> None:
-    """A projector of weight 0 makes all rows alike, cos = 1: −log(SM / (SM + 4·SM)) = log 5."""
-    fuels = learner(**{"fuels.learn-filter": False})
+@pytest.mark.parametrize(
+    ("changes", "negatives"),
+    [
+        ({"fuels.learn-filter": False}, 4),
+        ({"fuels.negatives": "filtered"}, 4 * 3),
+        ({"fuels.negatives": "similarity"}, 4),
+    ],
+)
+def test_the_negatives_by_hand(changes: dict[str, Any], negatives: int) -> None:
+    """A projector of weight 0 makes all rows alike, cos = 1: −log(SM / (SM + n·SM)) = log(1 + n).
+
+    A filter of 3 everywhere keeps all four rows, and weighs them only where Z is summed.
+    """
+    fuels = learner(**changes)
     clients = tiny_cohort(fuels)
     clients.parameters[PROJECTOR + "weight"].zero_()
     clients.parameters[PROJECTOR + "bias"].fill_(1)
+    if FILTER in clients.parameters:
+        clients.parameters[FILTER].fill_(3)
     context = fuels.context(order([]), clients)
     for batch in tiny_batches(fuels, clients):
         intra = fuels.loss(clients.parameters, batch, context)["intra"]
-        torch.testing.assert_close(intra, torch.full((2,), math.log(1 + PERIOD)))
+        torch.testing.assert_close(intra, torch.full((2,), math.log(1 + negatives)))
 
 
 def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> None:

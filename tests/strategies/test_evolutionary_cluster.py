@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from fedproto_app.errors import FederationError
+from fedproto_app.maths.affect import Affect, affect
+from fedproto_app.maths.clustering import Cosine, head_similarity
+from fedproto_app.strategies import evolutionary_cluster
 from tests.strategies.clusters_by_hand import APART, PAIRS, clusters, figures, together
 from tests.strategies.heads_by_hand import (
     ROUNDS,
@@ -103,6 +106,26 @@ def test_a_snapshot_sends_every_round_and_forgets_the_one_before() -> None:
     cosine = np.cos(np.deg2rad(90))
     assert strategy.state()["similarity"][0, 1] == pytest.approx(cosine, abs=1e-6)
     assert figures(strategy)["forgetting_factor"] == 0.0
+
+
+@pytest.mark.parametrize("kind", get_args(Cosine))
+def test_heads_are_compared_as_the_settings_say(kind: Cosine) -> None:
+    strategy = server("abcd", **{"fed-react.similarity": kind})
+    play(strategy, 1, APART)
+    state = strategy.state()
+    np.testing.assert_array_equal(state["similarity"], head_similarity(state["heads"], kind))
+
+
+def test_affect_has_the_iterations_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def spy(past: Any, observed: Any, clusters: int, iterations: int) -> Affect:
+        given.append(iterations)
+        return affect(past, observed, clusters, iterations)
+
+    monkeypatch.setattr(evolutionary_cluster, "affect", spy)
+    play(server("abcd", **{"fed-react.affect-iterations": 2}), 1, APART)
+    assert given == [2]
 
 
 def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
