@@ -160,3 +160,23 @@ def test_noise_is_added_to_what_is_sent_and_only_there() -> None:
     )
     again = train(learner(**{"fuels.noise": "laplace"}), order(NAMES))
     np.testing.assert_array_equal(noisy[1]["prototypes"], again[1]["prototypes"])
+
+
+def test_the_scale_of_the_noise_is_the_settings() -> None:
+    clean, one, two = (
+        train(learner(**changes), order(NAMES))[1]["prototypes"]
+        for changes in (
+            {},
+            {"fuels.noise": "gaussian"},
+            {"fuels.noise": "gaussian", "fuels.noise-scale": 2.0},
+        )
+    )
+    np.testing.assert_allclose(two - clean, 2 * (one - clean), rtol=1e-4, atol=1e-6)
+
+
+def test_the_shift_of_the_augmented_view_is_the_settings() -> None:
+    """a ~ U(low, 1): with low = 1 nothing is shifted."""
+    for low, same in ((1.0, True), (0.5, False)):
+        fuels = learner(**{"fuels.augmentation-low": low})
+        for batch in tiny_batches(fuels, tiny_cohort(fuels)):
+            assert torch.equal(batch.inputs, batch.augmented) == same
