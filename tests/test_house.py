@@ -34,7 +34,10 @@ ROOMS = {
     "data": ["data.*"],
     "maths": ["maths.*"],
     "wire": ["wire"],
-    "ground": ["settings", "messages", "errors", "events", "randomness", "whole_file", "__init__"],
+    "ground": [
+        *("settings", "messages", "metrics", "errors", "events"),
+        *("randomness", "whole_file", "__init__"),
+    ],
 }
 # Neighbours, of which the upper one does not know the lower one either.
 STRANGERS = {
@@ -53,7 +56,7 @@ KNOWS_SETTINGS = {
 }
 # Where tasks and methods are still told apart outside their tables; how often.
 OPEN_CASES = {
-    "cli.run": 2,
+    "cli.run_checks": 2,
     "models.sequence_model": 1,
     "node.inference": 1,
     "node.orders": 1,
@@ -65,6 +68,7 @@ TABLES = ["methods", "tasks.table"]
 LONG_FILES = {
     "fedproto_app/settings.py": "one section after the other",
     "tests/server/test_federation.py": "to be cut in two",
+    "tests/tasks/sequences/test_task.py": "to be cut in two",
 }
 MOST_LINES = 400
 
@@ -188,7 +192,7 @@ def test_only_the_two_tables_tell_methods_and_tasks_apart() -> None:
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    return name.startswith("_") and not name.startswith("__") and name != "_exit"  # of os
 
 
 def own_names(tree: ast.Module) -> set[str]:
