@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics import rand_score
 
 from benchmarks.machine import machine_line
 from fedproto_app.maths.affect import affect, forgetting_factor
-from fedproto_app.maths.cluster_identity import match_labels, rand_index
+from fedproto_app.maths.cluster_identity import match_labels
 from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, similarity
 
 CLUSTERS, WEIGHTS = 3, 10 * 321
@@ -78,7 +79,7 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
 
     progress(f"{clients} clients: sklearn")
     sklearn, theirs = _timed(lambda: _sklearn_labels(psi))
-    agreement = rand_index(labels, theirs)
+    agreement = rand_score(labels, theirs)
     return Timing(
         clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak_memory
     )

@@ -93,7 +93,7 @@ ABLATION_TITLES = {
     "lambda-0": "λ = 0: without L_LP",
     "lambda-1": "λ = 1: without L_GP",
     "neither-loss": "neither L_LP nor L_GP",
-    "predictions": "λ = 1, L_LP between predictions (eq. 8)",
+    "predictions": "λ = 1, L_LP between predictions (GLDP, eq. 8)",
 }
 
 _PERCENT_POINT = 0.01

@@ -105,7 +105,7 @@ TITLES = {
     "cnn-fedavg": "causal CNN with labels, FedAvg",
     "lstm-fedavg-100": "LSTM, FedAvg, 100 local epochs",
     "encoder-svm": "encoder + SVM",
-    "eq-1": "encoder learned with eq. 1 as printed + SVM",
+    "eq-1": "encoder learned as printed (Fed-REACT, eq. 1) + SVM",
     "untrained": "untrained encoder + SVM",
     "encoder-linear": "encoder + linear layer",
     "sc": "SC",

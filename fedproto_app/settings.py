@@ -53,8 +53,6 @@ PRETRAINED = ("fed-react", "ifca", "flsc")
 
 
 # What ``fed-react.similarity`` compares heads by.
-Cosine = Literal["cosine", "centred-cosine"]
-HeadSimilarity = Literal[Cosine, "class-norms"]
 
 
 def methods_of(task: str) -> list[str]:
@@ -228,7 +226,7 @@ class FuelsSettings(Section):
     prototype_dim: CountOrZero = 32  # d_p; 0 = no projector, the representation itself
     temperature: Positive = 0.02  # tau
     inter_weight: NonNegative = 5.0  # rho
-    negatives: Literal["filtered", "similarity"] = "filtered"  # P eq. 6 / A eq. 2
+    negatives: Literal["filtered", "similarity"] = "filtered"  # P, eq. 6 / A, eq. 2
     augmentation_low: Annotated[float, Field(gt=0, le=1)] = 0.8
     threshold: Literal["percentile", "absolute"] = "percentile"
     beta: NonNegative = 50.0  # a percentile of the off-diagonal JSDs, or a JSD in nats
@@ -257,8 +255,8 @@ class GldpSettings(Section):
     balance: Annotated[float, Field(ge=0, le=1)] = 0.5  # lambda
     memory: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta
     relations: bool = True  # false: the ablation with neither L_LP nor L_GP
-    local_relation: Literal["embedding", "prediction"] = "embedding"  # eq. 7 / eq. 8
-    prototype_encoder: Literal["own", "shared"] = "own"  # mu as trained (eq. 6) / Theta as received
+    local_relation: Literal["embedding", "prediction"] = "embedding"  # GLDP, eq. 7 / GLDP, eq. 8
+    prototype_encoder: Literal["own", "shared"] = "own"  # mu as trained / Theta as received
     inference: Literal["local-prototypes", "global-prototypes", "head"] = "local-prototypes"
 
 
@@ -276,7 +274,7 @@ class EncoderSettings(Section):
     steps: Count = 500  # of a client and round
     batch_size: Count = 10
     negatives: Count = 10  # R
-    negative_terms: Literal["sum", "mean"] = "sum"  # eq. 1 / as Franceschi et al. 2019 train
+    negative_terms: Literal["sum", "mean"] = "sum"  # Fed-REACT, eq. 1 / as Franceschi et al.
     blocks: Count = 10
     channels: Count = 40
     reduced_dim: Count = 160  # channels out of the last block, which are pooled over time
@@ -296,7 +294,7 @@ class FedReactSettings(Section):
     samples: CountOrZero = 64  # |M_t| labelled samples of a client and round; 0 = all it has
     penalty: Positive = 1.0  # of an error, over the head's norm: the support vector machine's C
     clustering: Literal["evolutionary", "snapshot"] = "evolutionary"
-    similarity: HeadSimilarity = "cosine"
+    similarity: Literal["cosine", "centred-cosine", "class-norms"] = "cosine"
     affect_iterations: Count = 5
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = "kalman"  # - / A1 / A2 / A3
     process_variance: Positive = 0.01  # q, where the EM algorithm starts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -54,6 +55,19 @@ def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
         raise DataError(f"{path}: array {name!r} is damaged: {error}") from None
 
 
+def require_names(
+    archive: NpzFile, needed: Sequence[str], optional: Sequence[str], path: Path
+) -> None:
+    """Refuse an archive that lacks an array or has one that nobody knows."""
+    if missing := set(needed) - set(archive.files):
+        raise DataError(f"{path}: no array {', '.join(sorted(missing))}")
+    if others := set(archive.files) - {*needed, *optional}:
+        raise DataError(
+            f"{path}: beside {', '.join(needed)} only {', '.join(optional)} are expected, "
+            f"found {', '.join(sorted(others))}"
+        )
+
+
 def column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
     """A 1-D array of it. kinds: what it may hold, "iu" integers, "f" real numbers, "U" texts."""
     values = array(archive, name, path)
@@ -63,4 +77,16 @@ def column(archive: NpzFile, name: str, kinds: str, path: Path) -> NDArray[Any]:
         titles = {"i": "integers", "f": "real numbers", "U": "texts"}
         allowed = " or ".join(title for kind, title in titles.items() if kind in kinds)
         raise DataError(f"{path}: array {name!r} holds {values.dtype}, expected {allowed}")
+    return values
+
+
+def column_of(
+    archive: NpzFile, name: str, kinds: str, count: int, what: str, path: Path
+) -> NDArray[Any] | None:
+    """A `column` with a value for each of so many images or sequences; None where there is none."""
+    if name not in archive.files:
+        return None
+    values = column(archive, name, kinds, path)
+    if len(values) != count:
+        raise DataError(f"{path}: array {name!r} has {len(values)} values for {count} {what}")
     return values

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
+
+PathKind = Literal["a file", "a folder", "a file or a folder"]
+Loader = TypeVar("Loader", bound=Callable[[DataSettings], Any])
 
 
 def require_known(settings: DataSettings, known: Iterable[str]) -> None:
@@ -25,18 +28,30 @@ def require_known(settings: DataSettings, known: Iterable[str]) -> None:
         )
 
 
-def require_no_path(settings: DataSettings, file_sources: Iterable[str]) -> None:
-    """Refuse a path for a source that reads none; names those that do."""
+def chosen_loader(
+    settings: DataSettings, sources: Mapping[str, Loader], paths: Mapping[str, PathKind]
+) -> tuple[Loader | Callable[[DataSettings], Any], str]:
+    """The loader of ``data.source``, and what to call the source in messages.
+
+    sources: all known ones. paths: what those read that read files. Raises `DataError` for an
+    unknown source, and for a ``data.path`` that it does not read.
+    """
+    source = settings.source
+    if ":" in source:
+        return users_function(source), source
+    require_known(settings, sources)
+    if source in paths:
+        _require_path(settings, paths[source])
+        return sources[source], settings.path
     if settings.path:
         raise DataError(
-            f"data.path = {settings.path!r}: source {settings.source} reads no path; "
-            f"set data.source to one that does: {', '.join(file_sources)}"
+            f"data.path = {settings.path!r}: source {source} reads no path; "
+            f"set data.source to one that does: {', '.join(paths)}"
         )
+    return sources[source], source
 
 
-def require_path(
-    settings: DataSettings, wanted: Literal["a file", "a folder", "a file or a folder"]
-) -> None:
+def _require_path(settings: DataSettings, wanted: PathKind) -> None:
     """Refuse a ``data.path`` that is missing, forbidden or not what the source reads."""
     if not settings.path:
         raise DataError(f"data.path is empty: source {settings.source} reads a path")

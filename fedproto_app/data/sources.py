@@ -16,25 +16,26 @@ from fedproto_app.data.csv_source import load_csv_folder, load_wide_csv
 from fedproto_app.data.hdf5_source import load_hdf5
 from fedproto_app.data.npz_source import load_npz
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.source_checks import (
-    require_known,
-    require_no_path,
-    require_path,
-    users_function,
-)
+from fedproto_app.data.source_checks import PathKind, chosen_loader
 from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], Iterable[ClientSeries]]
 
-FILE_SOURCES: dict[str, Loader] = {
+SOURCES: dict[str, Loader] = {
     "wide-csv": load_wide_csv,
     "csv-folder": load_csv_folder,
     "hdf5": load_hdf5,
     "npz": load_npz,
+    "synthetic-traffic": load_synthetic_traffic,
 }
-SOURCES: dict[str, Loader] = {**FILE_SOURCES, "synthetic-traffic": load_synthetic_traffic}
+FILE_SOURCES: dict[str, PathKind] = {
+    "wide-csv": "a file",
+    "csv-folder": "a folder",
+    "hdf5": "a file",
+    "npz": "a file",
+}
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:
@@ -57,9 +58,14 @@ def load_histories(settings: DataSettings) -> list[ClientSeries]:
 
 def _given(settings: DataSettings) -> list[ClientSeries]:
     """Every client as its source gives it, checked."""
-    loader, where = _loader(settings)
+    loader, where = chosen_loader(settings, SOURCES, FILE_SOURCES)
+    loaded = loader(settings)
+    if not isinstance(loaded, Iterable):
+        raise DataError(
+            f"{where}: returned {type(loaded).__name__}, expected an iterable of ClientSeries"
+        )
     clients: dict[str, ClientSeries] = {}
-    named = (_named(given, where) for given in loader(settings))
+    named = (_named(given, where) for given in loaded)
     for given in chosen(named, lambda one: one.name, settings, where):
         series = _checked(given, where)
         if series.name in clients:
@@ -68,33 +74,6 @@ def _given(settings: DataSettings) -> list[ClientSeries]:
     if not clients:
         raise DataError(f"{where}: no client in it")
     return list(clients.values())
-
-
-def _loader(settings: DataSettings) -> tuple[Loader, str]:
-    """The source's loader, and what to call the source in messages."""
-    if ":" in settings.source:
-        return _factory(settings.source), settings.source
-    require_known(settings, SOURCES)
-    if settings.source in FILE_SOURCES:
-        require_path(settings, "a folder" if settings.source == "csv-folder" else "a file")
-        return SOURCES[settings.source], settings.path
-    require_no_path(settings, FILE_SOURCES)
-    return SOURCES[settings.source], settings.source
-
-
-def _factory(source: str) -> Loader:
-    """The user's function named ``package.module:factory``."""
-    factory = users_function(source)
-
-    def load(settings: DataSettings) -> Iterable[ClientSeries]:
-        clients = factory(settings)
-        if not isinstance(clients, Iterable):
-            raise DataError(
-                f"{source}: returned {type(clients).__name__}, expected an iterable of ClientSeries"
-            )
-        return clients
-
-    return load
 
 
 def _named(series: object, where: str) -> ClientSeries:

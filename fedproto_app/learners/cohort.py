@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.learner import AnyLearner, Context, Phase
-from fedproto_app.maths.optim import CohortOptimizer, make_optimizer
+from fedproto_app.learners.optimizer import make_optimizer
+from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.randomness import torch_stream
 
 

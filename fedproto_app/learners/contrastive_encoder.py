@@ -1,4 +1,4 @@
-"""Fed-REACT, phase 1, client half (Algorithm 1): learn the shared encoder without labels.
+"""Phase 1, client half (Fed-REACT, Algorithm 1): learn the shared encoder without labels.
 
 Franceschi, Dieuleveut and Jaggi (NeurIPS 2019): a part of a series should look like a part of
 that part, and unlike parts of other series. Only the encoder is sent; the server half is FedAvg.
@@ -22,7 +22,7 @@ from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
 
 
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
-    """The triplet loss (eq. 1) on the causal CNN."""
+    """The triplet loss (Fed-REACT, eq. 1) on the causal CNN."""
 
     def __init__(self, settings: Settings, task: SequenceTask) -> None:
         super().__init__(settings, task)
@@ -41,12 +41,15 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     def batches(
         self, samples: CohortSequences, generators: Sequence[torch.Generator]
     ) -> Iterator[ContrastiveBatch]:
+        encoder = self.settings.encoder
         return contrastive_batches(
             samples.values,
             samples.lengths,
             samples.train_samples,
-            self.settings.encoder,
             generators,
+            steps=encoder.steps,
+            batch=encoder.batch_size,
+            negatives=encoder.negatives,
         )
 
     def context(self, order: Order, cohort: Cohort) -> Context:

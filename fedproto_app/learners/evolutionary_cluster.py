@@ -1,4 +1,4 @@
-"""Fed-REACT, phase 2, client half (Algorithm 2): fit a head to a few labelled samples, send it.
+"""Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
 
 The client's sequences are vectors here, as the frozen encoder made them (`representations`). What a
 client predicts with is the head that the server last sent for its cluster; before the first one
@@ -25,6 +25,8 @@ from fedproto_app.tasks.sequences.task import SequenceTask
 
 # A client's head of its last training, the one it was last sent, and whether it was sent any (1).
 LOCAL, RECEIVED, HAS_RECEIVED = "local-head", "received-head", "has-received"
+
+HEAD, HEADS = "head", "heads"  # what each client sends, and what clients get for their clusters
 
 
 class HeadContext(Context):
@@ -88,11 +90,11 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         return {"head": torch.tensor(losses), "total": torch.tensor(losses)}
 
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
-        return Contribution({"head": cohort.parameters[LOCAL].cpu().numpy()})
+        return Contribution({HEAD: cohort.parameters[LOCAL].cpu().numpy()})
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """The heads that the server sends some of the clients for their clusters."""
-        heads: dict[str, Head] = dict(zip(order.guided, order.arrays.get("heads", ()), strict=True))
+        heads: dict[str, Head] = dict(zip(order.guided, order.arrays.get(HEADS, ()), strict=True))
         rows = [row for row, name in enumerate(cohort.names) if name in heads]
         for row in rows:
             cohort.parameters[RECEIVED][row] = torch.from_numpy(heads[cohort.names[row]])

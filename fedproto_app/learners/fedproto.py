@@ -18,6 +18,8 @@ from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.messages import Order
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 
+PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, and what comes down
+
 
 class PrototypeContext(Context):
     """The global prototype [B, D], if there is one yet, and the cohort's own in the making."""
@@ -34,7 +36,7 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     """The supervised loss and the distance to the global prototype."""
 
     def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
-        received = order.arrays.get("prototype")
+        received = order.arrays.get(PROTOTYPE)
         known = None if received is None else torch.from_numpy(received).to(self.task.device)
         return PrototypeContext(len(cohort.names), known)
 
@@ -52,4 +54,4 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     def contribution(
         self, cohort: Cohort, context: PrototypeContext, server_round: int
     ) -> Contribution:
-        return Contribution({"prototypes": context.own.value().cpu().numpy()})
+        return Contribution({PROTOTYPES: context.own.value().cpu().numpy()})

@@ -1,6 +1,6 @@
 """FedProx (Li et al., MLSys 2020), client half: FedAvg with a proximal term.
 
-    h(w; w_global) = F(w) + µ/2 · ‖w − w_global‖²          (eq. 2)
+    h(w; w_global) = F(w) + µ/2 · ‖w − w_global‖²          (Li et al. 2020, eq. 2)
 
 µ arrives with the order, as Flower's FedProx strategy sends it.
 """

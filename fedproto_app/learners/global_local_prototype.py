@@ -1,8 +1,8 @@
-"""GLDP, client half: Algorithm 1, Local Clients Update.
+"""GLDP, client half: "Local Clients Update" (GLDP, Algorithm 1, lines 9 to 18).
 
 A client loads the shared representation Θ into its µ and trains µ for t epochs with its head ν
 frozen, then ν for s epochs with µ frozen, with
-    L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (eq. 12)
+    L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (GLDP, eq. 12)
 It sends µ and the prototypes of the classes that it has now. Its head and its local prototypes
 never leave the node; of earlier stages nothing but the prototypes is kept.
 """
@@ -35,6 +35,8 @@ OLD, OLD_KNOWN = "memory.old", "memory.old-known"
 NEW, NEW_KNOWN = "memory.new", "memory.new-known"
 VISIT = "memory.visit"
 
+PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
+
 
 class RelationContext(Context):
     """Ĉ [K, C, D] with [K, C] and C̃ [C, D] with [C]: the prototypes that the losses pull to."""
@@ -46,7 +48,7 @@ class RelationContext(Context):
 class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
-    weighs_samples = False  # eq. 5 is a plain mean
+    weighs_samples = False  # a plain mean (GLDP, eq. 5)
 
     def __init__(self, settings: Settings, task: ClassificationTask) -> None:
         super().__init__(settings, task)
@@ -115,7 +117,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         self, cohort: Cohort, context: RelationContext, server_round: int
     ) -> Contribution:
         memory = cohort.parameters
-        return Contribution({"prototypes": memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
+        return Contribution({PROTOTYPES: memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """Inference by local prototypes, by global ones and by the head, and once more, in detail,
@@ -137,7 +139,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return self.task.judge(cohort.parameters, cohort.samples, every)
 
     def _begin_stage(self, cohort: Cohort) -> None:
-        """Where a new stage begins, take the last one's C into Ĉ (eq. 9)."""
+        """Where a new stage begins, take the last one's C into Ĉ (GLDP, eq. 9)."""
         memory = cohort.parameters
         cyclic = self.settings.classification.stage_schedule == "cyclic"
         visits = [cohort.server_round] * len(cohort.names) if cyclic else cohort.samples.stages
@@ -150,7 +152,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         memory[VISIT] = now
 
     def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """C_n over the images of the stage (eq. 6), [K, C, D], and who has them, [K, C] bool."""
+        """C_n over the stage's images (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
         samples = cohort.samples
         representation = self.task.encode_all(cohort.parameters, samples.pixels)
         counts = torch.tensor(samples.train_samples, device=representation.device)
@@ -160,13 +162,13 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return means, images > 0
 
     def _remember_current(self, cohort: Cohort) -> None:
-        """Remember C_n over the whole local set of this stage (eq. 6)."""
+        """Remember C_n over the whole local set of this stage (GLDP, eq. 6)."""
         means, has = self._current_prototypes(cohort)
         cohort.parameters[NEW].copy_(means)
         cohort.parameters[NEW_KNOWN].copy_(has)
 
     def _remembered_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """Ĉ as it will be when this stage ends (eq. 9), [K, C, D] and [K, C] bool."""
+        """Ĉ as it will be when this stage ends (GLDP, eq. 9), [K, C, D] and [K, C] bool."""
         memory = cohort.parameters
         return moving_average(
             memory[OLD],
@@ -183,6 +185,6 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         known = torch.zeros(self._classes, dtype=torch.bool, device=device)
         if order.classes:
             rows = torch.tensor(order.classes, device=device)
-            shared[rows] = torch.from_numpy(order.arrays["prototypes"]).to(device)
+            shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
             known[rows] = True
         return shared, known

@@ -17,6 +17,8 @@ from fedproto_app.learners.evolutionary_cluster import EvolutionaryClusterLearne
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.messages import Order
 
+CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; who chose which goes up
+
 
 class ChoiceContext(HeadContext):
     """Also which clusters each client chose, [K, C] float, 1 for a chosen one."""
@@ -31,7 +33,7 @@ class IfcaLearner(EvolutionaryClusterLearner):
 
     def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
         drawn = super().context(order, cohort)
-        heads, wanted = order.arrays["clusters"], self.settings.clusters_of_a_client
+        heads, wanted = order.arrays[CLUSTERS], self.settings.clusters_of_a_client
         chosen = torch.zeros(len(cohort.names), len(heads))
         for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
             losses = [self.task.head_loss(head, vectors, targets) for head in heads]
@@ -41,4 +43,4 @@ class IfcaLearner(EvolutionaryClusterLearner):
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
         assert isinstance(context, ChoiceContext)
         sent = super().contribution(cohort, context, server_round)
-        return Contribution({**sent.arrays, "chosen": context.chosen.numpy()})
+        return Contribution({**sent.arrays, CHOSEN: context.chosen.numpy()})

@@ -1,9 +1,9 @@
-"""FUELS (Liu et al., AAAI 2025), client half: Algorithm 1, ClientExecute.
+"""FUELS (Liu et al., AAAI 2025), client half: ClientExecute (A, Algorithm 1).
 
 Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
-Alignment-Based Contrastive Approach". A client trains encoder, decoder, projector and filter of
-its own with
-    L = L_pred + L_intra + ρ·L_inter                                  (eq. 5)
+Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains encoder, decoder,
+projector and filter of its own with
+    L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
 and sends the mean of its projected representations, one row a phase of the period. What comes
 back is its own positive and negative prototype.
 """
@@ -27,6 +27,10 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
 
 FILTER = "filter"
+
+# What goes up and what comes down, by client; how many batches a concatenated prototype has.
+PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
+PROTOTYPE_BATCHES = "prototype-batches"
 
 
 class GuidedContext(Context):
@@ -72,7 +76,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
 
     def context(self, order: Order, cohort: Cohort) -> GuidedContext:
         names, device = cohort.names, self.task.device
-        batches = 1 if self._fuels.periodicity_aware else int(order.options["prototype-batches"])
+        batches = 1 if self._fuels.periodicity_aware else int(order.options[PROTOTYPE_BATCHES])
         own = (
             PeriodPrototype(len(names))
             if self._fuels.periodicity_aware
@@ -89,7 +93,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             chosen = torch.from_numpy(order.arrays[key][take]).to(device)
             return chosen.view(len(names), batches, self._period, -1)
 
-        return GuidedContext(own, received("positive"), received("negative"), guided)
+        return GuidedContext(own, received(POSITIVE), received(NEGATIVE), guided)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: GuidedContext
@@ -148,4 +152,4 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             )
             for name, prototype in zip(cohort.names, own, strict=True)
         ]
-        return Contribution({"prototypes": torch.stack(sent).numpy()})
+        return Contribution({PROTOTYPES: torch.stack(sent).numpy()})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class PeriodPrototype:
-    """Periodicity-aware (A, section 4.3): the mean over the epoch's batches, [K, B, D]."""
+    """Periodicity-aware (P, eq. 8): the mean over the epoch's batches, [K, B, D]."""
 
     def __init__(self, clients: int) -> None:
         self._clients = clients
@@ -36,7 +36,7 @@ class PeriodPrototype:
 
 
 class ConcatenatedPrototype:
-    """Concatenation-based (ablation "w/o p-aware"): the newest `batches` batches' rows,
+    """Concatenation-based (P, eq. 7; ablation "w/o p-aware"): the newest `batches` batches' rows,
     [K, batches·B, D], oldest first. All clients must have that many."""
 
     def __init__(self, clients: int, batches: int) -> None:

@@ -1,8 +1,8 @@
-"""AFFECT: adaptive evolutionary clustering of the clients, as Fed-REACT uses it (Algorithm 4).
+"""AFFECT: adaptive evolutionary clustering of the clients, as Fed-REACT uses it.
 
 Papers: Xu, Kliger, Hero 2014, "Adaptive evolutionary clustering", Data Mining and Knowledge
-Discovery 28; Fed-REACT, section 3.2 and appendix C. Shapes: N clients, C clusters. W, the
-similarity of this round, and ψ, its estimate, are [N, N] float32; W is symmetric.
+Discovery 28; Fed-REACT, section 2 and Fed-REACT, appendix C. Shapes: N clients, C clusters. W,
+the similarity of this round, and ψ, its estimate, are [N, N] float32; W is symmetric.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ROWS = 64  # at a time: float64 of 10,000 clients then stays in the processor's 
 
 
 class BlockStatistics(NamedTuple):
-    """Mean and population variance of W in each block of two clusters (eqs. 28 to 30).
+    """Mean and population variance of W in each block of two clusters (Fed-REACT, eqs. 28 to 30).
 
     mean, variance: [C, C], within a cluster without the diagonal (0 for a cluster of one client,
     which has no such entry). diagonal_mean, diagonal_variance: [C], over the cluster's clients;
-    eq. 29 of the paper has C where the size of the cluster is meant.
+    Fed-REACT, eq. 29 has C where the size of the cluster is meant.
     """
 
     mean: Table
@@ -43,7 +43,7 @@ class Affect(NamedTuple):
 
 
 def affect(past: Matrix | None, current: Matrix, clusters: int, iterations: int = 5) -> Affect:
-    """One round of AFFECT (Algorithm 4): ψ̂_t = α_t·ψ̂_{t−1} + (1 − α_t)·W_t and its clusters.
+    """One round of AFFECT (Fed-REACT, Algorithm 4): α_t, ψ̂_t and its clusters.
 
     past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W; None in the first
     round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 for as many as the silhouette
@@ -65,7 +65,7 @@ def affect(past: Matrix | None, current: Matrix, clusters: int, iterations: int 
 
 
 def forgetting_factor(past: Matrix, current: Matrix, labels: Labels) -> float:
-    """α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all clients i and j (eq. 27), in [0, 1].
+    """α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
     E and Var: of W_t = `current` in its blocks. Entries where `past` is NaN count in E and Var but
     not in the sums. 0/0 gives 0: then W_t is its own mean and the past's equal, or there is no
@@ -84,7 +84,7 @@ def forgetting_factor(past: Matrix, current: Matrix, labels: Labels) -> float:
 
 
 def block_statistics(current: Matrix, labels: Labels) -> BlockStatistics:
-    """Eqs. 28 to 30 for W = `current` [N, N] and labels [N], each of 0 … C−1 taken."""
+    """Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N], each of 0 … C−1 taken."""
     order = np.argsort(labels, kind="stable")
     mean = _block_means(_by_cluster(current, order), labels[order])
 
@@ -102,7 +102,7 @@ def block_statistics(current: Matrix, labels: Labels) -> BlockStatistics:
 
 
 def blend(past: Matrix, current: Matrix, alpha: float) -> Matrix:
-    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (eq. 4), [N, N]; W_t where the past is NaN."""
+    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t without a past (NaN)."""
     psi = np.empty_like(current)
     for rows in spans(len(psi), ROWS):
         mixed = alpha * past[rows] + (1 - alpha) * current[rows]

@@ -1,4 +1,4 @@
-"""GLDP's class prototypes: equations 6 to 13, each in one function.
+"""GLDP's class prototypes, each equation in one function (GLDP, eqs. 6 to 11 and 13).
 
 Paper: "Global-Local Dynamic Prototype" framework for spatio-temporal heterogeneity (docs/gldp.md
 names what it leaves open). Shapes: K clients, B images, C classes, D width of the representation.
@@ -16,7 +16,7 @@ from torch.nn import functional
 def class_means(
     representation: Tensor, labels: Tensor, present: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """C_n, the mean representation of each class (eq. 6), with gradient; and T_n, its images.
+    """C_n, the mean representation of each class (GLDP, eq. 6), with gradient; and T_n, its images.
 
     representation: [K, B, D]; labels: [K, B]; present: [K, B], 0 for an image that does not count.
     Returns [K, C, D], zeros for a class without images, and [K, C] float.
@@ -30,7 +30,7 @@ def class_means(
 def moving_average(
     old: Tensor, old_known: Tensor, new: Tensor, new_known: Tensor, memory: float
 ) -> tuple[Tensor, Tensor]:
-    """β·old + (1 − β)·new (eqs. 9 and 11); a class known to one side only is taken as it is.
+    """β·old + (1 − β)·new (GLDP, eqs. 9 and 11); a class known to one side only is taken as it is.
 
     old, new: […, C, D]; old_known, new_known: […, C] bool. Returns the same two, updated.
     """
@@ -41,7 +41,7 @@ def moving_average(
 
 
 def local_relation(means: Tensor, counts: Tensor, old: Tensor, old_known: Tensor) -> Tensor:
-    """L_LP in the embedding space (eq. 7): KL(softmax(Ĉ_n) ‖ softmax(C_n)), [K].
+    """L_LP in the embedding space (GLDP, eq. 7): KL(softmax(Ĉ_n) ‖ softmax(C_n)), [K].
 
     Mean over the classes that have images here and an old local prototype; 0 if there is none.
     """
@@ -53,7 +53,7 @@ def local_relation(means: Tensor, counts: Tensor, old: Tensor, old_known: Tensor
 def local_relation_of_predictions(
     logits: Tensor, labels: Tensor, present: Tensor, old_logits: Tensor, old_known: Tensor
 ) -> Tensor:
-    """L_LP between predictions (eq. 8): KL(p(Ĉ_n) ‖ p(x)) over the images x of class n, [K].
+    """L_LP between predictions (GLDP, eq. 8): KL(p(Ĉ_n) ‖ p(x)) over the images x of class n, [K].
 
     Mean over a class's images, then over the classes with an old local prototype. logits:
     [K, B, C]; old_logits: [K, C, C], the head's of the prototypes, a target without gradient.
@@ -67,7 +67,7 @@ def local_relation_of_predictions(
 
 
 def global_relation(means: Tensor, counts: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over the classes with a global prototype (eq. 10), [K].
+    """L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over classes with a global prototype (GLDP, eq. 10), [K].
 
     prototypes: [C, D] and known: [C], the same for all clients. T counts all images, also those
     of classes that have no global prototype yet.
@@ -78,7 +78,7 @@ def global_relation(means: Tensor, counts: Tensor, prototypes: Tensor, known: Te
 
 
 def nearest_prototype(representation: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """The class whose prototype is nearest (eq. 13): [K, n, D] → [K, n].
+    """The class whose prototype is nearest (GLDP, eq. 13): [K, n, D] → [K, n].
 
     Euclidean; of equally near ones the lowest class. −1 for a client that knows no prototype.
     """

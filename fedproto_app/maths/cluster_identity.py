@@ -1,7 +1,7 @@
-"""Which cluster of one round is which of another, and how alike two clusterings are.
+"""Which cluster of one round is which of another.
 
-Fed-REACT keeps a model for "cluster c" over the rounds (section 3.3), but a clustering numbers its
-clusters anew each time. Shapes: N clients, one label each.
+A "cluster c" has a head over the rounds (Fed-REACT, Algorithm 2, lines 10 to 12), but a clustering
+numbers its clusters anew each time. Shapes: N clients, one label each.
 """
 
 from __future__ import annotations
@@ -45,22 +45,3 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
     matched = np.full(len(current), ABSENT, np.int64)
     matched[there] = numbers[found]
     return matched
-
-
-def rand_index(labels: Labels, truth: Labels) -> float:
-    """(TP + TN) / TOT, the share of pairs of clients on which two clusterings agree (sec. 4.1.2).
-
-    labels, truth: [N]. 1.0 for fewer than two clients, where there is no pair.
-    """
-    total = len(labels) * (len(labels) - 1) // 2
-    if total == 0:
-        return 1.0
-    both = _pairs(np.stack([labels, truth]))
-    apart = total - _pairs(labels[None]) - _pairs(truth[None]) + both
-    return (both + apart) / total
-
-
-def _pairs(labels: Labels) -> int:
-    """How many pairs of the clients [·, N] are alike in every row."""
-    _, counts = np.unique(labels, axis=1, return_counts=True)
-    return int((counts * (counts - 1) // 2).sum())

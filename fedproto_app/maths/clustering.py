@@ -1,6 +1,6 @@
 """How alike clients' heads are, and the clusters that follow: Fed-REACT's snapshot of one round.
 
-Paper: Fed-REACT, section 3.2 (docs/fed-react.md names what it leaves open). Shapes: N clients, P
+Paper: Fed-REACT, section 2 (docs/fed-react.md names what it leaves open). Shapes: N clients, P
 parameters of a head. Matrices [N, N] are float32, in which 10,000 clients take 400 MB; what is
 added up is float64.
 """
@@ -8,6 +8,7 @@ added up is float64.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import silhouette_score
 
-from fedproto_app.settings import Cosine, HeadSimilarity
-
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Heads = NDArray[np.float32]
+Cosine = Literal["cosine", "centred-cosine"]
+HeadSimilarity = Literal[Cosine, "class-norms"]
 
 MOST_CLUSTERS = 20  # that the silhouette chooses among
 BLOCK = 1024  # rows and columns of a product, so that float64 never holds a whole [N, N]
@@ -40,7 +41,7 @@ def head_similarity(heads: Heads, kind: HeadSimilarity) -> Matrix:
 
 
 def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
-    """W, the cosine of every two heads (eq. 2): [N, P] → [N, N] within [−1, 1], symmetric.
+    """W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N] in [−1, 1], symmetric.
 
     "centred-cosine" takes the mean head away first, which shows differences that heads with much
     in common hide. A head of zeros has no direction: 0 with the others. The diagonal is 1.

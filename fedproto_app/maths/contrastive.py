@@ -1,10 +1,9 @@
-"""Contrastive learning of an encoder without labels: the loss of Fed-REACT (eq. 1), its sampling.
+"""Contrastive learning of an encoder without labels: the loss (Fed-REACT, eq. 1), its sampling.
 
-The sampling is that of Franceschi et al. 2019 (Algorithm 1). Their series of one length share a
-crop length in each batch; those of several lengths have one each. Here a batch draws two shares
-between 0 and 1, and each series makes them lengths between 1 and its own length. So every crop is
-as long as it may be in both, series of one length make batches without padding, and others ones
-with little.
+The sampling is that of Franceschi et al. 2019. Their series of one length share a crop length in
+each batch; those of several lengths have one each. Here a batch draws two shares between 0 and 1,
+and each series makes them lengths between 1 and its own length. So every crop is as long as it may
+be in both, series of one length make batches without padding, and others ones with little.
 Shapes: K clients, B references, R negatives of each, D width of a vector.
 """
 
@@ -17,8 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from fedproto_app.settings import EncoderSettings
 
 Encode = Callable[[Tensor, Tensor], Tensor]  # series [K, n, T, d], lengths [K, n] → [K, n, D]
 
@@ -51,7 +48,7 @@ class ContrastiveBatch:
 def triplet_loss(
     reference: Tensor, positive: Tensor, negatives: Tensor, *, averages: bool = False
 ) -> Tensor:
-    """−log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (eq. 1), its mean over B: [K].
+    """−log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (Fed-REACT, eq. 1), its mean over B: [K].
 
     reference, positive: [K, B, D]; negatives: [K, B, R, D]. averages: over the negatives instead of
     the sum.
@@ -121,20 +118,23 @@ def contrastive_batches(
     values: Tensor,
     lengths: Tensor,
     counts: Sequence[int],
-    settings: EncoderSettings,
     generators: Sequence[torch.Generator],
+    *,
+    steps: int,
+    batch: int,
+    negatives: int,
 ) -> Iterator[ContrastiveBatch]:
-    """A round of a cohort: `settings.steps` batches, which hold every client.
+    """A round of a cohort: so many steps' batches, which hold every client.
 
-    values: [K, n, T, d], lengths: [K, n], counts: [K], of which the first so many series are
-    real. generators: one a client, which alone decides about its crops.
+    values: [K, n, T, d], lengths: [K, n]; counts: [K], the first so many series of a client are
+    real. generators: one a client, which alone decides about its crops. batch, negatives: B and R.
     """
     each = [
-        draw_crops(own[:count], settings.steps, settings.batch_size, settings.negatives, generator)
+        draw_crops(own[:count], steps, batch, negatives, generator)
         for own, count, generator in zip(lengths.cpu(), counts, generators, strict=True)
     ]
     crops = Crops(*(torch.stack(parts) for parts in zip(*each, strict=True)))
-    for step in range(settings.steps):
+    for step in range(steps):
         yield cut(values, Crops(*(part[:, step] for part in crops)))
 
 

@@ -1,8 +1,10 @@
 """The server's half of FUELS: divergences between prototypes and the contrast prototypes.
 
-Source: A = Liu et al., the AAAI 2025 paper, eqs. 9 and 10. It leaves open how a prototype becomes
-a distribution. Here each of its B rows does, by softmax over the d values, and the divergence of
-two clients is the Jensen-Shannon divergence of their rows, averaged over the rows, in nats.
+Sources: FUELS, A = the AAAI 2025 paper, section "JSD-Based Aggregation" and A, Algorithm 1, lines 9
+and 10; P = its preprint, where PR and NR have numbers (P, eqs. 9 and 10). They leave open how a
+prototype becomes a distribution. Here each of its B rows does, by softmax over the d values, and
+the divergence of two clients is the Jensen-Shannon divergence of their rows, averaged over the
+rows, in nats.
 
 With m = (p + q) / 2, JS(p‖q) = H(m) − (H(p) + H(q)) / 2. The entropies H(p) are known once per
 client, so a pair costs one sum of m log m. Only the upper triangle is computed, tile by tile, each
@@ -88,7 +90,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
 
 
 def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta: float) -> float:
-    """The divergence up to which another client counts as similar (A, β of eqs. 9 and 10).
+    """The divergence up to which another client counts as similar (A, section 4.3).
 
     divergence: [N, N], symmetric.
     kind: "percentile" takes β (0 ... 100) as a percentile of the divergences of all pairs of two
@@ -108,8 +110,8 @@ def contrast_prototypes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The global positive and negative prototypes PR_n and NR_n of the wanted clients.
 
-    A, eqs. 9 and 10: the means over PC_n = {m : JS(R_n‖R_m) ≤ β} and over its complement NC_n.
-    A client is always in its own PC_n, as its divergence from itself is 0.
+    A, Algorithm 1, line 10; P, eqs. 9 and 10: the means over PC_n = {m : JS(R_n‖R_m) ≤ β} and over
+    its complement NC_n. A client is always in its own PC_n, as its divergence from itself is 0.
 
     prototypes: [N, B, d]. divergence: [N, N]. beta_value: nats, ≥ 0.
     wanted: K clients, in the order of the result; None = all.

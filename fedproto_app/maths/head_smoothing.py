@@ -1,9 +1,9 @@
 """How the server combines a cluster's heads over the rounds: Fed-REACT, section 2, A1 to A3.
 
 A smoother belongs to one cluster. Each `update` takes θ_t, the cluster's mean head of this round,
-and returns θ̂_t, the head its clients get. Equations 5 and 6 are read as θ̂_t from θ̂_{t−1} and θ_t.
-As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and eq. 5
-would not be the sample mean that the text calls it.
+and returns θ̂_t, the head its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from θ̂_{t−1} and
+θ_t. As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count twice, and the
+mean (Fed-REACT, eq. 5) would not be the sample mean that the text calls it.
 
 Heads are of any one shape, [C, D + 1] say; a result has its head's shape and dtype.
 """
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.maths.kalman import fit_random_walk, newest_state
-from fedproto_app.settings import FedReactSettings
 
 Head = NDArray[np.floating[Any]]
 State = Mapping[str, NDArray[Any]]
@@ -38,21 +37,6 @@ class HeadSmoother(ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Go on from what `state` returned, bit for bit."""
-
-
-def make_smoother(settings: FedReactSettings) -> HeadSmoother:
-    """A new smoother as ``fed-react.smoothing`` names it."""
-    match settings.smoothing:
-        case "none":
-            return NoSmoothing()
-        case "mean":
-            return RunningMean()
-        case "forgetting":
-            return ForgettingMean()
-        case "kalman":
-            return KalmanSmoothing(
-                settings.process_variance, settings.measurement_variance, settings.em_iterations
-            )
 
 
 class NoSmoothing(HeadSmoother):
@@ -100,14 +84,14 @@ class _Average(HeadSmoother):
 
 
 class RunningMean(_Average):
-    """A1: the mean of all heads so far (eq. 5)."""
+    """A1: the mean of all heads so far (Fed-REACT, eq. 5)."""
 
     def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
         return rounds / (rounds + 1)
 
 
 class ForgettingMean(_Average):
-    """A2: the past's share is the forgetting factor α_t (eq. 6)."""
+    """A2: the past's share is the forgetting factor α_t (Fed-REACT, eq. 6)."""
 
     def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
         return forgetting_factor

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 def prediction_loss(prediction: Tensor, target: Tensor, present: Tensor) -> Tensor:
-    """Mean squared error over the rows whose target is present (A, eq. 4): [K, B] → [K].
+    """Mean squared error over the rows whose target is present (A, eq. 4; P, eq. 14): [K, B] → [K].
 
     A client without any present target in the batch has loss 0.
     """
@@ -33,8 +33,9 @@ def intra_client_loss(
 ) -> Tensor:
     """The intra-client contrastive loss: [K, B, D], [K, B, D], filter W [K, B, B] → [K].
 
-    With SM = exp(cos/τ) and Z = ReLU(SM ⊙ W), row b's true negatives are {i : Z[b,i] > 0}, which
-    is {i : W[b,i] > 0} as SM is positive. The loss is the mean over b of
+    With SM = exp(cos/τ) (P, eq. 3) and Z = ReLU(SM ⊙ W) (P, eq. 4), row b's true negatives are
+    {i : Z[b,i] > 0} (P, eq. 5), which is {i : W[b,i] > 0} as SM is positive. The loss is the mean
+    over b of
         −log( SM[b,b] / (SM[b,b] + Σ_i N[b,i]) )
     with N = Z for ``negatives="filtered"`` (P, eq. 6) and N = SM on the true negatives for
     ``"similarity"`` (A, eq. 2); there W has no gradient of its own, so it gets the one that it
@@ -57,7 +58,7 @@ def intra_client_loss(
 def inter_client_loss(
     projected: Tensor, positive: Tensor, negative: Tensor, guided: Tensor, temperature: float
 ) -> Tensor:
-    """The inter-client contrastive loss (A, eq. 3), each argument [K, B, D] → [K].
+    """The inter-client contrastive loss (A, eq. 3; P, eqs. 11 to 13): [K, B, D] each → [K].
 
     −log( e⁺ / (e⁺ + e⁻) ) = softplus( (cos(r', NR) − cos(r', PR)) / τ ), mean over the rows.
     guided: [K] bool, False for a client that has no positive or no negative prototype: loss 0.

@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from fedproto_app.settings import OptimizerSettings
-
 
 class CohortOptimizer(ABC):
     """Updates parameters with a leading client axis.
@@ -27,22 +25,6 @@ class CohortOptimizer(ABC):
 
         The parameters named by `gradients` must have been stepped together so far.
         """
-
-
-def make_optimizer(
-    settings: OptimizerSettings, parameters: Mapping[str, Tensor]
-) -> CohortOptimizer:
-    """The optimiser that the settings choose, for these parameters."""
-    plain: CohortOptimizer
-    if settings.name == "adam":
-        plain = CohortAdam(parameters, settings.learning_rate)
-    else:
-        plain = CohortSGD(
-            parameters, settings.learning_rate, settings.momentum, settings.weight_decay
-        )
-    if settings.smoothing_window == 1:
-        return plain
-    return TimeSmoothed(plain, parameters, settings.smoothing_window, settings.smoothing_factor)
 
 
 class CohortAdam(CohortOptimizer):

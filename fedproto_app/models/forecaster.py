@@ -38,7 +38,7 @@ def forecaster_parameters(
 
 
 def encode(parameters: Mapping[str, Tensor], inputs: Tensor, close_window: int) -> Tensor:
-    """r = concat[GRU_c(close values); GRU_p(periodic values)]: [K, B, c + q] → [K, B, d_r]."""
+    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2): [K, B, c + q] → [K, B, d_r]."""
     close, periodic = inputs[..., :close_window], inputs[..., close_window:]
     return torch.cat(
         [

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedproto_app.models.causal_cnn import causal_cnn, causal_cnn_parameters
+from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn, causal_cnn_parameters
 from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.lstm import lstm_last_hidden, lstm_parameters
 from fedproto_app.settings import PRETRAINED, Settings
@@ -36,7 +36,9 @@ def encoder_parameters(
 ) -> dict[str, Tensor]:
     """One client's initial encoder of sequences with d dimensions, without the client axis."""
     if is_causal_cnn(settings):
-        cnn = causal_cnn_parameters(dimensions, settings.encoder, generator)
+        chosen = settings.encoder
+        size = CausalCnnSize(chosen.blocks, chosen.channels, chosen.reduced_dim, chosen.output_dim)
+        cnn = causal_cnn_parameters(dimensions, size, generator)
         return {ENCODER + name: value for name, value in cnn.items()}
     model = settings.model
     embedding = linear_parameters(dimensions, model.embedding_dim, generator)

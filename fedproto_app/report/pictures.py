@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.drawing import (
@@ -24,12 +23,13 @@ from fedproto_app.report.drawing import (
     plot_known,
     sent_so_far,
 )
-from fedproto_app.report.runs import Group, Run, labels, read_rounds, read_task
+from fedproto_app.report.runs import Group, labels, read_rounds, read_task
 from fedproto_app.report.task_report import Measure
 from fedproto_app.tasks.table import report_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def draw(run_dir: Path) -> list[Path]:
@@ -52,12 +52,21 @@ def draw(run_dir: Path) -> list[Path]:
 
 
 def draw_comparison(groups: Sequence[Group], file: Path) -> None:
-    """Draw groups of runs into one PNG: a row of two panels for each task and dataset.
+    """Draw groups of runs into one PNG, as `comparison_figure` has them."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        figure = comparison_figure(groups)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file)
+
+
+def comparison_figure(groups: Sequence[Group]) -> Figure:
+    """Groups of runs: a row of two panels for each task and dataset.
 
     Left, the distribution over clients (of all seeds) of what the task ranks by; right, its mean in
     the first seed's run against the parameters communicated so far.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     named = list(zip(groups, labels(groups), strict=True))
@@ -65,31 +74,22 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
     for group, label in named:
         rows[group.task, group.dataset][label] = group
     looks = {label: look(i) for i, label in enumerate(sorted({label for _, label in named}))}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(11, 4.2 * len(rows)), layout="constrained")
-        panels = figure.subplots(len(rows), 2, squeeze=False)
-        for ((task, dataset), members), (left, right) in zip(rows.items(), panels, strict=True):
-            measure = report_for(task).measure
-            figures = {
-                label: np.concatenate(
-                    [
-                        client_figures(run.folder, measure.client, measure.scale)
-                        for run in group.runs
-                    ]
-                )
-                for label, group in members.items()
-            }
-            plot_distribution(left, figures, looks, measure)
-            left.set_title(f"{dataset}: {measure.name} over clients")
-            first = {label: group.runs[0].folder for label, group in members.items()}
-            _plot_cost(right, first, looks, measure)
-            right.set_title(f"{dataset}: {measure.name} and cost")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file)
-
-
-def _client_figures(run: Run, measure: Measure) -> NDArray[np.float64]:
-    return client_figures(run.folder, measure.client, measure.scale)
+    figure = Figure(figsize=(11, 4.2 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), 2, squeeze=False)
+    for ((task, dataset), members), (left, right) in zip(rows.items(), panels, strict=True):
+        measure = report_for(task).measure
+        figures = {
+            label: np.concatenate(
+                [client_figures(run.folder, measure.client, measure.scale) for run in group.runs]
+            )
+            for label, group in members.items()
+        }
+        plot_distribution(left, figures, looks, measure)
+        left.set_title(f"{dataset}: {measure.name} over clients")
+        first = {label: group.runs[0].folder for label, group in members.items()}
+        _plot_cost(right, first, looks, measure)
+        right.set_title(f"{dataset}: {measure.name} and cost")
+    return figure
 
 
 def _plot_cost(

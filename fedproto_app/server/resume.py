@@ -9,6 +9,7 @@ from pathlib import Path
 from fedproto_app.errors import SettingsError
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.tasks.table import task_class
 
 # What may differ from before: who must be there, and where the folder is by now.
 FREE = ("nodes.", "output.")
@@ -63,11 +64,8 @@ def _require_raised(before: Settings, now: Settings, folder: Path) -> None:
             f"patience = {now.patience}: {folder} had {before.patience}; it can only get more "
             "(0: any number)"
         )
-    if now.rounds > before.rounds:
-        from fedproto_app.tasks.table import TASKS  # slow to import
-
-        if fault := TASKS[now.task].longer_fault(now):
-            raise SettingsError(f"rounds = {now.rounds}, was {before.rounds}: {fault}")
+    if now.rounds > before.rounds and (fault := task_class(now.task).longer_fault(now)):
+        raise SettingsError(f"rounds = {now.rounds}, was {before.rounds}: {fault}")
 
 
 def _require_something_to_do(before: Settings, now: Settings, folder: Path) -> None:

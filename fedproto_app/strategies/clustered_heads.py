@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.errors import FederationError
+from fedproto_app.learners.evolutionary_cluster import HEAD, HEADS
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.server.federation import Federation, NodeReply
@@ -49,7 +50,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         task = make_task(settings, federation.shape)
         assert isinstance(task, SequenceTask)
         self.head_shape = (task.outputs, task.representation_dim + 1)
-        self.spec = ArraySpec(per_client={"head": self.head_shape, **self.also_sent()})
+        self.spec = ArraySpec(per_client={HEAD: self.head_shape, **self.also_sent()})
         self._heard: set[ClientKey] = set()
         self._asked: set[int] = set()  # Flower's ids of the nodes last asked
         self._equipped: set[int] = set()  # of those that have the encoder
@@ -102,7 +103,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        drawn = self.settings.fed_react.samples or None  # |M_t|, the weights of line 9
+        drawn = self.settings.fed_react.samples or None  # |M_t|, the weights of the mean
         fitted = {
             key: one
             for answer in self._answers(replies, self.spec, drawn)
@@ -126,7 +127,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
                 return plain
             heads = np.stack([self._pending[key] for key in guided])
             names = [key.client for key in guided]
-            return replace(plain, arrays={"heads": heads}, guided=names)
+            return replace(plain, arrays={HEADS: heads}, guided=names)
 
         there = [
             key
@@ -192,7 +193,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
 def _parted(answer: NodeReply) -> list[Fitted]:
     """The reply client by client."""
     arrays: dict[str, Any] = dict(answer.reply.arrays)
-    heads = arrays.pop("head")
+    heads = arrays.pop(HEAD)
     return [
         Fitted(head, samples, {name: array[row] for name, array in arrays.items()})
         for row, (head, samples) in enumerate(zip(heads, answer.reply.samples, strict=True))
@@ -211,7 +212,7 @@ def of_group(state: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray
 
 
 def weighted_head(heads: Iterable[Fitted]) -> NDArray[np.float64]:
-    """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Algorithm 2, line 9)."""
+    """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Fed-REACT, Algorithm 2, line 9)."""
     every = list(heads)
     weights = np.array([one.samples for one in every], dtype=np.float64)
     stacked = np.stack([one.head for one in every]).astype(np.float64)

@@ -1,8 +1,8 @@
-"""Fed-REACT, phase 2, server half: Algorithm 2.
+"""Phase 2, server half (Fed-REACT, Algorithm 2).
 
-Clients are clustered by their heads: AFFECT finds how much of the past to keep (section 2), the
-clusters keep their names from round to round, and each one's head is smoothed over the rounds (A1,
-A2, A3). With ``clustering = "snapshot"`` it is Algorithm 3 of the appendix.
+Clients are clustered by their heads: AFFECT finds how much of the past to keep, the clusters keep
+their names from round to round, and each one's head is smoothed over the rounds (A1, A2, A3). With
+``clustering = "snapshot"`` every round stands alone (Fed-REACT, Algorithm 3).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import rand_score
 
 from fedproto_app.maths.affect import affect
-from fedproto_app.maths.cluster_identity import ABSENT, match_labels, rand_index
+from fedproto_app.maths.cluster_identity import ABSENT, match_labels
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_similarity
-from fedproto_app.maths.head_smoothing import HeadSmoother, make_smoother
+from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
@@ -30,6 +31,7 @@ from fedproto_app.strategies.clustered_heads import (
     under,
     weighted_head,
 )
+from fedproto_app.strategies.head_smoothers import make_smoother
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
@@ -132,7 +134,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         """Note the round for the artefacts."""
         groups = [self.federation.roster.facts[key].group for key in self._labels]
         labels = np.array(list(self._labels.values()))
-        rand = rand_index(labels, np.array(groups)) if all(groups) else None
+        rand = float(rand_score(groups, labels)) if all(groups) else None
         self.federation.note(
             {
                 "rand_index": rand,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
@@ -22,18 +23,18 @@ class FedProtoStrategy(PersonalStrategy):
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
         shape = (settings.data.period, settings.model.representation_dim)
-        self.spec = ArraySpec(per_client={"prototypes": shape})
+        self.spec = ArraySpec(per_client={PROTOTYPES: shape})
         self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}
         self._mean: NDArray[np.float32] | None = None
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         if self._mean is None:
             return order
-        return replace(order, arrays={"prototype": self._mean})
+        return replace(order, arrays={PROTOTYPE: self._mean})
 
     def absorb(self, answers: list[NodeReply]) -> None:
         for answer in answers:
-            arrived = answer.reply.arrays["prototypes"]
+            arrived = answer.reply.arrays[PROTOTYPES]
             for key, prototype in zip(answer.keys(), arrived, strict=True):
                 self._prototypes[key] = prototype
         self._average()

@@ -1,7 +1,8 @@
-"""GLDP, server half: Algorithm 1, Central Server.
+"""GLDP, server half: "Central Server" (GLDP, Algorithm 1, lines 3 to 8).
 
-The representation Θ is the plain mean of the selected clients' µ (eq. 5), through Flower's own
-FedAvg; the global prototype of a class follows the mean of the clients that have it now (eq. 11).
+The representation Θ is the plain mean of the selected clients' µ (GLDP, eq. 5), through Flower's
+own FedAvg; the global prototype of a class follows the mean of the clients that have it now (GLDP,
+eq. 11).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.learners.global_local_prototype import PROTOTYPES
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
@@ -30,7 +32,7 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
         super().__init__(settings, federation)
         task = self._learner.task
         classes, width = len(federation.shape.classes), task.representation_dim
-        self.spec = replace(self.spec, per_class={"prototypes": (width,)}, classes=classes)
+        self.spec = replace(self.spec, per_class={PROTOTYPES: (width,)}, classes=classes)
         self._prototypes = torch.zeros(classes, width)
         self._known = torch.zeros(classes, dtype=torch.bool)
 
@@ -39,13 +41,13 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
         classes = self._classes()
         if not classes:
             return order
-        arrays = {**order.arrays, "prototypes": self._prototypes[classes].numpy()}
+        arrays = {**order.arrays, PROTOTYPES: self._prototypes[classes].numpy()}
         return replace(order, arrays=arrays, classes=classes)
 
     def absorb(self, answers: list[NodeReply]) -> None:
         arrived: dict[int, dict[ClientKey, NDArray[np.float32]]] = defaultdict(dict)
         for answer in answers:
-            rows = iter(answer.reply.arrays["prototypes"])
+            rows = iter(answer.reply.arrays[PROTOTYPES])
             for key, classes in zip(answer.keys(), answer.reply.classes, strict=True):
                 for one in classes:
                     arrived[one][key] = next(rows)

@@ -2,7 +2,7 @@
 clients in several clusters.
 
 A cluster's head is the mean of the heads of the clients that chose it, averaged over the rounds
-(approach A1, as Fed-REACT's section 4.1.2 has it for these two). A client predicts with the mean of
+(approach A1, as Fed-REACT, section 4.1.2 has it for these two). A client predicts with the mean of
 the heads of its clusters.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import rand_score
 
-from fedproto_app.maths.cluster_identity import rand_index
+from fedproto_app.learners.ifca import CHOSEN, CLUSTERS
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, Refusal
@@ -45,10 +46,10 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self._history = ClusterHistory()
 
     def also_sent(self) -> dict[str, tuple[int, ...]]:
-        return {"chosen": (self.settings.fed_react.clusters,)}
+        return {CHOSEN: (self.settings.fed_react.clusters,)}
 
     def shown(self) -> Arrays:
-        return {"clusters": self._heads}
+        return {CLUSTERS: self._heads}
 
     def cluster(
         self, fitted: Mapping[ClientKey, Fitted], server_round: int
@@ -70,7 +71,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         wanted = self.settings.clusters_of_a_client
         choices = {}
         for key, one in fitted.items():
-            said = one.others["chosen"]
+            said = one.others[CHOSEN]
             if np.isin(said, (0, 1)).all() and said.sum() == wanted:
                 choices[key] = said > 0
             else:
@@ -86,9 +87,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         if keys and self.settings.clusters_of_a_client == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
             groups = [self.federation.roster.facts[key].group for key in keys]
-            rand = None
-            if all(groups):
-                rand = rand_index(np.array(list(labels.values())), np.array(groups))
+            rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
             figures["rand_index"] = rand
             self._history.add(server_round, labels, None, None, rand)
         self.federation.note(figures)

@@ -1,4 +1,4 @@
-"""FUELS (Liu et al., AAAI 2025), server half: JSD-based aggregation (Algorithm 1, ServerExecute).
+"""FUELS (Liu et al., AAAI 2025), server half: ServerExecute (A, Algorithm 1).
 
 The server keeps the latest prototype of every client ever heard from and the N×N matrix of their
 Jensen-Shannon divergences, of which a round recomputes only the rows of the clients that
@@ -17,6 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.learners.jsd_prototype import (
+    NEGATIVE,
+    POSITIVE,
+    PROTOTYPE_BATCHES,
+    PROTOTYPES,
+)
 from fedproto_app.maths.divergence import contrast_prototypes, threshold, update_divergence
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
@@ -50,9 +56,9 @@ class JSDPrototypeStrategy(PersonalStrategy):
         return [key for key in clients if facts[key].samples >= needed]
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
-        """PR_n and NR_n (eqs. 9, 10) for those of the clients that have both."""
+        """PR_n and NR_n (A, Algorithm 1, line 10) for those of the clients that have both."""
         if not self._fuels.periodicity_aware:
-            order = replace(order, options={"prototype-batches": float(self._batches)})
+            order = replace(order, options={PROTOTYPE_BATCHES: float(self._batches)})
         known = [key for key in keys if key in self._rows_of]
         if not known or not self._fuels.inter:
             return order
@@ -66,8 +72,8 @@ class JSDPrototypeStrategy(PersonalStrategy):
         if not guided:
             return order
         arrays = {
-            "positive": positive[has_negative].numpy(),
-            "negative": negative[has_negative].numpy(),
+            POSITIVE: positive[has_negative].numpy(),
+            NEGATIVE: negative[has_negative].numpy(),
         }
         return replace(order, arrays=arrays, guided=guided)
 
@@ -76,13 +82,13 @@ class JSDPrototypeStrategy(PersonalStrategy):
         changed: list[int] = []
         fresh: list[Tensor] = []
         for answer in answers:
-            arrived = torch.from_numpy(answer.reply.arrays["prototypes"])
+            arrived = torch.from_numpy(answer.reply.arrays[PROTOTYPES])
             for key, prototype in zip(answer.keys(), arrived, strict=True):
                 changed.append(self._rows_of.setdefault(key, len(self._rows_of)))
                 fresh.append(prototype)
         if not changed:
             return
-        prototypes = torch.zeros(len(self._rows_of), *self.spec.per_client["prototypes"])
+        prototypes = torch.zeros(len(self._rows_of), *self.spec.per_client[PROTOTYPES])
         if self._prototypes is not None:
             prototypes[: len(self._prototypes)] = self._prototypes
         rows = torch.tensor(changed)
@@ -129,4 +135,4 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def _spec_for(self, batches: int) -> ArraySpec:
         shape = (batches * self.settings.data.period, self._width)
-        return ArraySpec(per_client={"prototypes": shape})
+        return ArraySpec(per_client={PROTOTYPES: shape})

@@ -1,4 +1,4 @@
-"""Fed-REACT's first phase at a client: how many steps, on what, and the loss of eq. 1."""
+"""Fed-REACT's first phase at a client: how many steps, on what, and the loss."""
 
 from __future__ import annotations
 
@@ -117,8 +117,10 @@ def log_sigmoid(value: float) -> float:
     return -math.log1p(math.exp(-value))
 
 
-def by_hand(task: SequenceTask, parameters: dict[str, Tensor], batch: ContrastiveBatch) -> float:
-    """Eq. 1 of the first client, with each crop encoded by itself; the mean over references."""
+def by_hand(
+    task: SequenceTask, parameters: dict[str, Tensor], batch: ContrastiveBatch, terms: str
+) -> float:
+    """Fed-REACT, eq. 1 of the first client, each crop encoded by itself; mean over references."""
 
     def vector(crop: Tensor, length: Tensor) -> Tensor:
         steps = int(length)
@@ -131,14 +133,16 @@ def by_hand(task: SequenceTask, parameters: dict[str, Tensor], batch: Contrastiv
             float(reference @ vector(crop, length))
             for crop, length in zip(batch.others[0, b], batch.other_lengths[0, b], strict=True)
         )
-        losses.append(-log_sigmoid(positive) - sum(log_sigmoid(-one) for one in negatives))
+        away = sum(log_sigmoid(-one) for one in negatives)
+        losses.append(-log_sigmoid(positive) - away / (len(negatives) if terms == "mean" else 1))
     return sum(losses) / len(losses)
 
 
+@pytest.mark.parametrize("terms", ["sum", "mean"])
 @torch.no_grad()
-def test_the_loss_of_a_round_is_that_of_eq_1() -> None:
+def test_the_loss_of_a_round_is_that_of_eq_1(terms: str) -> None:
     """With steps too small to move anything, the mean over the steps at the initial encoder."""
-    learner = learner_of(**STILL)
+    learner = learner_of(**STILL, **{"encoder.negative-terms": terms})
     with torch.enable_grad():
         losses, cohort = trained(learner)
     assert set(losses) == {"total", "contrastive"}
@@ -149,7 +153,7 @@ def test_the_loss_of_a_round_is_that_of_eq_1() -> None:
         stream = torch_stream(learner.settings.seed, client.name, 1, "contrastive", 0)
         batches = list(learner.batches(samples, [stream]))
         assert len(batches) == STEPS
-        expected = sum(by_hand(learner.task, initial, batch) for batch in batches) / STEPS
+        expected = sum(by_hand(learner.task, initial, batch, terms) for batch in batches) / STEPS
         assert losses["contrastive"][row].item() == pytest.approx(expected, rel=1e-4)
         assert all(torch.equal(cohort.parameters[n][row], v[0]) for n, v in initial.items())
 

@@ -76,7 +76,7 @@ def test_only_the_prototypes_of_present_classes_are_sent() -> None:
 
 
 def test_local_prototypes_over_two_stages() -> None:
-    """Class 0 recurs, class 1 does not, class 2 is new (eq. 9); nothing moves within a stage."""
+    """Class 0 recurs, 1 does not, 2 is new (GLDP, eq. 9); nothing moves within a stage."""
     gldp = image_learner(**{"gldp.memory": 0.25})
     cohort = image_cohort(gldp)
     train(gldp, cohort, order(gldp))

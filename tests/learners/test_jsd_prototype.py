@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics.pairwise import cosine_similarity
 
 from fedproto_app.learners.jsd_prototype import FILTER
 from fedproto_app.learners.learner import Learner
 from fedproto_app.maths.losses import inter_client_loss
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.models.forecaster import PROJECTOR, project
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,
@@ -87,10 +90,47 @@ def test_ablations_drop_their_loss(change: dict[str, bool], gone: set[str]) -> N
     train(learner(**change), order([]))  # nor does it need guidance, as in the first round
 
 
-def test_without_a_learnable_filter_every_other_row_is_a_negative() -> None:
-    fuels = learner(**{"fuels.learn-filter": False})
+@pytest.mark.parametrize(
+    ("changes", "negatives"),
+    [
+        ({"fuels.learn-filter": False}, 4),
+        ({"fuels.negatives": "filtered"}, 4 * 3),
+        ({"fuels.negatives": "similarity"}, 4),
+    ],
+)
+def test_the_negatives_by_hand(changes: dict[str, Any], negatives: int) -> None:
+    """A projector of weight 0 makes all rows alike, cos = 1: −log(SM / (SM + n·SM)) = log(1 + n).
+
+    A filter of 3 everywhere keeps all four rows, and weighs them only where Z is summed.
+    """
+    fuels = learner(**changes)
+    clients = tiny_cohort(fuels)
+    clients.parameters[PROJECTOR + "weight"].zero_()
+    clients.parameters[PROJECTOR + "bias"].fill_(1)
+    if FILTER in clients.parameters:
+        clients.parameters[FILTER].fill_(3)
+    context = fuels.context(order([]), clients)
+    for batch in tiny_batches(fuels, clients):
+        intra = fuels.loss(clients.parameters, batch, context)["intra"]
+        torch.testing.assert_close(intra, torch.full((2,), math.log(1 + negatives)))
+
+
+def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> None:
+    """−log( SM[b,b] / (SM[b,b] + Σ_i SM[b,i]) ) of a trained model's projections."""
+    fuels = learner(**{"fuels.learn-filter": False, "fuels.temperature": 0.5})
     _, _, clients = train(fuels, order(NAMES))
     assert FILTER not in clients.parameters
+    batch = tiny_batches(fuels, clients)[0]
+    intra = fuels.loss(clients.parameters, batch, fuels.context(order([]), clients))["intra"]
+    first, second = (
+        project(clients.parameters, fuels.task.encode(clients.parameters, view))
+        for view in (batch.inputs, batch.augmented)
+    )
+    for k in range(2):
+        similarity = np.exp(cosine_similarity(first[k].detach(), second[k].detach()) / 0.5)
+        own = similarity.diagonal()
+        expected = -np.log(own / (own + similarity.sum(axis=1))).mean()
+        assert intra[k].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_without_a_projector_the_representation_is_sent() -> None:
@@ -120,3 +160,23 @@ def test_noise_is_added_to_what_is_sent_and_only_there() -> None:
     )
     again = train(learner(**{"fuels.noise": "laplace"}), order(NAMES))
     np.testing.assert_array_equal(noisy[1]["prototypes"], again[1]["prototypes"])
+
+
+def test_the_scale_of_the_noise_is_the_settings() -> None:
+    clean, one, two = (
+        train(learner(**changes), order(NAMES))[1]["prototypes"]
+        for changes in (
+            {},
+            {"fuels.noise": "gaussian"},
+            {"fuels.noise": "gaussian", "fuels.noise-scale": 2.0},
+        )
+    )
+    np.testing.assert_allclose(two - clean, 2 * (one - clean), rtol=1e-4, atol=1e-6)
+
+
+def test_the_shift_of_the_augmented_view_is_the_settings() -> None:
+    """a ~ U(low, 1): with low = 1 nothing is shifted."""
+    for low, same in ((1.0, True), (0.5, False)):
+        fuels = learner(**{"fuels.augmentation-low": low})
+        for batch in tiny_batches(fuels, tiny_cohort(fuels)):
+            assert torch.equal(batch.inputs, batch.augmented) == same

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.metrics import rand_score
 
 from fedproto_app.maths import affect as module
 from fedproto_app.maths.affect import affect, blend, block_statistics, forgetting_factor
-from fedproto_app.maths.cluster_identity import rand_index
 from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
 
 Matrix = NDArray[np.float32]
@@ -83,7 +83,7 @@ def test_a_past_that_is_the_truth_is_trusted_fully() -> None:
 
 
 def naive_alpha(past: Matrix, current: Matrix, labels: Labels) -> tuple[float, Matrix, Matrix]:
-    """Eqs. 27 to 30 as they are written, with lists and loops: α, E, Var."""
+    """Fed-REACT, eqs. 27 to 30 as they are written, with lists and loops: α, E, Var."""
     clients = range(len(labels))
     expected, variance = np.zeros(current.shape), np.zeros(current.shape)
     noise = total = 0.0
@@ -187,8 +187,8 @@ def test_the_past_finds_clusters_that_a_snapshot_does_not() -> None:
     for seed in range(1, 16):
         current = noisy_round(seed, noise=2.0)
         labels, _, psi = affect(psi, current, 3)
-        snapshots.append(rand_index(agglomerate(current, 3), TRUTH))
-        found.append(rand_index(labels, TRUTH))
+        snapshots.append(rand_score(TRUTH, agglomerate(current, 3)))
+        found.append(rand_score(TRUTH, labels))
     assert found[5:] == [1] * 10
     assert np.mean(snapshots[5:]) < 0.9
 

@@ -1,4 +1,4 @@
-"""Equations 6 to 13 of GLDP on embeddings made by hand."""
+"""GLDP, eqs. 6 to 11 and 13 on embeddings made by hand."""
 
 from __future__ import annotations
 

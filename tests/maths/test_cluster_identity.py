@@ -1,4 +1,4 @@
-"""Clusters keep their numbers over the rounds; the Rand index is sklearn's."""
+"""Clusters keep their numbers over the rounds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import rand_score
 
-from fedproto_app.maths.cluster_identity import match_labels, rand_index
+from fedproto_app.maths.cluster_identity import match_labels
 
 
 def match(previous: list[int], current: list[int], clusters: int) -> list[int]:
@@ -93,21 +92,3 @@ def test_numbers_stay_in_their_range_over_many_rounds() -> None:
         current = generator.integers(-1, generator.integers(1, 7), 30)
         labels = match_labels(labels, current, 6)
         assert labels.max() < 6
-
-
-def test_the_rand_index_by_hand() -> None:
-    """Of six pairs 0-1 are together in both, 0-3 and 1-3 apart in both."""
-    assert rand_index(np.array([0, 0, 0, 1]), np.array([5, 5, 7, 7])) == 3 / 6
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=15))
-def test_the_rand_index_is_sklearns(pairs: list[tuple[int, int]]) -> None:
-    labels, truth = np.array(pairs).T
-    assert rand_index(labels, truth) == pytest.approx(rand_score(truth, labels))
-    assert rand_index(labels, truth) == rand_index(truth, 3 - labels)
-
-
-@pytest.mark.parametrize("clients", [0, 1])
-def test_without_a_pair_the_rand_index_is_one(clients: int) -> None:
-    labels = np.zeros(clients, np.int64)
-    assert rand_index(labels, labels) == 1

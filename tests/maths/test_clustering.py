@@ -15,6 +15,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from fedproto_app.maths import clustering
 from fedproto_app.maths.clustering import (
+    HeadSimilarity,
     agglomerate,
     agglomerate_by_silhouette,
     by_first_appearance,
@@ -22,7 +23,7 @@ from fedproto_app.maths.clustering import (
     head_similarity,
     similarity,
 )
-from fedproto_app.settings import HeadSimilarity
+from fedproto_app.settings import FedReactSettings
 
 # Clients 0 and 2 against clients 1, 3 and 4.
 TWO_GROUPS = np.array(
@@ -170,6 +171,11 @@ def test_a_similarity_that_is_no_number_is_refused() -> None:
     broken[1, 2] = broken[2, 1] = np.nan
     with pytest.raises(ValueError, match="finite"):
         agglomerate(broken, 2)
+
+
+def test_every_kind_of_the_settings_is_known() -> None:
+    allowed = get_args(FedReactSettings.model_fields["similarity"].annotation)
+    assert get_args(HeadSimilarity) == allowed
 
 
 @pytest.mark.parametrize("kind", get_args(HeadSimilarity))

@@ -19,7 +19,6 @@ from fedproto_app.maths.contrastive import (
     draw_crops,
     triplet_loss,
 )
-from fedproto_app.settings import EncoderSettings
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -164,13 +163,13 @@ def cohort() -> tuple[Tensor, Tensor]:
 
 
 def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tensor]) -> None:
-    encoder = EncoderSettings(steps=6, batch_size=4, negatives=2)
+    size = {"steps": 6, "batch": 4, "negatives": 2}
     counts = [len(own) for own in CLIENTS]
-    together = list(contrastive_batches(*cohort, counts, encoder, [seeded(k) for k in range(3)]))
+    together = list(contrastive_batches(*cohort, counts, [seeded(k) for k in range(3)], **size))
     assert len(together) == 6
     for k in range(3):
         own = (part[k : k + 1] for part in cohort)
-        alone = contrastive_batches(*own, counts[k : k + 1], encoder, [seeded(k)])
+        alone = contrastive_batches(*own, counts[k : k + 1], [seeded(k)], **size)
         for big, small in zip(together, alone, strict=True):
             assert torch.equal(big.lengths[k], small.lengths[0])
             assert torch.equal(big.other_lengths[k], small.other_lengths[0])
@@ -184,10 +183,8 @@ def test_a_client_has_the_same_batches_in_any_cohort(cohort: tuple[Tensor, Tenso
 
 def test_batches_hold_real_steps_alone(cohort: tuple[Tensor, Tensor]) -> None:
     """Real values are near 9, so 0 tells the padding of a series or of a cohort."""
-    encoder = EncoderSettings(steps=5, batch_size=4, negatives=2)
-    for batch in contrastive_batches(
-        *cohort, [len(own) for own in CLIENTS], encoder, [seeded(k) for k in range(3)]
-    ):
+    counts, generators = [len(own) for own in CLIENTS], [seeded(k) for k in range(3)]
+    for batch in contrastive_batches(*cohort, counts, generators, steps=5, batch=4, negatives=2):
         for crops, lengths in (
             (batch.inputs, batch.lengths),
             (batch.others, batch.other_lengths),

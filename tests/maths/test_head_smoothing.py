@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +16,17 @@ from fedproto_app.maths.head_smoothing import (
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
-    make_smoother,
 )
 from fedproto_app.maths.kalman import fit_random_walk, newest_state
-from fedproto_app.settings import FedReactSettings
 
-NAMES = ["none", "mean", "forgetting", "kalman"]
+KINDS: dict[str, Callable[[], HeadSmoother]] = {
+    "none": NoSmoothing,
+    "mean": RunningMean,
+    "forgetting": ForgettingMean,
+    "kalman": partial(KalmanSmoothing, 0.01, 0.1, 5),
+}
 HEADS = [3.0, 6.0, 0.0]
 FACTORS = [0.0, 0.5, 0.25]
-
-
-def smoother(name: str) -> HeadSmoother:
-    return make_smoother(FedReactSettings(smoothing=name))
 
 
 def drawn(rounds: int, dtype: Any = np.float32) -> list[Head]:
@@ -74,42 +75,26 @@ def test_the_kalman_filter_uses_the_variances_that_em_finds() -> None:
     assert abs(expected - newest_state(observations, 0.3, 2.0).reshape(2, 3)).max() > 0.01
 
 
-def test_the_settings_choose() -> None:
-    kinds = [NoSmoothing, RunningMean, ForgettingMean, KalmanSmoothing]
-    assert [type(smoother(name)) for name in NAMES] == kinds
-
-
-def test_the_settings_reach_the_kalman_filter() -> None:
-    """q = 3, r = 1: gains 4/5, 19/24, 91/115."""
-    settings = FedReactSettings(
-        smoothing="kalman", process_variance=3, measurement_variance=1, em_iterations=0
-    )
-    second = 3 + 19 / 24 * 3
-    assert estimates(make_smoother(settings)) == pytest.approx([3, second, second * 24 / 115])
-    more = settings.model_copy(update={"em_iterations": 3})
-    assert estimates(make_smoother(more)) == estimates(KalmanSmoothing(3, 1, 3))
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_an_estimate_looks_like_its_head(name: str, dtype: Any) -> None:
-    tested = smoother(name)
+def test_an_estimate_looks_like_its_head(new: Callable[[], HeadSmoother], dtype: Any) -> None:
+    tested = new()
     for head in drawn(3, dtype):
         estimate = tested.update(head, 0.5)
         assert (estimate.shape, estimate.dtype) == (head.shape, head.dtype)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_heads_stay_what_they_are(name: str) -> None:
-    tested = smoother(name)
+@pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
+def test_equal_heads_stay_what_they_are(new: Callable[[], HeadSmoother]) -> None:
+    tested = new()
     head = drawn(1)[0]
     for _ in range(10):
         np.testing.assert_array_equal(tested.update(head, 0.3), head)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_restored_smoother_goes_on_bit_for_bit(name: str) -> None:
-    whole, first, second = smoother(name), smoother(name), smoother(name)
+@pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
+def test_a_restored_smoother_goes_on_bit_for_bit(new: Callable[[], HeadSmoother]) -> None:
+    whole, first, second = new(), new(), new()
     heads = drawn(6)
     for head in heads[:3]:
         whole.update(head, 0.3)
@@ -119,20 +104,22 @@ def test_a_restored_smoother_goes_on_bit_for_bit(name: str) -> None:
         np.testing.assert_array_equal(second.update(head, 0.6), whole.update(head, 0.6))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_state_of_nothing_is_a_new_start(name: str) -> None:
-    used, new = smoother(name), smoother(name)
-    assert new.state() == {}
+@pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
+def test_a_state_of_nothing_is_a_new_start(new: Callable[[], HeadSmoother]) -> None:
+    used, fresh = new(), new()
+    assert fresh.state() == {}
     heads = drawn(3)
     used.update(heads[0], 0.5)
-    used.restore(new.state())
+    used.restore(fresh.state())
     for head in heads[1:]:
-        np.testing.assert_array_equal(used.update(head, 0.5), new.update(head, 0.5))
+        np.testing.assert_array_equal(used.update(head, 0.5), fresh.update(head, 0.5))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_caller_does_to_its_arrays_changes_no_estimate(name: str) -> None:
-    tested, untouched = smoother(name), smoother(name)
+@pytest.mark.parametrize("new", KINDS.values(), ids=KINDS)
+def test_what_a_caller_does_to_its_arrays_changes_no_estimate(
+    new: Callable[[], HeadSmoother],
+) -> None:
+    tested, untouched = new(), new()
     for head in drawn(4):
         expected = untouched.update(head, 0.5).copy()
         mine = head.copy()

@@ -6,14 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.maths.optim import (
-    CohortAdam,
-    CohortOptimizer,
-    CohortSGD,
-    TimeSmoothed,
-    make_optimizer,
-)
-from fedproto_app.settings import OptimizerSettings
+from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
 
 
 def test_each_client_gets_torchs_adam_even_when_it_sits_steps_out() -> None:
@@ -62,14 +55,8 @@ def test_each_client_gets_torchs_sgd_even_when_it_sits_steps_out() -> None:
 
 def smoothed_sgd(parameters: dict[str, Tensor], window: int, factor: float) -> CohortOptimizer:
     """Plain descent of rate 1 on smoothed gradients."""
-    settings = OptimizerSettings(
-        name="sgd",
-        learning_rate=1.0,
-        momentum=0.0,
-        smoothing_window=window,
-        smoothing_factor=factor,
-    )
-    return make_optimizer(settings, parameters)
+    plain = CohortSGD(parameters, learning_rate=1.0, momentum=0.0, weight_decay=0.0)
+    return TimeSmoothed(plain, parameters, window, factor)
 
 
 def test_smoothed_gradients_by_hand() -> None:
@@ -130,12 +117,10 @@ def test_a_constant_gradient_is_its_own_smoothed_one() -> None:
     torch.testing.assert_close(before - cohort["w"], gradient)
 
 
-def test_a_window_of_1_is_the_plain_optimiser() -> None:
+def test_the_state_is_the_other_optimisers_without_the_gradients() -> None:
     parameters = {"w": torch.zeros(2, 3)}
-    assert isinstance(make_optimizer(OptimizerSettings(), parameters), CohortAdam)
-    smoothed = make_optimizer(OptimizerSettings(smoothing_window=3), parameters)
-    assert isinstance(smoothed, TimeSmoothed)
-    assert set(smoothed.state) == {"first", "second", "steps"}  # Adam's, without the gradients
+    adam = CohortAdam(parameters, learning_rate=0.1)
+    assert TimeSmoothed(adam, parameters, 3, 0.9).state is adam.state
 
 
 def test_the_gradients_handed_in_are_left_as_they_are() -> None:

@@ -1,42 +1,25 @@
-"""Algorithm 2 on the server, worked by hand on heads of two values."""
+"""The server of Fed-REACT, Algorithm 2, worked by hand on heads of two values."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from fedproto_app.errors import FederationError
-from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
+from fedproto_app.maths.affect import Affect, affect
+from fedproto_app.maths.clustering import Cosine, head_similarity
+from fedproto_app.strategies import evolutionary_cluster
+from tests.strategies.clusters_by_hand import APART, PAIRS, clusters, figures, together
 from tests.strategies.heads_by_hand import (
     ROUNDS,
     Head,
     admit,
     at,
-    come_back,
-    leave,
     play,
     server,
 )
-
-APART = dict(zip("abcd", at(0, 10, 90, 100), strict=True))
-PAIRS = {"a": "east", "b": "east", "c": "north", "d": "north"}
-
-
-def clusters(strategy: ClusteredHeadStrategy) -> dict[str, int]:
-    state = strategy.state()
-    return dict(zip(state["names"].tolist(), state["labels"].tolist(), strict=True))
-
-
-def together(strategy: ClusteredHeadStrategy) -> set[str]:
-    """The clients of each cluster, as a word."""
-    labels = clusters(strategy)
-    return {"".join(sorted(n for n in labels if labels[n] == c)) for c in set(labels.values())}
-
-
-def figures(strategy: ClusteredHeadStrategy) -> dict[str, float | None]:
-    return strategy.federation.log.figures
 
 
 def test_the_first_round_finds_clusters_and_sends_nothing() -> None:
@@ -125,10 +108,30 @@ def test_a_snapshot_sends_every_round_and_forgets_the_one_before() -> None:
     assert figures(strategy)["forgetting_factor"] == 0.0
 
 
+@pytest.mark.parametrize("kind", get_args(Cosine))
+def test_heads_are_compared_as_the_settings_say(kind: Cosine) -> None:
+    strategy = server("abcd", **{"fed-react.similarity": kind})
+    play(strategy, 1, APART)
+    state = strategy.state()
+    np.testing.assert_array_equal(state["similarity"], head_similarity(state["heads"], kind))
+
+
+def test_affect_has_the_iterations_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+
+    def spy(past: Any, observed: Any, clusters: int, iterations: int) -> Affect:
+        given.append(iterations)
+        return affect(past, observed, clusters, iterations)
+
+    monkeypatch.setattr(evolutionary_cluster, "affect", spy)
+    play(server("abcd", **{"fed-react.affect-iterations": 2}), 1, APART)
+    assert given == [2]
+
+
 def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:
     """C = 1. ψ̂_1 is 1 everywhere; W_2 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9.
 
-    Eq. 27: α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9) = 1/3, so ψ̂_2 of a and c is 1/3·1 + 2/3·0.
+    Fed-REACT, eq. 27: α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9) = 1/3, so ψ̂_2 of a and c is 1/3·1 + 2/3·0.
     """
     strategy = server("abc", **{"fed-react.clusters": 1})
     play(strategy, 1, dict.fromkeys("abc", at(0)[0]))
@@ -173,138 +176,6 @@ def test_a_new_cluster_under_an_old_number_starts_its_mean_anew() -> None:
     heir = {"c": "e", "e": "c"}[split_off[0]]
     both = np.mean([at(200)[0], second[heir]], axis=0)
     np.testing.assert_allclose(sent[heir], both, atol=1e-6)
-
-
-def test_a_client_that_is_away_stays_in_its_cluster_with_its_latest_head() -> None:
-    strategy = server("ab", "cd")
-    play(strategy, 1, APART)
-    moved = {"a": at(20)[0], "b": at(30)[0]}
-    sent = play(strategy, 2, {**moved, "c": at(110)[0]}).sent
-    assert together(strategy) == {"ab", "cd"}
-    state = strategy.state()
-    np.testing.assert_allclose(state["heads"][3, 0], APART["d"], atol=1e-6)
-    np.testing.assert_allclose(sent["c"], at(110)[0], atol=1e-6)  # of those who answered alone
-    assert sent["d"] == sent["c"]  # and for all who belong to it
-
-
-def test_clients_of_a_node_that_left_are_clustered_no_more_until_they_return() -> None:
-    """Without a and b there is room to tell e from c and d."""
-    strategy = server("ab", "cd", groups=PAIRS, **{"fed-react.smoothing": "mean"})
-    play(strategy, 1, APART)
-    play(strategy, 2, APART)
-    first = strategy.state()
-    leave(strategy, 1)
-    admit(strategy.federation, "e", {"e": "south"})
-    here = {**APART, "e": at(150)[0]}
-    assert set(play(strategy, 3, here).sent) == {"c", "d"}  # with the clients of before
-    assert clusters(strategy) == {"a": -1, "b": -1, "c": 1, "d": 1, "e": 0}
-    assert figures(strategy)["clusters"] == 2.0
-    assert figures(strategy)["rand_index"] == 1.0  # of the three
-    away = strategy.state()
-    np.testing.assert_array_equal(away["heads"][:2], first["heads"][:2])
-    np.testing.assert_array_equal(away["similarity"][:2, :4], first["similarity"][:2])
-    assert np.isnan(away["similarity"][:2, 4]).all()  # never there together
-
-    come_back(strategy, 1)
-    assert play(strategy, 4, here).sent == {}  # both clusters have changed
-    assert clusters(strategy) == {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1}
-    assert np.isfinite(strategy.state()["similarity"]).all()
-    longer = {name: (3 * x, 3 * y) for name, (x, y) in here.items()}
-    sent = play(strategy, 5, longer).sent
-    assert set(sent) == set("abcde")
-    # Cluster 0 was another's meanwhile, so its mean does not hold round 2.
-    np.testing.assert_allclose(sent["a"], np.mean([longer["a"], longer["b"]], axis=0), atol=1e-6)
-
-    found = strategy.findings()["clusters"]
-    assert (found["labels"] == -1).tolist() == [
-        [False] * 4 + [True],
-        [False] * 4 + [True],
-        [True] * 2 + [False] * 3,
-        [False] * 5,
-        [False] * 5,
-    ]
-    third = found["similarity"][2]
-    assert np.isnan(third[:2]).all()
-    np.testing.assert_array_equal(third[2:, 2:], away["similarity"][2:, 2:])
-
-
-def test_a_leaver_does_not_weigh_in_alpha() -> None:
-    """Client e, whose head is long out of date, decides nothing for those who are there."""
-    with_e, without = (server(*nodes) for nodes in (("abcd", "e"), ("abcd",)))
-    start = {**APART, "e": at(45)[0]}
-    play(with_e, 1, start)
-    leave(with_e, 2)
-    play(without, 1, APART)
-    moved = dict(zip("abcd", at(3, 15, 80, 104), strict=True))
-    for strategy in (with_e, without):
-        play(strategy, 2, moved)
-        play(strategy, 3, moved)
-    assert figures(with_e)["forgetting_factor"] == figures(without)["forgetting_factor"] > 0
-    ours = with_e.state()["similarity"][:4, :4]
-    np.testing.assert_array_equal(ours, without.state()["similarity"])
-
-
-def test_a_connected_client_that_was_not_asked_stays_in_with_its_latest_head() -> None:
-    strategy = server("a", "b", "c", "d", participation=0.25)
-    play(strategy, 1, APART)  # newcomers are all asked
-    played = play(strategy, 2, APART)
-    assert len(played.train) == 1
-    assert together(strategy) == {"ab", "cd"}
-    assert len(played.sent) == 2  # the cluster of the one who answered
-
-
-def test_a_cluster_of_which_nobody_answers_gets_nothing() -> None:
-    strategy = server("ab", "cd", **{"fed-react.smoothing": "mean"})
-    play(strategy, 1, APART)
-    play(strategy, 2, APART)
-    here = {"a": (1.0, 0.0), "b": (1.0, 0.0)}
-    assert set(play(strategy, 3, here).sent) == {"a", "b"}
-    assert together(strategy) == {"ab", "cd"}
-    sent = play(strategy, 4, APART).sent["c"]  # its mean is over two rounds, not three
-    np.testing.assert_allclose(sent, np.mean([APART["c"], APART["d"]], axis=0), atol=1e-6)
-
-
-def test_a_round_without_any_answer_changes_nothing() -> None:
-    strategy = server("abcd")
-    play(strategy, 1, APART)
-    before = strategy.state()
-    assert play(strategy, 2, {}).sent == {}
-    after = strategy.state()
-    assert set(before) == set(after)
-    for name, array in before.items():
-        np.testing.assert_array_equal(array, after[name])
-    assert figures(strategy) == {}
-
-
-def test_a_newcomer_in_round_3_joins_the_cluster_that_it_is_like() -> None:
-    strategy = server("ab", "cd", groups=PAIRS)
-    play(strategy, 1, APART)
-    play(strategy, 2, APART)
-    admit(strategy.federation, "e")
-    heads = {**APART, "e": at(95)[0]}
-    played = play(strategy, 3, heads)
-    assert together(strategy) == {"ab", "cde"}
-    assert set(played.sent) == {"a", "b"}  # the cluster of c and d has changed
-    similarity = strategy.state()["similarity"]
-    assert np.isfinite(similarity).all()
-    # Of a pair without a past ψ̂ is W, of the others it has some of the past.
-    np.testing.assert_allclose(similarity[4], np.cos(np.deg2rad([95, 85, 5, 5, 0])), atol=1e-6)
-    assert figures(strategy)["rand_index"] is None  # nobody knows where e belongs
-    assert set(play(strategy, 4, heads).sent) == set("abcde")
-
-
-def test_a_newcomer_of_an_earlier_name_is_not_mistaken_for_another() -> None:
-    """Rows stand in the order in which clients came, not in that of their names."""
-    strategy = server("bc", "de")
-    heads = dict(zip("bcde", at(0, 10, 90, 100), strict=True))
-    play(strategy, 1, heads)
-    admit(strategy.federation, "a")
-    play(strategy, 2, {**heads, "a": at(93)[0]})
-    assert strategy.state()["names"].tolist() == list("bcdea")
-    assert together(strategy) == {"bc", "ade"}
-    found = strategy.findings()["clusters"]
-    assert found["labels"].tolist() == [[0, 0, 1, 1, -1], [0, 0, 1, 1, 1]]
-    assert np.isnan(found["similarity"][0, 4]).all()
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_round_without_usable_replies_changes_nothing() -> None:
 
 
 def test_a_node_weighs_by_its_clients_not_by_their_samples() -> None:
-    """Eq. 5 is a plain mean: two clients of 9 and 1 samples count 2."""
+    """A plain mean (GLDP, eq. 5): two clients of 9 and 1 samples count 2."""
     reply = answer("m", {"a": {0: [1, 1]}, "b": {0: [1, 1]}})
     reply.reply.samples[1] = 1
     assert server()._weight(reply) == 2

@@ -41,9 +41,10 @@ def test_positive_and_negative_prototypes_by_hand() -> None:
 
 
 def test_without_negatives_there_is_no_guidance() -> None:
-    fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})  # above ln 2
-    report(fuels, {"a": ALIKE_A, "c": OTHER})
-    order = guidance(fuels, "a", "c")
+    """β is above ln 2; as a percentile it would tell c from a and b."""
+    fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
+    order = guidance(fuels, "a", "b", "c")
     assert order.guided == []
     assert order.arrays == {}
 

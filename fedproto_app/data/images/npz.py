@@ -17,7 +17,7 @@ from fedproto_app.data.images.pool import (
     Positions,
     all_classes,
 )
-from fedproto_app.data.npz_archive import array, column, header, opened
+from fedproto_app.data.npz_archive import array, column, column_of, header, opened, require_names
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
@@ -99,13 +99,7 @@ class _Pixels:
 
 
 def _require_arrays(archive: NpzFile, path: Path) -> None:
-    if missing := set(_NEEDED) - set(archive.files):
-        raise DataError(f"{path}: no array {', '.join(sorted(missing))}")
-    if others := set(archive.files) - {*_NEEDED, *_OPTIONAL}:
-        raise DataError(
-            f"{path}: beside {', '.join(_NEEDED)} only {', '.join(_OPTIONAL)} are expected, "
-            f"found {', '.join(sorted(others))}"
-        )
+    require_names(archive, _NEEDED, _OPTIONAL, path)
     for kind in ("client", "stage"):
         given = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.files]
         if len(given) == 1:
@@ -163,18 +157,10 @@ def _distinct(values: NDArray[Any]) -> list[str]:
 
 
 def _clients(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.str_] | None:
-    if name not in archive.files:
-        return None
-    return _one_an_image(column(archive, name, "iuU", path), name, images, path).astype(np.str_)
+    values = column_of(archive, name, "iuU", images, "images", path)
+    return None if values is None else values.astype(np.str_)
 
 
 def _stages(archive: NpzFile, name: str, images: int, path: Path) -> NDArray[np.int64] | None:
-    if name not in archive.files:
-        return None
-    return _one_an_image(column(archive, name, "iu", path), name, images, path).astype(np.int64)
-
-
-def _one_an_image(values: NDArray[Any], name: str, images: int, path: Path) -> NDArray[Any]:
-    if len(values) != images:
-        raise DataError(f"{path}: array {name!r} has {len(values)} values for {images} images")
-    return values
+    values = column_of(archive, name, "iu", images, "images", path)
+    return None if values is None else values.astype(np.int64)

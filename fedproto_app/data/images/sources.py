@@ -17,26 +17,29 @@ from fedproto_app.data.images.digits import load_digits
 from fedproto_app.data.images.npz import load_image_npz
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.source_checks import (
+    PathKind,
+    chosen_loader,
     listed_classes,
     require_class_names,
     require_column,
-    require_known,
     require_labels,
-    require_no_path,
-    require_path,
-    users_function,
 )
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], ImagePool]
 
-FILE_SOURCES: dict[str, Loader] = {
+IMAGE_SOURCES: dict[str, Loader] = {
     "class-folders": load_class_folders,
     "cifar": load_cifar,
     "image-npz": load_image_npz,
+    "digits": load_digits,
 }
-IMAGE_SOURCES: dict[str, Loader] = {**FILE_SOURCES, "digits": load_digits}
+FILE_SOURCES: dict[str, PathKind] = {
+    "class-folders": "a file or a folder",
+    "cifar": "a folder",
+    "image-npz": "a file",
+}
 
 
 def load_pool(settings: DataSettings) -> ImagePool:
@@ -46,7 +49,7 @@ def load_pool(settings: DataSettings) -> ImagePool:
     Raises `DataError` naming the file or source, and the image or array, for everything that
     cannot be read.
     """
-    loader, where = _loader(settings)
+    loader, where = chosen_loader(settings, IMAGE_SOURCES, FILE_SOURCES)
     pool = loader(settings)
     _require_pool(pool, where)
     pool = _in_listed_order(pool, settings, where)
@@ -55,22 +58,6 @@ def load_pool(settings: DataSettings) -> ImagePool:
         train=_with_checked_pixels(pool.train, pool.shape, where),
         test=_with_checked_pixels(pool.test, pool.shape, where),
     )
-
-
-def _loader(settings: DataSettings) -> tuple[Loader, str]:
-    """The source's loader, and what to call the source in messages."""
-    source = settings.source
-    if ":" in source:
-        return users_function(source), source
-    require_known(settings, IMAGE_SOURCES)
-    if source not in FILE_SOURCES:
-        require_no_path(settings, FILE_SOURCES)
-        return IMAGE_SOURCES[source], source
-    if source == "class-folders":
-        require_path(settings, "a file or a folder")
-    else:
-        require_path(settings, "a folder" if source == "cifar" else "a file")
-    return IMAGE_SOURCES[source], settings.path
 
 
 def _require_pool(pool: object, where: str) -> None:

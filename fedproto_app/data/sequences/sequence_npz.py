@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fedproto_app.data.npz_archive import array, column, opened
+from fedproto_app.data.npz_archive import array, column, column_of, opened, require_names
 from fedproto_app.data.sequences.pool import (
     SequencePool,
     Targets,
@@ -98,13 +98,7 @@ def _layout(archive: NpzFile, path: Path) -> str:
             f"{', '.join(archive.files) or 'none'}"
         )
     needed, optional = _LAYOUTS[found[0]]
-    if missing := [name for name in needed if name not in archive.files]:
-        raise DataError(f"{path}: no array {', '.join(missing)}")
-    if others := sorted(set(archive.files) - {*needed, *optional}):
-        raise DataError(
-            f"{path}: beside {', '.join(needed)} only {', '.join(optional)} are expected, found "
-            f"{', '.join(others)}"
-        )
+    require_names(archive, needed, optional, path)
     if {"subject", "client"} <= set(archive.files):
         raise DataError(f"{path}: both 'subject' and 'client'; one of them says whose it is")
     return found[0]
@@ -118,18 +112,8 @@ def _part(
     group: str,
     path: Path,
 ) -> Part:
-    def one_a_sequence(name: str, kinds: str) -> NDArray[Any] | None:
-        if name not in archive.files:
-            return None
-        values = column(archive, name, kinds, path)
-        if len(values) != len(sequences):
-            raise DataError(
-                f"{path}: array {name!r} has {len(values)} values for {len(sequences)} sequences"
-            )
-        return values
-
     labels, clients, groups = (
-        one_a_sequence(name, kinds)
+        column_of(archive, name, kinds, len(sequences), "sequences", path)
         for name, kinds in ((label, "iufU"), (client, "iuU"), (group, "iuU"))
     )
     assert labels is not None  # the layout has it

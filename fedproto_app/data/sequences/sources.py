@@ -21,30 +21,31 @@ from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writ
 from fedproto_app.data.sequences.synthetic_ev import synthetic_ev
 from fedproto_app.data.sequences.uea import load_uea
 from fedproto_app.data.source_checks import (
+    PathKind,
+    chosen_loader,
     listed_classes,
     require_class_names,
     require_column,
-    require_known,
     require_labels,
-    require_no_path,
-    require_path,
-    users_function,
 )
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], SequencePool]
 
-FILE_SOURCES: dict[str, Loader] = {
+SEQUENCE_SOURCES: dict[str, Loader] = {
     "sequence-npz": load_sequence_npz,
     "uea-ts": load_uea,
     "sequence-folder": load_sequence_folder,
     "recordings": load_recordings,
-}
-SEQUENCE_SOURCES: dict[str, Loader] = {
-    **FILE_SOURCES,
     "synthetic-air-writing": synthetic_air_writing,
     "synthetic-ev": synthetic_ev,
+}
+FILE_SOURCES: dict[str, PathKind] = {
+    "sequence-npz": "a file",
+    "uea-ts": "a file or a folder",
+    "sequence-folder": "a file or a folder",
+    "recordings": "a file or a folder",
 }
 
 
@@ -54,7 +55,7 @@ def load_sequences(settings: DataSettings) -> SequencePool:
     Raises `DataError` naming the file or source, and the sequence, for everything that cannot be
     read or used.
     """
-    loader, where = _loader(settings)
+    loader, where = chosen_loader(settings, SEQUENCE_SOURCES, FILE_SOURCES)
     pool = loader(settings)
     _require_pool(pool, where)
     if not pool.classes:
@@ -65,19 +66,6 @@ def load_sequences(settings: DataSettings) -> SequencePool:
         return pool
     classes, label_of = listed_classes(pool.classes, settings, where)
     return replace(pool, classes=classes, targets=label_of[pool.targets.astype(np.int64)])
-
-
-def _loader(settings: DataSettings) -> tuple[Loader, str]:
-    """The source's loader, and what to call the source in messages."""
-    source = settings.source
-    if ":" in source:
-        return users_function(source), source
-    require_known(settings, SEQUENCE_SOURCES)
-    if source not in FILE_SOURCES:
-        require_no_path(settings, FILE_SOURCES)
-        return SEQUENCE_SOURCES[source], source
-    require_path(settings, "a file" if source == "sequence-npz" else "a file or a folder")
-    return SEQUENCE_SOURCES[source], settings.path
 
 
 def _require_pool(pool: object, where: str) -> None:

@@ -195,7 +195,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return decode(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """A, eq. 4."""
+        """[k, B] → [k] (A, eq. 4)."""
         return prediction_loss(prediction, batch.targets, batch.present)
 
     @torch.no_grad()

@@ -78,7 +78,7 @@ def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
     """The stage, from 0 on, that a client with so many trains on in a round, from 1 on.
 
     "sequential": the rounds are cut into equal parts, one a stage. "cyclic": the stages take
-    turns (Algorithm 1: each of the paper's global rounds walks through all of them).
+    turns (GLDP, Algorithm 1: each of the paper's global rounds walks through all of them).
     """
     if schedule == "cyclic":
         return (server_round - 1) % stages
@@ -271,7 +271,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return classify(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: ImageBatch) -> Tensor:
-        """Cross-entropy, mean over the client's images in the batch (eq. 2)."""
+        """Cross-entropy, mean over the client's images in the batch (GLDP, eq. 2)."""
         loss = functional.cross_entropy(
             prediction.flatten(end_dim=1), batch.labels.flatten(), reduction="none"
         ).view_as(batch.present)

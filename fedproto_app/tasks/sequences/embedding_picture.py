@@ -115,13 +115,14 @@ def main_plane(vectors: NDArray[np.floating[Any]]) -> tuple[NDArray[np.float64],
 
     Of each direction the sign is such that its largest entry is positive.
     """
-    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
-    _, widths, directions = np.linalg.svd(centred, full_matrices=False)
-    shares = widths**2 / max(float((widths**2).sum()), np.finfo(np.float64).tiny)
-    plane = np.zeros((len(vectors), 2))
-    for axis, direction in enumerate(directions[:2]):
-        plane[:, axis] = centred @ direction * np.sign(direction[np.abs(direction).argmax()])
-    return plane, [*shares[:2].tolist(), 0.0, 0.0][:2]
+    from sklearn.decomposition import PCA
+
+    if (vectors == vectors[0]).all():
+        return np.zeros((len(vectors), 2)), [0.0, 0.0]
+    components = PCA(min(2, vectors.shape[1]), svd_solver="full")
+    plane = components.fit_transform(vectors.astype(np.float64))
+    shares = components.explained_variance_ratio_.tolist()
+    return np.pad(plane, [(0, 0), (0, 2 - len(shares))]), [*shares, 0.0][:2]
 
 
 def draw_embeddings(found: Embeddings, name: str) -> Figure:

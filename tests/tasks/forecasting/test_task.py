@@ -47,6 +47,19 @@ def test_an_epoch_visits_every_batch_once_with_rows_in_phase_order() -> None:
             np.testing.assert_array_equal(batch.targets[row], client.targets[rows])
 
 
+def test_a_missing_target_has_no_part_in_the_loss() -> None:
+    task = ForecastingTask(SETTINGS)
+    values = np.random.default_rng(0).normal(size=40)
+    values[12] = np.nan
+    samples = task.gather([make_windows(ClientSeries("a", values), SETTINGS.data)], 1)
+    batches = list(task.batches(samples, generators(1)))
+    [holed] = [batch for batch in batches if not batch.present.all()]
+    assert holed.present.sum() == holed.present.numel() - 1
+    loss = task.loss(holed.targets + 2, holed)
+    off = holed.targets + torch.where(holed.present > 0, 2.0, 100.0)
+    assert loss.tolist() == task.loss(off, holed).tolist() == [pytest.approx(4)]
+
+
 def test_the_order_of_batches_is_shuffled_and_seeded() -> None:
     task = ForecastingTask(SETTINGS)
     samples = task.gather([windows(100)], 1)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_rgb
-from sklearn.decomposition import PCA
 
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
@@ -115,13 +114,13 @@ def test_a_damaged_file_costs_the_picture_only(run: Path) -> None:
     assert embedding_picture(run) == {}
 
 
-def test_the_plane_is_that_of_scikit_learn() -> None:
-    vectors = np.random.default_rng(0).normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
-    plane, shares = main_plane(vectors)
-    oracle = PCA(2, svd_solver="full").fit(vectors)
-    signs = [np.sign(each[np.abs(each).argmax()]) for each in oracle.components_]
-    np.testing.assert_allclose(plane, oracle.transform(vectors) * signs, atol=1e-9)
-    np.testing.assert_allclose(shares, oracle.explained_variance_ratio_)
+def test_the_plane_by_hand() -> None:
+    """Around (9, 9, 9): widest along (0.6, −0.8, 0), whose sign turns, then along the third."""
+    along = np.array([3.0, -3.0, 0.0, 0.0])[:, None] * [0.6, -0.8, 0]
+    across = np.array([0.0, 0.0, 1.0, -1.0])[:, None] * [0, 0, 1]
+    plane, shares = main_plane(9 + along + across)
+    np.testing.assert_allclose(plane, [[-3, 0], [3, 0], [0, 1], [0, -1]], atol=1e-12)
+    np.testing.assert_allclose(shares, [0.9, 0.1])
 
 
 @pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.ones((4, 3)), np.arange(4.0)[:, None]])
