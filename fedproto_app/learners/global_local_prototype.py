@@ -47,6 +47,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
     weighs_samples = False  # eq. 5 is a plain mean
+    needs_representation = True
 
     def __init__(self, settings: Settings, task: ClassificationTask) -> None:
         super().__init__(settings, task)

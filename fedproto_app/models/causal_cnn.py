@@ -15,6 +15,7 @@ Kernels are stored as [tap, in, out], the oldest tap first.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from torch.nn import functional
 
 from fedproto_app.models.convolution import each_client
 from fedproto_app.models.linear import linear, linear_parameters
-from fedproto_app.settings import EncoderSettings
 
 TAPS = 3  # of every kernel
 SLOPE = 0.01  # of the leaky ReLU below 0
@@ -31,24 +31,34 @@ FIRST, SECOND, RESIDUAL = ".first.", ".second.", ".residual."
 DIRECTION = "direction"
 
 
+@dataclass(frozen=True)
+class CausalCnnSize:
+    """How many blocks, and how many channels come out of each but the last (`channels`), of the
+    last (`reduced_dim`) and of the linear layer (`output_dim`)."""
+
+    blocks: int
+    channels: int
+    reduced_dim: int
+    output_dim: int
+
+
 def causal_cnn_parameters(
-    dimensions: int, settings: EncoderSettings, generator: torch.Generator
+    dimensions: int, size: CausalCnnSize, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """One client's parameters for series of so many dimensions, drawn as torch draws its own.
 
-    The last block has `reduced_dim` channels, the others `channels`; `residual` is there where a
-    block's inputs and outputs are not equally many.
+    `residual` is there where a block's inputs and outputs are not equally many.
     """
     inputs, parts = dimensions, {}
-    for block in range(settings.blocks):
-        last = block == settings.blocks - 1
-        outputs = settings.reduced_dim if last else settings.channels
+    for block in range(size.blocks):
+        last = block == size.blocks - 1
+        outputs = size.reduced_dim if last else size.channels
         parts[f"{BLOCK}{block}{FIRST}"] = _convolution_parameters(inputs, outputs, generator)
         parts[f"{BLOCK}{block}{SECOND}"] = _convolution_parameters(outputs, outputs, generator)
         if inputs != outputs:
             parts[f"{BLOCK}{block}{RESIDUAL}"] = linear_parameters(inputs, outputs, generator)
         inputs = outputs
-    parts[LINEAR] = linear_parameters(inputs, settings.output_dim, generator)
+    parts[LINEAR] = linear_parameters(inputs, size.output_dim, generator)
     return {part + name: value for part, named in parts.items() for name, value in named.items()}
 
 

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from fedproto_app.models.causal_cnn import causal_cnn, causal_cnn_parameters, causal_features
-from fedproto_app.settings import EncoderSettings
+from fedproto_app.models.causal_cnn import (
+    CausalCnnSize,
+    causal_cnn,
+    causal_cnn_parameters,
+    causal_features,
+)
 
-SMALL = EncoderSettings(blocks=4, channels=5, reduced_dim=7, output_dim=6)
+PAPER = CausalCnnSize(blocks=10, channels=40, reduced_dim=160, output_dim=320)
+SMALL = CausalCnnSize(blocks=4, channels=5, reduced_dim=7, output_dim=6)
 
 
 class Block(nn.Module):
@@ -188,7 +193,7 @@ def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:
 
 def test_torch_draws_the_same_distribution() -> None:
     """Bounds of `nn.Conv1d` and `nn.Linear`, scales equal to norms; and the paper's sizes."""
-    own = causal_cnn_parameters(3, EncoderSettings(), torch.Generator().manual_seed(0))
+    own = causal_cnn_parameters(3, PAPER, torch.Generator().manual_seed(0))
     bounds = {
         "blocks.0.first.": 9,
         "blocks.0.residual.": 3,
