@@ -9,7 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import SettingsError
 from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
 
 if TYPE_CHECKING:
@@ -53,7 +56,11 @@ def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> An
 
 
 def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
-    """The server half of the method that the settings choose."""
+    """The server half of the method that the settings choose.
+
+    Raises `SettingsError` if the method cannot work with the user's module.
+    """
+    _require_fitting_model(settings, federation.shape)
     strategy: MethodStrategy = _load("strategies", METHODS[settings.method][0])(
         settings, federation
     )
@@ -61,6 +68,15 @@ def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
         wrapper = _load("strategies", "pretrained.PretrainedStrategy")
         strategy = wrapper(settings, federation, strategy)
     return strategy
+
+
+def _require_fitting_model(settings: Settings, shape: DataShape) -> None:
+    learner = make_learner(settings, make_task(settings, shape))
+    if not learner.task.model.splits and learner.needs_representation:
+        raise SettingsError(
+            f"model.module = {settings.model.module!r}: method = {settings.method!r} works with "
+            "the representation, so the module needs two children named encoder and head"
+        )
 
 
 def _load(package: str, target: str) -> Any:

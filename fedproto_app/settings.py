@@ -198,6 +198,7 @@ class ModelSettings(Section):
     sequence_encoder: Literal["lstm", "causal-cnn"] = "lstm"  # Fed-REACT's is always the CNN
     embedding_dim: Count = 128  # in front of the LSTM
     hidden_dim: Count = 256  # the LSTM's
+    module: str = ""  # package.module:factory of a torch.nn.Module in place of all these
 
 
 class OptimizerSettings(Section):

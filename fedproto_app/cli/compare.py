@@ -17,6 +17,7 @@ from fedproto_app.report.table import (
     comparison_markdown,
     comparison_table,
 )
+from fedproto_app.users_code import look_here_for_users_code
 
 _WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
 
@@ -89,5 +90,6 @@ def pictures(
 
       fedproto pictures runs/my-run
     """
+    look_here_for_users_code()  # pictures of models may need a module of the user's
     for file in draw(run):
         typer.echo(file)

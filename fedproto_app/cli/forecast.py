@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.tasks.findings import refusals
+from fedproto_app.users_code import look_here_for_users_code
 from fedproto_app.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def forecast(
     if out is not None:
         _require_writable(out, data)
     node = open_state(state)
+    look_here_for_users_code()  # the models may be a module of the user's
     reading = site_file(site).reads(node.settings.data) if site else node.settings.data
     reader = source.value if source else reading.source if site else source_of(data)
     if reader not in FILE_SOURCES:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedproto_app.cli.endings import stopped_later
-from fedproto_app.cli.run_checks import check_data, check_encoder
+from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.ops.guardian import Guardian
 from fedproto_app.report.progress import Progress
@@ -26,7 +26,7 @@ def simulate_here(
     workers: None for as many as there are cores and work for. Raises `FedProtoError` for what
     stops the run.
     """
-    import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
+    import_path = folder_of_users_code(settings)
     check_encoder(settings)
     shown = report_for(settings.task).progress
     with (

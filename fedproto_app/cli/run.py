@@ -18,7 +18,7 @@ from rich.console import Console
 from fedproto_app.cli.deployed_run import follow_run
 from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty, stopped_later
 from fedproto_app.cli.process_engine import draw_after, simulate_here
-from fedproto_app.cli.run_checks import check_data, check_encoder
+from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
 from fedproto_app.cli.run_settings import (
     NODES,
     deployed_settings,
@@ -178,7 +178,7 @@ def _simulate(
     verbose: bool,
 ) -> None:
     """Run in Flower's simulation. Exits with 1 if the run failed."""
-    import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
+    import_path = folder_of_users_code(settings)
     gpus = _gpus(settings.device, nodes, cpus) if gpus is None else gpus
     check_encoder(settings)
     check_data(settings, import_path)

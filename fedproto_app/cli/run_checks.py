@@ -11,6 +11,12 @@ from fedproto_app.settings import PRETRAINED, Settings
 from fedproto_app.tasks.table import reasons_against, task_record
 
 
+def folder_of_users_code(settings: Settings) -> Path | None:
+    """Where the user stands, if the settings name code of theirs, which lies there."""
+    named = (settings.data.source, settings.model.module)
+    return Path.cwd() if any(":" in one for one in named) else None
+
+
 def check_encoder(settings: Settings) -> None:
     """Raise `SettingsError` now for an encoder that the server would not find after the start."""
     path = settings.encoder.path

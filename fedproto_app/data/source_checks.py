@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
+from fedproto_app.users_code import named_function
 
 PathKind = Literal["a file", "a folder", "a file or a folder"]
 Loader = TypeVar("Loader", bound=Callable[[DataSettings], Any])
@@ -76,14 +76,7 @@ def require_inside(path: Path, folder: Path) -> None:
 
 def users_function(source: str) -> Callable[[DataSettings], Any]:
     """The user's function named ``package.module:factory``."""
-    module_name, _, attribute = source.partition(":")
-    try:
-        function = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DataError(f"data.source = {source!r}: {error}") from None
-    if not callable(function):
-        raise DataError(f"data.source = {source!r}: {attribute} is not a function")
-    return function  # type: ignore[no-any-return]
+    return named_function("data.source", source, DataError)
 
 
 def require_class_names(classes: object, where: str) -> None:

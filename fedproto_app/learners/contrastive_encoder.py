@@ -22,7 +22,9 @@ from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
 
 
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
-    """The triplet loss (Fed-REACT, eq. 1) on the causal CNN."""
+    """The triplet loss (Fed-REACT, eq. 1) on the encoder, by default the causal CNN."""
+
+    needs_representation = True
 
     def __init__(self, settings: Settings, task: SequenceTask) -> None:
         super().__init__(settings, task)

@@ -39,8 +39,11 @@ class HeadContext(Context):
 class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     """A head of the client's own every round; the server does the rest."""
 
+    needs_representation = True
+
     def initial_parameters(self) -> dict[str, Tensor]:
-        empty = torch.zeros(self.task.outputs, self.task.representation_dim + 1)
+        (width,) = self.task.shape.inputs  # the vectors'
+        empty = torch.zeros(self.task.outputs, width + 1)
         return {LOCAL: empty, RECEIVED: empty.clone(), HAS_RECEIVED: torch.tensor(0.0)}
 
     def phases(self) -> Sequence[Phase]:

@@ -35,6 +35,8 @@ class PrototypeContext(Context):
 class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     """The supervised loss and the distance to the global prototype."""
 
+    needs_representation = True
+
     def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
         received = order.arrays.get(PROTOTYPE)
         known = None if received is None else torch.from_numpy(received).to(self.task.device)

@@ -17,6 +17,8 @@ from fedproto_app.tasks.task import AnyTask
 class FedRepLearner(SoloLearner):
     """Solo's loss in two phases."""
 
+    needs_representation = True
+
     def __init__(self, settings: Settings, task: AnyTask) -> None:
         super().__init__(settings, task)
         self.shared = (task.encoder,)

@@ -49,6 +49,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
     weighs_samples = False  # a plain mean (GLDP, eq. 5)
+    needs_representation = True
 
     def __init__(self, settings: Settings, task: ClassificationTask) -> None:
         super().__init__(settings, task)

@@ -56,6 +56,8 @@ class GuidedContext(Context):
 class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     """FUELS's three losses on a model that never leaves the node."""
 
+    needs_representation = True
+
     def __init__(self, settings: Settings, task: ForecastingTask) -> None:
         super().__init__(settings, task)
         self._fuels = settings.fuels

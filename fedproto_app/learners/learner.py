@@ -61,10 +61,12 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     shared: prefixes of the parameters that come from the server each round; the others are the
         client's own and stay on its node with their optimiser's state.
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
+    needs_representation: whether it works with models alone that tell it from the prediction.
     """
 
     shared: tuple[str, ...] = ()
     weighs_samples = True
+    needs_representation = False
 
     def __init__(self, settings: Settings, task: TaskT) -> None:
         self.settings, self.task = settings, task

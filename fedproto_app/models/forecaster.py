@@ -1,7 +1,6 @@
-"""FUELS's prediction model (A, section 4.1): encoder, decoder and projector.
+"""FUELS's prediction model (A, section 4.1): encoder and decoder, and the projector.
 
-All functions take a mapping of parameters with a leading client axis and know their names:
-``encoder.close.*``, ``encoder.periodic.*``, ``decoder.*``, ``projector.*``.
+The projector sits on the representation of any encoder.
 """
 
 from __future__ import annotations
@@ -13,45 +12,50 @@ from torch import Tensor
 
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
 from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.model import ENCODER, LinearHeadModel
 
-ENCODER, DECODER, PROJECTOR = "encoder.", "decoder.", "projector."
+DECODER, PROJECTOR = "decoder.", "projector."
+_CLOSE, _PERIODIC = ENCODER + "close.", ENCODER + "periodic."
 
 
-def forecaster_parameters(
-    representation_dim: int, generator: torch.Generator, *, prototype_dim: int = 0
-) -> dict[str, Tensor]:
-    """One client's initial parameters, without the client axis.
+class Forecaster(LinearHeadModel):
+    """r = concat[GRU_c(close values); GRU_p(periodic values)] of windows [K, B, c + q].
 
-    At d_r = 256 the encoder has exactly 100,608 values (A, Table 1) and the decoder 257. A
-    projector d_r → d_p is added if prototype_dim > 0; it is drawn last, so that a method with a
-    projector starts from the same encoder and decoder as one without.
+    At d_r = 256 the encoder has exactly 100,608 values (A, Table 1) and the decoder 257.
     """
-    hidden = representation_dim // 2
-    parts = {
-        ENCODER + "close.": gru_parameters(hidden, generator),
-        ENCODER + "periodic.": gru_parameters(hidden, generator),
-        DECODER: linear_parameters(representation_dim, 1, generator),
-    }
-    if prototype_dim:
-        parts[PROJECTOR] = linear_parameters(representation_dim, prototype_dim, generator)
-    return {part + name: value for part, named in parts.items() for name, value in named.items()}
+
+    def __init__(self, representation_dim: int, close_window: int) -> None:
+        super().__init__(representation_dim, 1, DECODER)
+        self._close_window = close_window
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        hidden = self.representation_dim // 2
+        return {
+            part + name: value
+            for part in (_CLOSE, _PERIODIC)
+            for name, value in gru_parameters(hidden, generator).items()
+        }
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (windows,) = inputs
+        close, periodic = windows[..., : self._close_window], windows[..., self._close_window :]
+        return torch.cat(
+            [
+                gru_last_hidden(parameters, _CLOSE, close),
+                gru_last_hidden(parameters, _PERIODIC, periodic),
+            ],
+            dim=2,
+        )
 
 
-def encode(parameters: Mapping[str, Tensor], inputs: Tensor, close_window: int) -> Tensor:
-    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2): [K, B, c + q] → [K, B, d_r]."""
-    close, periodic = inputs[..., :close_window], inputs[..., close_window:]
-    return torch.cat(
-        [
-            gru_last_hidden(parameters, ENCODER + "close.", close),
-            gru_last_hidden(parameters, ENCODER + "periodic.", periodic),
-        ],
-        dim=2,
-    )
-
-
-def decode(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-    """The forecast: [K, B, d_r] → [K, B]."""
-    return linear(parameters, DECODER, representation).squeeze(2)
+def projector_parameters(
+    representation_dim: int, prototype_dim: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """One client's initial projector d_r → d_p, without the client axis; d_p = 0: there is none."""
+    if not prototype_dim:
+        return {}
+    named = linear_parameters(representation_dim, prototype_dim, generator)
+    return {PROJECTOR + name: value for name, value in named.items()}
 
 
 def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
-"""The model of sequences: an encoder (an LSTM or the causal CNN) and a linear head.
+"""The models of sequences: an LSTM or the causal CNN as the encoder, and a linear head.
 
-All functions take a mapping of parameters with a leading client axis and know their names:
-``encoder.*``, ``head.*``.
+A batch is sequences [K, B, T, d] and the numbers of their real steps, [K, B].
 """
 
 from __future__ import annotations
@@ -14,62 +13,47 @@ from torch import Tensor
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn, causal_cnn_parameters
 from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.lstm import lstm_last_hidden, lstm_parameters
-from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.models.model import ENCODER, LinearHeadModel
 
-ENCODER, HEAD = "encoder.", "head."
 _EMBEDDING = ENCODER + "embedding."
 _LSTM = ENCODER + "lstm."
 
 
-def is_causal_cnn(settings: Settings) -> bool:
-    """Whether the encoder is the causal CNN: always that of methods that learn it first."""
-    return settings.method in PRETRAINED or settings.model.sequence_encoder == "causal-cnn"
+class LstmModel(LinearHeadModel):
+    """A linear embedding of each step, and the state of an LSTM after the last one."""
+
+    def __init__(self, dimensions: int, outputs: int, embedding_dim: int, hidden_dim: int) -> None:
+        super().__init__(hidden_dim, outputs)
+        self._dimensions, self._embedding_dim = dimensions, embedding_dim
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        embedding = linear_parameters(self._dimensions, self._embedding_dim, generator)
+        lstm = lstm_parameters(self._embedding_dim, self.representation_dim, generator)
+        return {
+            part + name: value
+            for part, named in ((_EMBEDDING, embedding), (_LSTM, lstm))
+            for name, value in named.items()
+        }
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        sequences, lengths = inputs
+        clients, batch, steps, dimensions = sequences.shape
+        flat = sequences.reshape(clients, batch * steps, dimensions)
+        embedded = linear(parameters, _EMBEDDING, flat).view(clients, batch, steps, -1)
+        return lstm_last_hidden(parameters, _LSTM, embedded, lengths)
 
 
-def sequence_width(settings: Settings) -> int:
-    """D, the length of a representation."""
-    return settings.encoder.output_dim if is_causal_cnn(settings) else settings.model.hidden_dim
+class CausalCnnModel(LinearHeadModel):
+    """The causal CNN, which can also learn without labels."""
 
+    def __init__(self, dimensions: int, outputs: int, size: CausalCnnSize) -> None:
+        super().__init__(size.output_dim, outputs)
+        self._dimensions, self._size = dimensions, size
 
-def encoder_parameters(
-    settings: Settings, dimensions: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """One client's initial encoder of sequences with d dimensions, without the client axis."""
-    if is_causal_cnn(settings):
-        chosen = settings.encoder
-        size = CausalCnnSize(chosen.blocks, chosen.channels, chosen.reduced_dim, chosen.output_dim)
-        cnn = causal_cnn_parameters(dimensions, size, generator)
-        return {ENCODER + name: value for name, value in cnn.items()}
-    model = settings.model
-    embedding = linear_parameters(dimensions, model.embedding_dim, generator)
-    lstm = lstm_parameters(model.embedding_dim, model.hidden_dim, generator)
-    return {
-        prefix + name: value
-        for prefix, named in ((_EMBEDDING, embedding), (_LSTM, lstm))
-        for name, value in named.items()
-    }
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        named = causal_cnn_parameters(self._dimensions, self._size, generator)
+        return {ENCODER + name: value for name, value in named.items()}
 
-
-def head_parameters(
-    settings: Settings, outputs: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """One client's initial linear head."""
-    head = linear_parameters(sequence_width(settings), outputs, generator)
-    return {HEAD + name: value for name, value in head.items()}
-
-
-def encode(
-    settings: Settings, parameters: Mapping[str, Tensor], inputs: Tensor, lengths: Tensor
-) -> Tensor:
-    """The representation: [K, B, T, d] with the real steps' numbers [K, B] → [K, B, D]."""
-    if is_causal_cnn(settings):
-        return causal_cnn(parameters, ENCODER, inputs, lengths)
-    clients, batch, steps, dimensions = inputs.shape
-    flat = inputs.reshape(clients, batch * steps, dimensions)
-    embedded = linear(parameters, _EMBEDDING, flat).view(clients, batch, steps, -1)
-    return lstm_last_hidden(parameters, _LSTM, embedded, lengths)
-
-
-def predict(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-    """The head's outputs: [K, B, D] → [K, B, outputs]."""
-    return linear(parameters, HEAD, representation)
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        sequences, lengths = inputs
+        return causal_cnn(parameters, ENCODER, sequences, lengths)

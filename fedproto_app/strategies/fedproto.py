@@ -15,6 +15,7 @@ from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.tasks.table import make_task
 
 
 class FedProtoStrategy(PersonalStrategy):
@@ -22,8 +23,8 @@ class FedProtoStrategy(PersonalStrategy):
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
-        shape = (settings.data.period, settings.model.representation_dim)
-        self.spec = ArraySpec(per_client={PROTOTYPES: shape})
+        width = make_task(settings, federation.shape).representation_dim
+        self.spec = ArraySpec(per_client={PROTOTYPES: (settings.data.period, width)})
         self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}
         self._mean: NDArray[np.float32] | None = None
 

@@ -29,6 +29,7 @@ from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.tasks.table import make_task
 
 
 class JSDPrototypeStrategy(PersonalStrategy):
@@ -37,7 +38,8 @@ class JSDPrototypeStrategy(PersonalStrategy):
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
         self._fuels = settings.fuels
-        self._width = settings.fuels.prototype_dim or settings.model.representation_dim
+        task = make_task(settings, federation.shape)
+        self._width = settings.fuels.prototype_dim or task.representation_dim
         self._rows_of: dict[ClientKey, int] = {}
         self._prototypes: Tensor | None = None
         self._divergence: Tensor | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -16,6 +17,10 @@ from torch import Tensor
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import ClientData
 from fedproto_app.metrics import Metric
+from fedproto_app.models.model import ENCODER, Model
+from fedproto_app.models.module import module_model
+from fedproto_app.models.module_checks import ModuleShape
+from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 
 
@@ -53,7 +58,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         data alone. evaluates_local: whether clients' models are also evaluated before averaging.
     """
 
-    encoder: ClassVar[str] = "encoder."
+    encoder: ClassVar[str] = ENCODER
     head: ClassVar[str]
     criterion: ClassVar[Metric]
     evaluates_local: ClassVar[bool]
@@ -94,12 +99,37 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Why the task cannot work on data of this shape, or None."""
 
     @abstractmethod
+    def own_model(self) -> Model:
+        """The task's own model, as the settings choose and size it."""
+
+    @abstractmethod
+    def module_shape(self) -> ModuleShape:
+        """What a user's own module takes and gives as the task's model."""
+
+    @cached_property
+    def model(self) -> Model:
+        """The model of every client: the user's module where the settings name one.
+
+        Made when it is first asked for. Raises `SettingsError` for a module that cannot serve.
+        """
+        named = self.settings.model.module
+        if not named:
+            return self.own_model()
+        return module_model(named, self.module_shape(), self.settings.seed, self.device)
+
+    @property
+    def representation_dim(self) -> int:
+        """D, the width of the representation."""
+        return self.model.representation_dim
+
     def initial_parameters(self) -> dict[str, Tensor]:
         """One client's parameters at round 0, equal for all clients of a run.
 
         A common start keeps the clients' representation spaces comparable, which prototypes need
         as much as averaged weights do.
         """
+        generator = torch_stream(self.settings.seed, "initial parameters")
+        return self.model.initial_parameters(generator)
 
     @abstractmethod
     def steps(self, client: ClientT, server_round: int) -> int:

@@ -1,80 +1,49 @@
-"""The model of sequences against torch's own modules."""
+"""The models of sequences against torch's own modules."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedproto_app.models.causal_cnn import causal_cnn
-from fedproto_app.models.sequence_model import (
-    encode,
-    encoder_parameters,
-    head_parameters,
-    is_causal_cnn,
-    predict,
-    sequence_width,
-)
-from fedproto_app.settings import Settings
-from tests.learners.tiny_sequences import WIDTH, sequence_settings, with_clients
+from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn
+from fedproto_app.models.model import Model
+from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
+from tests.learners.tiny_sequences import with_clients
 
 LENGTHS = torch.tensor([[5, 2, 1], [3, 3, 1]])
-CNN = {"model.sequence-encoder": "causal-cnn"}
+LSTM = LstmModel(2, 3, embedding_dim=3, hidden_dim=5)
+CNN = CausalCnnModel(2, 3, CausalCnnSize(blocks=3, channels=4, reduced_dim=6, output_dim=4))
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def made(**changes: Any) -> tuple[Settings, dict[str, Tensor], Tensor]:
-    """Settings, the parameters of two clients, and their padded sequences [2, 3, 5, 2]."""
-    settings = sequence_settings(method="fedavg", **changes)
-    own = encoder_parameters(settings, 2, seeded()) | head_parameters(settings, 3, seeded(1))
+def made(model: Model) -> tuple[dict[str, Tensor], Tensor]:
+    """The parameters of two clients, and their padded sequences [2, 3, 5, 2]."""
     inputs = torch.randn(2, 3, 5, 2, generator=seeded(2))
     inputs[torch.arange(5) >= LENGTHS.unsqueeze(2)] = 0
-    return settings, with_clients(own, 2), inputs
+    return with_clients(model.initial_parameters(seeded()), 2), inputs
 
 
-@pytest.mark.parametrize(
-    ("method", "encoder", "cnn", "width"),
-    [
-        ("fedavg", "lstm", False, 5),
-        ("fedavg", "causal-cnn", True, WIDTH),
-        ("fed-react", "lstm", True, WIDTH),
-        ("ifca", "lstm", True, WIDTH),
-        ("flsc", "causal-cnn", True, WIDTH),
-    ],
-)
-def test_methods_that_learn_their_encoder_first_take_the_cnn(
-    method: str, encoder: str, cnn: bool, width: int
-) -> None:
-    settings = sequence_settings(method=method, **{"model.sequence-encoder": encoder})
-    assert is_causal_cnn(settings) == cnn
-    assert sequence_width(settings) == width
-    names = encoder_parameters(settings, 2, seeded())
-    assert all(name.startswith("encoder.") for name in names)
-    assert any("lstm" in name for name in names) != cnn
-    assert any("blocks" in name for name in names) == cnn
-
-
-@pytest.mark.parametrize("changes", [{}, CNN])
-def test_parameters_are_drawn_from_the_generator(changes: dict[str, str]) -> None:
-    settings = sequence_settings(method="fedavg", **changes)
-    first, again, other = (encoder_parameters(settings, 2, seeded(s)) for s in (0, 0, 1))
+@pytest.mark.parametrize(("model", "width"), [(LSTM, 5), (CNN, 4)])
+def test_parameters_are_drawn_from_the_generator(model: Model, width: int) -> None:
+    first, again, other = (model.encoder_parameters(seeded(s)) for s in (0, 0, 1))
+    assert all(name.startswith("encoder.") for name in first)
     assert all(torch.equal(value, again[name]) for name, value in first.items())
     assert any(not torch.equal(value, other[name]) for name, value in first.items())
-    head = head_parameters(settings, 3, seeded())
+    head = model.head_parameters(seeded())
     assert {n: tuple(v.shape) for n, v in head.items()} == {
-        "head.weight": (sequence_width(settings), 3),
+        "head.weight": (width, 3),
         "head.bias": (3,),
     }
+    assert model.representation_dim == width
 
 
 def test_the_lstm_encoder_is_torchs_linear_and_lstm() -> None:
-    settings, parameters, inputs = made()
-    ours = encode(settings, parameters, inputs, LENGTHS)
+    parameters, inputs = made(LSTM)
+    ours = LSTM.encode(parameters, inputs, LENGTHS)
     for client in range(2):
         own = {n.removeprefix("encoder."): v[client] for n, v in parameters.items()}
         embedding, lstm = nn.Linear(2, 3), nn.LSTM(3, 5, batch_first=True)
@@ -91,17 +60,17 @@ def test_the_lstm_encoder_is_torchs_linear_and_lstm() -> None:
 
 
 def test_the_cnn_encoder_is_the_causal_cnn() -> None:
-    settings, parameters, inputs = made(**CNN)
-    ours = encode(settings, parameters, inputs, LENGTHS)
-    assert ours.shape == (2, 3, WIDTH)
+    parameters, inputs = made(CNN)
+    ours = CNN.encode(parameters, inputs, LENGTHS)
+    assert ours.shape == (2, 3, 4)
     assert torch.equal(ours, causal_cnn(parameters, "encoder.", inputs, LENGTHS))
 
 
-@pytest.mark.parametrize("changes", [{}, CNN])
-def test_every_parameter_of_each_client_has_a_part(changes: dict[str, str]) -> None:
-    settings, parameters, inputs = made(**changes)
+@pytest.mark.parametrize("model", [LSTM, CNN])
+def test_every_parameter_of_each_client_has_a_part(model: Model) -> None:
+    parameters, inputs = made(model)
     leaves = {name: value.requires_grad_() for name, value in parameters.items()}
-    outputs = predict(leaves, encode(settings, leaves, inputs, LENGTHS))
+    outputs = model.predict(leaves, model.encode(leaves, inputs, LENGTHS))
     gradients = torch.autograd.grad(outputs.square().sum(), list(leaves.values()))
     for name, gradient in zip(leaves, gradients, strict=True):
         assert gradient.flatten(start_dim=1).any(dim=1).all(), name
@@ -112,5 +81,5 @@ def test_the_head_by_hand() -> None:
         "head.weight": torch.tensor([[[1.0, 0.0], [2.0, -1.0]]]),
         "head.bias": torch.tensor([[0.5, 3.0]]),
     }
-    outputs = predict(parameters, torch.tensor([[[1.0, 1.0], [0.0, 2.0]]]))
+    outputs = LSTM.predict(parameters, torch.tensor([[[1.0, 1.0], [0.0, 2.0]]]))
     assert outputs.tolist() == [[[3.5, 2.0], [4.5, 1.0]]]

@@ -13,7 +13,8 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.metrics import Metric
-from fedproto_app.models.forecaster import DECODER, ENCODER, decode, encode, forecaster_parameters
+from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
+from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import Task
@@ -69,9 +70,9 @@ class CohortSamples:
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
-    """One-step-ahead forecasting with FUELS's encoder and decoder."""
+    """One-step-ahead forecasting, with FUELS's encoder and decoder or the user's module."""
 
-    encoder, head = ENCODER, DECODER
+    head = DECODER
     criterion = Metric("validation-mse")
     evaluates_local = False
 
@@ -96,10 +97,21 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def shape_fault(shape: DataShape) -> str | None:
         return None if shape == DataShape() else "its data are no series"
 
+    def own_model(self) -> Forecaster:
+        return Forecaster(self.settings.model.representation_dim, self.settings.data.close_window)
+
+    def module_shape(self) -> ModuleShape:
+        window = self.settings.data.close_window + self.settings.data.periodic_window
+        return ModuleShape(window, 1, (window,), self.head)
+
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
+        """Also a projector if prototype_dim > 0. It is drawn last, so that a method with a
+        projector starts from the same model as one without."""
         generator = torch_stream(self.settings.seed, "initial parameters")
-        dim = self.settings.model.representation_dim
-        return forecaster_parameters(dim, generator, prototype_dim=prototype_dim)
+        return {
+            **self.model.initial_parameters(generator),
+            **projector_parameters(self.representation_dim, prototype_dim, generator),
+        }
 
     def steps(self, client: ClientWindows, server_round: int) -> int:
         return len(client.batches)
@@ -188,11 +200,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """r: [k, B, c + q] → [k, B, d_r]."""
-        return encode(parameters, inputs, self.settings.data.close_window)
+        return self.model.encode(parameters, inputs)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         """ŷ: [k, B, d_r] → [k, B]."""
-        return decode(parameters, representation)
+        return self.model.predict(parameters, representation).squeeze(2)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """[k, B] → [k] (A, eq. 4)."""

@@ -16,15 +16,9 @@ from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.metrics import Metric
-from fedproto_app.models.image_classifier import (
-    ENCODER,
-    HEAD,
-    classifier_parameters,
-    classify,
-    encode,
-    representation_width,
-)
-from fedproto_app.randomness import torch_stream
+from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
+from fedproto_app.models.model import HEAD, Model
+from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import Task, masked_mean
 
@@ -86,9 +80,9 @@ def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
 
 
 class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
-    """Classes of images, with a small CNN or ResNet-18."""
+    """Classes of images, with a small CNN, ResNet-18 or the user's module."""
 
-    encoder, head = ENCODER, HEAD
+    head = HEAD
     criterion = Metric("validation-error")
     evaluates_local = True
 
@@ -138,23 +132,15 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
         return None
 
-    @property
-    def representation_dim(self) -> int:
-        """D, the width of the representation."""
-        model = self.settings.model
-        return representation_width(model.image_encoder, model.representation_dim)
+    def own_model(self) -> Model:
+        model, classes = self.settings.model, len(self.shape.classes)
+        if model.image_encoder == "resnet18":
+            return ResNetClassifier(self.shape.inputs, classes)
+        return SmallCnnClassifier(self.shape.inputs, classes, model.width, model.representation_dim)
 
-    def initial_parameters(self) -> dict[str, Tensor]:
-        model = self.settings.model
-        channels, height, width = self.shape.inputs
-        return classifier_parameters(
-            model.image_encoder,
-            (channels, height, width),
-            len(self.shape.classes),
-            model.width,
-            model.representation_dim,
-            torch_stream(self.settings.seed, "initial parameters"),
-        )
+    def module_shape(self) -> ModuleShape:
+        image = self.shape.inputs
+        return ModuleShape(image, len(self.shape.classes), image, self.head)
 
     def stage(self, client: ClientImages, server_round: int) -> int:
         """The stage that the client is at, from 0 on."""
@@ -258,7 +244,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         """f_µ: [k, B, channels, height, width] → [k, B, D] float32, in mixed precision if set."""
         mixed = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return encode(self.settings.model.image_encoder, parameters, inputs).float()
+            return self.model.encode(parameters, inputs).float()
 
     @torch.no_grad()
     def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
@@ -268,7 +254,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         """g_ν: [k, B, D] → logits [k, B, C]."""
-        return classify(parameters, representation)
+        return self.model.predict(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: ImageBatch) -> Tensor:
         """Cross-entropy, mean over the client's images in the batch (GLDP, eq. 2)."""

@@ -27,18 +27,15 @@ from fedproto_app.maths.linear_heads import (
     regressor_loss,
 )
 from fedproto_app.metrics import Metric
-from fedproto_app.models.sequence_model import (
-    ENCODER,
-    HEAD,
-    encode,
-    encoder_parameters,
-    head_parameters,
-    predict,
-    sequence_width,
-)
+from fedproto_app.models.causal_cnn import CausalCnnSize
+from fedproto_app.models.model import HEAD, Model
+from fedproto_app.models.module_checks import ModuleShape
+from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import PRETRAINED
 from fedproto_app.tasks.task import Task, masked_mean
 
+EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
 ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 LARGEST_HEAD = 1e6  # of a value; one beyond would own its cluster's mean and every similarity
@@ -85,7 +82,7 @@ class CohortSequences:
 class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     """What classes and real numbers have in common; subclasses know the target."""
 
-    encoder, head = ENCODER, HEAD
+    head = HEAD
     evaluates_local = False
 
     @staticmethod
@@ -101,20 +98,27 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def outputs(self) -> int:
         """Numbers that a head gives for a vector."""
 
-    @property
-    def representation_dim(self) -> int:
-        """D, the width of the representation."""
-        return sequence_width(self.settings)
+    def own_model(self) -> Model:
+        """Methods that learn their encoder first always have the causal CNN."""
+        model, cnn, dimensions = self.settings.model, self.settings.encoder, self.shape.inputs[0]
+        if self.settings.method in PRETRAINED or model.sequence_encoder == "causal-cnn":
+            size = CausalCnnSize(cnn.blocks, cnn.channels, cnn.reduced_dim, cnn.output_dim)
+            return CausalCnnModel(dimensions, self.outputs, size)
+        return LstmModel(dimensions, self.outputs, model.embedding_dim, model.hidden_dim)
+
+    def module_shape(self) -> ModuleShape:
+        dimensions = self.shape.inputs[0]
+        sample = (self.settings.data.sequences.steps or EXAMPLE_STEPS, dimensions)
+        return ModuleShape(dimensions, self.outputs, sample, self.head, has_lengths=True)
 
     def initial_encoder(self) -> dict[str, Tensor]:
         """One client's encoder at round 0, without the client axis."""
         generator = torch_stream(self.settings.seed, "initial parameters")
-        return encoder_parameters(self.settings, self.shape.inputs[0], generator)
+        return self.model.encoder_parameters(generator)
 
     def initial_parameters(self) -> dict[str, Tensor]:
         generator = torch_stream(self.settings.seed, "initial head")
-        head = head_parameters(self.settings, self.outputs, generator)
-        return {**self.initial_encoder(), **head}
+        return {**self.initial_encoder(), **self.model.head_parameters(generator)}
 
     def steps(self, client: ClientSequences, server_round: int) -> int:
         return -(-len(client.train) // self.settings.sequence.batch_size)
@@ -206,7 +210,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         """[k, B, T, d], [k, B] → [k, B, D] float32, in mixed precision if set."""
         mixed = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return encode(self.settings, parameters, inputs, lengths).float()
+            return self.model.encode(parameters, inputs, lengths).float()
 
     @torch.no_grad()
     def encode_all(
@@ -222,7 +226,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         """[k, B, D] → [k, B, outputs]."""
-        return predict(parameters, representation)
+        return self.model.predict(parameters, representation)
 
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences

@@ -125,3 +125,11 @@ def test_missing_targets_count_in_no_metric() -> None:
 def test_clients_start_alike() -> None:
     first, second = (ForecastingTask(SETTINGS).initial_parameters(8) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_projector_does_not_change_the_rest() -> None:
+    task = ForecastingTask(SETTINGS)
+    plain, projected = task.initial_parameters(), task.initial_parameters(prototype_dim=3)
+    assert set(projected) - set(plain) == {"projector.weight", "projector.bias"}
+    assert projected["projector.weight"].shape == (4, 3)
+    assert all(torch.equal(value, projected[name]) for name, value in plain.items())

@@ -14,6 +14,8 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
 from fedproto_app.metrics import Metric, Model
+from fedproto_app.models.model import LinearHeadModel
+from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.tasks.sequences import task as sequences
 from fedproto_app.tasks.sequences.task import (
     CohortSequences,
@@ -23,9 +25,12 @@ from fedproto_app.tasks.sequences.task import (
     SequenceTask,
 )
 from tests.learners.tiny_sequences import (
+    WIDTH,
     sequence_client,
+    sequence_settings,
     sequence_task,
     sequences_of,
+    task_of,
     vector_client,
     with_clients,
 )
@@ -53,6 +58,24 @@ def seeded(*seeds: int) -> list[torch.Generator]:
 
 def rows_of(parameters: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     return {name: value[row : row + 1] for name, value in parameters.items()}
+
+
+@pytest.mark.parametrize(
+    ("method", "encoder", "model", "width"),
+    [
+        ("fedavg", "lstm", LstmModel, 5),
+        ("fedavg", "causal-cnn", CausalCnnModel, WIDTH),
+        ("fed-react", "lstm", CausalCnnModel, WIDTH),
+        ("ifca", "lstm", CausalCnnModel, WIDTH),
+        ("flsc", "causal-cnn", CausalCnnModel, WIDTH),
+    ],
+)
+def test_methods_that_learn_their_encoder_first_take_the_cnn(
+    method: str, encoder: str, model: type[LinearHeadModel], width: int
+) -> None:
+    task = task_of(sequence_settings(method=method, **{"model.sequence-encoder": encoder}))
+    assert isinstance(task.model, model)
+    assert task.representation_dim == width
 
 
 def test_clients_are_stacked_with_zeros_after_the_end() -> None:

@@ -1,0 +1,49 @@
+"""The programs that docs/extending.md prints do what it says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.report.runs import read_run
+from tests.test_invariants import run
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The page's programs by their names, importable."""
+    found = {}
+    for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        name = program.split("\n", 1)[0].removeprefix("# ")
+        (tmp_path / name).write_text(program)
+        found[name] = program
+    monkeypatch.syspath_prepend(tmp_path)
+    yield found
+    for name in found:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "module"),
+    [
+        ("forecasting", "fuels", "my_model:Forecaster"),
+        ("sequence-classification", "fedrep", "my_sequences:recurrent"),
+    ],
+)
+def test_the_models_train(
+    tmp_path: Path, programs: dict[str, str], task: str, method: str, module: str
+) -> None:
+    changes = {"method": method, "rounds": 2, "model.module": module}
+    folder = run(tmp_path, "own", 2, task, **changes)
+    assert read_run(folder.path).settings["model.module"] == module
+
+
+def test_the_models_are_short(programs: dict[str, str]) -> None:
+    assert {"my_model.py", "my_sequences.py"} <= programs.keys()
+    assert all(len(programs[name].splitlines()) < 30 for name in ("my_model.py", "my_sequences.py"))

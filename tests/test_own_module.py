@@ -1,0 +1,99 @@
+"""Whole runs with a user's module: what every method makes of one, and who refuses it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.data.sources import load_histories
+from fedproto_app.errors import SettingsError
+from fedproto_app.node.inference import forecast, open_state
+from fedproto_app.report.runs import read_clients, read_rounds, read_run
+from fedproto_app.settings import DataSettings
+from tests.made_series import made_series, train_on
+from tests.test_invariants import TOLERANCE, assert_same, run
+
+MODULES = {
+    "forecasting": "perceptron",
+    "classification": "small_convolution",
+    "sequence-classification": "RecurrentModel",
+    "sequence-regression": "RecurrentModel",
+}
+ROUNDS = {"rounds": 2, "encoder.rounds": 1}
+PAIRS = [
+    *((task, method) for task in MODULES for method in ("fedavg", "fedrep")),
+    ("forecasting", "fuels"),
+    ("forecasting", "fedproto"),
+    ("classification", "gldp"),
+    ("sequence-classification", "fed-react"),
+]
+
+
+def named(module: str) -> dict[str, str]:
+    return {"model.module": f"tests.users_modules:{module}"}
+
+
+@pytest.mark.parametrize(("task", "method"), PAIRS)
+def test_a_cohort_equals_its_clients_one_by_one(tmp_path: Path, task: str, method: str) -> None:
+    changes = {"method": method, **ROUNDS, **named(MODULES[task])}
+    together = run(tmp_path, "together", 1, task, **changes)
+    alone = run(tmp_path, "alone", 2, task, **changes, **{"cohort-size": 1})
+    assert_same(together, alone, TOLERANCE)
+    assert read_run(together.path).summary["rounds"] == 2 + (method == "fed-react")
+
+
+def test_the_module_learns(tmp_path: Path) -> None:
+    changes = {"method": "fedavg", "optimizer.learning-rate": 0.01, **named("perceptron")}
+    folder = run(tmp_path, "learning", 1, **changes)
+    losses = [one["loss"]["total"] for one in read_rounds(folder.path)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("method", ["solo", "fedavg", "fedprox", "apfl", "ditto"])
+def test_methods_without_representations_take_any_module(tmp_path: Path, method: str) -> None:
+    folder = run(tmp_path, "any", 1, method=method, rounds=1, **named("whole_perceptron"))
+    assert all(math.isfinite(float(row["mse"])) for row in read_clients(folder.path))
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "module"),
+    [
+        ("forecasting", "fuels", "whole_perceptron"),
+        ("forecasting", "fedproto", "whole_perceptron"),
+        ("forecasting", "fedrep", "whole_perceptron"),
+        ("classification", "gldp", "whole_convolution"),
+        ("sequence-classification", "fed-react", "LastValue"),
+        ("sequence-classification", "ifca", "LastValue"),
+    ],
+)
+def test_methods_on_representations_need_both_children(
+    tmp_path: Path, task: str, method: str, module: str
+) -> None:
+    reason = (
+        f"^model.module = 'tests.users_modules:{module}': method = '{method}' works with the "
+        "representation, so the module needs two children named encoder and head$"
+    )
+    with pytest.raises(SettingsError, match=reason):
+        run(tmp_path, "refused", 1, task, method=method, **named(module))
+    assert not (tmp_path / "runs" / "refused" / "rounds.jsonl").exists()
+
+
+def test_every_method_refuses_an_unfit_module_before_it_works(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"batch_norm': 1 is a BatchNorm1d"):
+        run(tmp_path, "refused", 1, method="solo", **named("batch_norm"))
+    assert not (tmp_path / "runs" / "refused" / "rounds.jsonl").exists()
+
+
+@pytest.mark.parametrize("method", ["solo", "fedavg", "apfl"])
+def test_a_kept_module_forecasts(tmp_path: Path, method: str) -> None:
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path, method=method, **named("perceptron"))
+    series = load_histories(DataSettings(source="wide-csv", path=str(data)))
+    made, left_out = forecast(open_state(folder), series, 3)
+    assert [one.client for one in made] == ["gappy", "late", "steady"]
+    assert not left_out
+    late = made[1]
+    assert 5e3 < late.values.mean() < 1.5e4  # of its own size, so its own model and scale

@@ -1,0 +1,43 @@
+"""Functions that settings name, and where they are looked for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.users_code import look_here_for_users_code, named_function
+
+
+def test_the_function_is_found() -> None:
+    assert named_function("data.source", "os.path:join", DataError)("a", "b") == str(Path("a/b"))
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("nowhere.at.all:join", "No module named 'nowhere'"),
+        ("os.path:absent", "has no attribute 'absent'"),
+        ("os.path:sep", "sep is not a function"),
+        (":join", "Empty module name"),
+    ],
+)
+def test_what_cannot_be_found_is_told_with_its_setting(named: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=f"^model.module = '{named}': .*{reason}"):
+        named_function("model.module", named, SettingsError)
+
+
+def test_modules_where_the_user_stands_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "found_where_i_stand.py").write_text("def factory():\n    return 7\n")
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError):
+        named_function("model.module", "found_where_i_stand:factory", SettingsError)
+    look_here_for_users_code()
+    look_here_for_users_code()
+    assert named_function("model.module", "found_where_i_stand:factory", SettingsError)() == 7
+    assert sys.path.count(str(tmp_path)) == 1
