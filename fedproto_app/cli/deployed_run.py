@@ -13,7 +13,7 @@ from rich.text import Text
 from fedproto_app.events import parse_event
 from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, tail
 from fedproto_app.report.progress import GrowingFile, clock_text
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, flower_config
 
 _LOOK_EVERY = 0.5
 _HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
@@ -30,7 +30,7 @@ def follow_run(
 
     Exits with 1 if the run failed. Who stops following leaves the run as it is.
     """
-    run_id = superlink.submit(app, settings.model_dump(by_alias=True))
+    run_id = superlink.submit(app, flower_config(settings))
     console.print(
         f"run {run_id} of {settings.output.name}: goes on without you; "
         f"end it with: flwr stop {run_id} {superlink.name}",

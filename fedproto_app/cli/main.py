@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -37,6 +38,8 @@ def main() -> NoReturn:
     # Being ended from outside must, like Ctrl-C, end what was started.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    # Modules of a user's own, which settings name, lie where the command is run.
+    sys.path.append(str(Path.cwd()))
     code = 0
     try:
         app()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedproto_app.cli.run_checks import check_data, check_encoder
+from fedproto_app.cli.run_checks import check_data, check_encoder, users_modules
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.report.progress import Progress
 from fedproto_app.report.reports import report_for
@@ -24,7 +24,7 @@ def simulate_here(
     workers: None for as many as there are cores and work for. Raises `FedProtoError` for what
     stops the run.
     """
-    import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
+    import_path = users_modules(settings)
     check_encoder(settings)
     shown = report_for(settings.task).progress
     with (

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
 from fedproto_app.cli.process_engine import draw_after, simulate_here
-from fedproto_app.cli.run_checks import check_data, check_encoder
+from fedproto_app.cli.run_checks import check_data, check_encoder, users_modules
 from fedproto_app.cli.run_settings import (
     NODES,
     deployed_settings,
@@ -30,7 +30,7 @@ from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
 from fedproto_app.report.reports import report_for
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, flower_config
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 
@@ -170,7 +170,7 @@ def _simulate(
     verbose: bool,
 ) -> Path:
     """Run in Flower's simulation; returns the run's folder. Exits with 1 if the run failed."""
-    import_path = Path.cwd() if ":" in settings.data.source else None  # a user's own module
+    import_path = users_modules(settings)
     gpus = _gpus(settings.device, nodes, cpus) if gpus is None else gpus
     check_encoder(settings)
     check_data(settings, import_path)
@@ -181,7 +181,7 @@ def _simulate(
         SuperLink(Path(home), import_path) as superlink,
     ):
         progress.stage("starting Flower")
-        run_id = superlink.simulate(app, settings.model_dump(by_alias=True), nodes, cpus, gpus)
+        run_id = superlink.simulate(app, flower_config(settings), nodes, cpus, gpus)
         log = Path(home) / "flower.log"
         try:
             status = _watch(superlink, run_id, log, artefacts, progress, verbose)

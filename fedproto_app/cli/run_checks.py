@@ -6,18 +6,25 @@ import sys
 from pathlib import Path
 
 from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.methods import METHODS, method_named
+from fedproto_app.settings import Settings
+
+
+def users_modules(settings: Settings) -> Path | None:
+    """The folder of the user's own modules, if the settings name one."""
+    return Path.cwd() if ":" in settings.data.source or ":" in settings.method else None
 
 
 def check_encoder(settings: Settings) -> None:
     """Raise `SettingsError` now for an encoder that the server would not find after the start."""
     path = settings.encoder.path
-    if settings.method not in PRETRAINED or not path:
+    if not method_named(settings.method).encoder_first or not path:
         return
     if not settings.encoder.file.is_file():
+        learners = [name for name, method in METHODS.items() if method.encoder_first]
         raise SettingsError(
             f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of "
-            f"an encoder, or the folder of a run of {', '.join(PRETRAINED)}"
+            f"an encoder, or the folder of a run of {', '.join(learners)}"
         )
 
 
@@ -25,7 +32,7 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     """How many clients can take part.
 
     Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
-    for fewer clients than clusters.
+    for fewer clients than the method needs.
     """
     from fedproto_app.tasks.eligibility import reasons_against  # its readers are slow to import
 
@@ -35,10 +42,8 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
-    clients, clusters = list(reasons.values()).count(None), settings.fed_react.clusters
-    if settings.method in PRETRAINED and clusters > clients:
-        raise SettingsError(
-            f"fed-react.clusters = {clusters}: must be at most {clients}, the number of clients "
-            "that can take part"
-        )
+    clients = list(reasons.values()).count(None)
+    check_clients = method_named(settings.method).check_clients
+    if check_clients is not None:
+        check_clients(settings, clients)
     return clients

@@ -17,15 +17,17 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner, Phase
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
 from fedproto_app.messages import Order
-from fedproto_app.settings import Settings
+from fedproto_app.settings import EncoderSettings, Training
 from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
 
 
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     """The triplet loss (eq. 1) on the causal CNN."""
 
-    def __init__(self, settings: Settings, task: SequenceTask) -> None:
-        super().__init__(settings, task)
+    section: EncoderSettings
+
+    def __init__(self, training: Training, section: EncoderSettings, task: SequenceTask) -> None:
+        super().__init__(training, section, task)
         self.shared = (task.encoder,)
 
     def initial_parameters(self) -> dict[str, Tensor]:
@@ -35,7 +37,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
         return [Phase("contrastive", (self.task.encoder,), 1)]
 
     def begin(self, cohort: Cohort) -> None:
-        steps = [self.settings.encoder.steps] * len(cohort.names)
+        steps = [self.section.steps] * len(cohort.names)
         cohort.samples = replace(cohort.samples, batch_counts=steps)
 
     def batches(
@@ -45,7 +47,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
             samples.values,
             samples.lengths,
             samples.train_samples,
-            self.settings.encoder,
+            self.section,
             generators,
         )
 
@@ -55,6 +57,6 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ContrastiveBatch, context: Context
     ) -> dict[str, Tensor]:
-        averages = self.settings.encoder.negative_terms == "mean"
+        averages = self.section.negative_terms == "mean"
         encode = partial(self.task.encode, parameters)
         return {"contrastive": contrastive_loss(encode, batch, averages=averages)}

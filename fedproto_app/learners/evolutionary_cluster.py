@@ -20,6 +20,7 @@ from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.linear_heads import Head, Vectors
 from fedproto_app.messages import Order
 from fedproto_app.randomness import numpy_stream, stream_seed
+from fedproto_app.settings import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
 # A client's head of its last training, the one it was last sent, and whether it was sent any (1).
@@ -36,6 +37,8 @@ class HeadContext(Context):
 class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     """A head of the client's own every round; the server does the rest."""
 
+    section: FedReactSettings
+
     def initial_parameters(self) -> dict[str, Tensor]:
         empty = torch.zeros(self.task.outputs, self.task.representation_dim + 1)
         return {LOCAL: empty, RECEIVED: empty.clone(), HAS_RECEIVED: torch.tensor(0.0)}
@@ -45,12 +48,12 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     def begin(self, cohort: Cohort) -> None:
         """Draw M_t of each client, uniform without replacement: its train samples of the round."""
-        wanted = self.settings.fed_react.samples
+        wanted = self.section.samples
         samples = cohort.samples
         counts = [min(wanted or have, have) for have in samples.train_samples]
         kept = np.zeros((len(counts), max(counts)), dtype=np.int64)
         for row, (name, count) in enumerate(zip(cohort.names, counts, strict=True)):
-            draws = numpy_stream(self.settings.seed, name, self._task_round(cohort), "samples")
+            draws = numpy_stream(self.training.seed, name, self._task_round(cohort), "samples")
             kept[row, :count] = draws.choice(samples.train_samples[row], count, replace=False)
         picked = torch.from_numpy(kept)
         rows = torch.arange(len(counts)).unsqueeze(1)
@@ -80,7 +83,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         losses = []
         for row, name in enumerate(cohort.names):
             vectors, targets = context.vectors[row], context.targets[row]
-            seed = stream_seed(self.settings.seed, name, self._task_round(cohort), "head")
+            seed = stream_seed(self.training.seed, name, self._task_round(cohort), "head")
             head = self.task.fit_head(vectors, targets, seed % 2**31)
             cohort.parameters[LOCAL][row] = torch.from_numpy(head)
             losses.append(self.task.head_loss(head, vectors, targets))
@@ -117,4 +120,4 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     def _task_round(self, cohort: Cohort) -> int:
         """The round of this phase, from 1 on: equal whether the encoder was learned or given."""
-        return cohort.server_round - self.settings.encoder_rounds
+        return cohort.server_round - self.training.encoder_rounds

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedproto_app.models.causal_cnn import causal_cnn, causal_cnn_parameters
 from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.lstm import lstm_last_hidden, lstm_parameters
-from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.settings import Settings
 
 ENCODER, HEAD = "encoder.", "head."
 _EMBEDDING = ENCODER + "embedding."
@@ -22,8 +22,8 @@ _LSTM = ENCODER + "lstm."
 
 
 def is_causal_cnn(settings: Settings) -> bool:
-    """Whether the encoder is the causal CNN: always that of methods that learn it first."""
-    return settings.method in PRETRAINED or settings.model.sequence_encoder == "causal-cnn"
+    """Whether the encoder is the causal CNN, not the LSTM."""
+    return settings.model.sequence_encoder == "causal-cnn"
 
 
 def sequence_width(settings: Settings) -> int:

@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FedProtoSettings, Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 
 
 class FedProtoStrategy(PersonalStrategy):
     """The mean of all clients' latest prototypes, [B, d_r], goes to every client."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
+    def __init__(
+        self, settings: Settings, section: FedProtoSettings, federation: Federation
+    ) -> None:
+        super().__init__(settings, section, federation)
         shape = (settings.data.period, settings.model.representation_dim)
         self.spec = ArraySpec(per_client={"prototypes": shape})
         self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}

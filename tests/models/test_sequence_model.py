@@ -18,7 +18,7 @@ from fedproto_app.models.sequence_model import (
     sequence_width,
 )
 from fedproto_app.settings import Settings
-from tests.learners.tiny_sequences import WIDTH, sequence_settings, with_clients
+from tests.learners.tiny_sequences import WIDTH, sequence_settings, sequence_task, with_clients
 
 LENGTHS = torch.tensor([[5, 2, 1], [3, 3, 1]])
 CNN = {"model.sequence-encoder": "causal-cnn"}
@@ -50,10 +50,10 @@ def made(**changes: Any) -> tuple[Settings, dict[str, Tensor], Tensor]:
 def test_methods_that_learn_their_encoder_first_take_the_cnn(
     method: str, encoder: str, cnn: bool, width: int
 ) -> None:
-    settings = sequence_settings(method=method, **{"model.sequence-encoder": encoder})
-    assert is_causal_cnn(settings) == cnn
-    assert sequence_width(settings) == width
-    names = encoder_parameters(settings, 2, seeded())
+    task = sequence_task(method, **{"model.sequence-encoder": encoder})
+    assert is_causal_cnn(task.settings) == cnn
+    assert task.representation_dim == width
+    names = task.initial_encoder()
     assert all(name.startswith("encoder.") for name in names)
     assert any("lstm" in name for name in names) != cnn
     assert any("blocks" in name for name in names) == cnn

@@ -26,6 +26,7 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
+from fedproto_app.methods import method_named
 from fedproto_app.models.sequence_model import (
     ENCODER,
     HEAD,
@@ -36,6 +37,7 @@ from fedproto_app.models.sequence_model import (
     sequence_width,
 )
 from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import Task, masked_mean, without_prefix
 
 ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
@@ -86,6 +88,17 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 
     encoder, head = ENCODER, HEAD
     evaluates_local = False
+
+    def __init__(
+        self,
+        settings: Settings,
+        shape: DataShape | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(settings, shape, device)
+        if method_named(settings.method).encoder_first:  # what is learned first is the CNN
+            model = settings.model.model_copy(update={"sequence_encoder": "causal-cnn"})
+            self.settings = settings.model_copy(update={"model": model})
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
