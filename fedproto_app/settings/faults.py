@@ -74,19 +74,18 @@ def _unknown(
 
 
 def _near(name: str, section: type[Section]) -> list[str]:
-    """The keys spelled almost so, or that stand for the Greek letter of this name."""
-    meant: dict[str, str] = {}
-    for key, field in fields(section).items():
-        letters = filter(_greek_name, field.description or "")
-        meant |= {_greek_name(letter): key for letter in letters} | {key: key}
-    found = [meant[spelling] for spelling in get_close_matches(name.lower(), meant)]
-    return list(dict.fromkeys(found))
+    """The keys that stand for the Greek letter of this name, and those spelled almost so."""
+    known = fields(section)
+    letters = [key for key, f in known.items() if name.lower() in _letters(f.description or "")]
+    return list(dict.fromkeys(letters + get_close_matches(name.lower(), known)))
 
 
-def _greek_name(letter: str) -> str:
-    """``tau`` for τ, empty for other characters."""
-    match = re.fullmatch(r"(GREEK SMALL LETTER|MICRO) (\w+)", unicodedata.name(letter, ""))
-    return {"sign": "mu"}.get(match[2].lower(), match[2].lower()) if match else ""
+def _letters(text: str) -> set[str]:
+    """The Greek letters of a text by name: τ is "tau"."""
+    names = [unicodedata.name(character, "").lower() for character in text]
+    letters = {name.split()[-1] for name in names if name.startswith("greek small letter")}
+    others = {"lambda": "lamda" in letters, "mu": "micro sign" in names}  # unicode's own spelling
+    return letters | {name for name, there in others.items() if there}
 
 
 def _leaves(section: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -77,9 +77,13 @@ def _plain(text: str) -> str:
 def _own_section(method: str, table: object) -> Section:
     """``[own]``, as the method's record declares it; empty for the app's own methods."""
     declared = method_named(method).settings
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"own = {table!r}: must be a table of settings")
     if declared is None:
-        if table:
-            raise SettingsError(f"own: method = {method!r} has no settings in [own]")
+        for key in table:
+            raise SettingsError(
+                f"own.{key}: unknown setting; method = {method!r} has no table [own]"
+            )
         return Section()
     if not (isinstance(declared, type) and issubclass(declared, Section)):
         raise SettingsError(

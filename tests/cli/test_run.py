@@ -179,7 +179,10 @@ def test_a_folder_that_exists_is_never_written_over(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "fuels.bta=1"], "fuels.bta: unknown setting; known here: "),
+        (
+            ["--set", "fuels.bta=1"],
+            "fuels.bta: unknown setting; did you mean fuels.beta? ",
+        ),
         (["--set", "fuels.beta=-1"], "fuels.beta = -1: "),
         (["--set", "rounds=many"], "rounds = 'many': "),
         (["--set", "rounds"], "--set rounds: expected KEY=VALUE"),
