@@ -39,8 +39,8 @@ class Method:
     tasks: those that it works with; empty: all.
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
-    check: raises `SettingsError` for settings with which the method cannot work.
-    check_clients: the same, once it is known how many clients can take part.
+    check: raises `SettingsError` or ValueError for settings with which the method cannot work.
+    check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
 
     name: str
@@ -71,7 +71,10 @@ class Method:
                 f"{', '.join(methods_of(settings.task))}"
             )
         if self.check is not None:
-            self.check(settings)
+            try:
+                self.check(settings)
+            except ValueError as error:
+                raise SettingsError(str(error)) from None
 
 
 def _heads_can_be_compared(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.methods import (
@@ -22,6 +23,7 @@ from fedproto_app.methods import (
     method_named,
 )
 from fedproto_app.report.artefacts import settings_digest
+from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.resume import require_resumable
 from fedproto_app.settings import (
     Settings,
@@ -32,6 +34,8 @@ from fedproto_app.settings import (
 )
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
+
+ROOT = Path(__file__).parents[1]
 
 # A method in a file of its own: Solo, whose loss is multiplied by a number of its settings.
 LOUD = """
@@ -63,6 +67,12 @@ METHOD = Method(
 BARE = Method("bare", METHOD.strategy, "fedproto_app.learners.solo:SoloLearner")
 NO_SECTION = Method("none", METHOD.strategy, METHOD.learner, settings=dict)
 TAKEN = Method("fuels", METHOD.strategy, METHOD.learner)
+def check(settings):
+    if settings.rounds > 99:
+        raise ValueError(f"rounds = {settings.rounds}: too loud")
+
+
+WARY = Method("wary", METHOD.strategy, METHOD.learner, LoudSettings, check=check)
 LOST = Method("lost", METHOD.strategy, f"{__name__}:Learner")
 NUMBER = 3
 """
@@ -114,7 +124,7 @@ def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) ->
         few = {"rounds": 2, "optimizer.learning-rate": 1e-12, "output.name": name}
         settings = small_settings(tmp_path, **method, **few)
         folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / name))
-        rounds = [json.loads(line) for line in (folder.path / "rounds.jsonl").open()]
+        rounds = read_rounds(folder.path)
         assert len(rounds) == 2
         losses[name] = rounds[0]["loss"]["prediction"]
         assert json.loads((folder.path / "summary.json").read_text())["method"] == name
@@ -135,6 +145,12 @@ def test_its_own_table_survives_every_way_that_settings_take(tmp_path: Path) -> 
     assert settings_from({"method": LOUD_METHOD, "own": "loudness = 3.0"}) == settings
     assert hash(settings_from(of_flower)) == hash(settings)
     assert default_run_name(settings).startswith("loud-synthetic-traffic-s0-")
+
+
+def test_flower_takes_its_table_for_its_keys_are_the_apps() -> None:
+    settings = settings_from({"method": LOUD_METHOD, "own.loudness": 3.0})
+    sent = flatten_dict(flower_config(settings))
+    assert settings_from(get_fused_config_from_dir(ROOT, sent)) == settings
 
 
 def test_runs_with_other_numbers_of_its_own_are_other_runs(tmp_path: Path) -> None:
@@ -167,6 +183,7 @@ def test_without_a_method_from_outside_nothing_of_it_is_told() -> None:
         ({"method": "loud_method:BARE", "own.x": 1}, "own.x: unknown setting"),
         ({"method": LOUD_METHOD, "own.loudnes": 1}, "own.loudnes: unknown setting; did you mean "),
         ({"method": LOUD_METHOD, "own.loudnes": 1}, "own.loudness? known in [own]: inner-steps, "),
+        ({"method": "loud_method:WARY", "rounds": 100}, "rounds = 100: too loud"),
         ({"method": LOUD_METHOD, "own.loudness": "x"}, "own.loudness = 'x': input should be a val"),
         (
             {"method": LOUD_METHOD, "task": "sequence-regression"},

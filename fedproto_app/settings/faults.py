@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -27,7 +27,7 @@ def explain(fault: Any, table: type[Section] = Settings, under: Sequence[str] = 
     location = [str(part) for part in fault["loc"]]
     key = ".".join([*under, *location])
     if fault["type"] in ("extra_forbidden", "dataclass_exact_type"):  # the latter: `Choice`
-        return _unknown(location, fault["input"], table, under)
+        return _unknown(location, table, under)
     if fault["type"] == "missing":
         return f"{key}: must be set"
     if fault["type"] == "model_type":
@@ -53,9 +53,7 @@ def subtable(field: FieldInfo) -> type[Section] | None:
     return None
 
 
-def _unknown(
-    location: Sequence[str], given: object, table: type[Section], under: Sequence[str]
-) -> str:
+def _unknown(location: Sequence[str], table: type[Section], under: Sequence[str]) -> str:
     *above, name = location
     section = table
     for part in above:
@@ -67,10 +65,9 @@ def _unknown(
     elsewhere = [".".join([*under, *path]) for path in _leaves(table) if path[-1] == name]
     meant = elsewhere + [f"{place}.{key}" if place else key for key in here]
     hint = f"did you mean {' or '.join(meant[:_MOST_HINTS])}? " if meant else ""
-    what = "table" if isinstance(given, Mapping) else "setting"
     known = f"known in [{place}]" if place else "known"
     key = ".".join([*under, *location])
-    return f"{key}: unknown {what}; {hint}{known}: {', '.join(sorted(fields(section)))}"
+    return f"{key}: unknown setting; {hint}{known}: {', '.join(sorted(fields(section)))}"
 
 
 def _near(name: str, section: type[Section]) -> list[str]:

@@ -50,7 +50,10 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"gldp.lambda": 0.1}, ["did you mean gldp.balance? known in [gldp]: balance, "]),
         ({"fedprox.mu": 0.1}, ["did you mean fedprox.proximal-mu? known in [fedprox]: proximal"]),
         ({"learning-rate": 0.1}, ["learning-rate: ", "did you mean optimizer.learning-rate? "]),
-        ({"data.cluster.clients": 4}, ["data.cluster: unknown table; did you mean data.clusters?"]),
+        (
+            {"data.cluster.clients": 4},
+            ["data.cluster: unknown setting; did you mean data.clusters?"],
+        ),
         ({"nodes.q": 1}, ["nodes.q: unknown setting; known in [nodes]: maximum-clients, "]),
         ({"data.choice": 1}, ["data.choice: unknown setting; known in [data]: classes, "]),
         ({"task": "clasification"}, ["task = 'clasification'", "did you mean 'classification'?"]),
