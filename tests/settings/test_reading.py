@@ -194,10 +194,5 @@ def test_every_task_takes_just_the_methods_that_are_told(task: str) -> None:
     assert taken == methods_of(task)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.toml")), ids=lambda f: f.stem)
-def test_the_configuration_files_are_valid(file: Path) -> None:
-    settings_from(tomllib.loads(file.read_text()))
-
-
 def test_whole_numbers_are_accepted_where_fractions_are() -> None:
     assert settings_from({"fuels.beta": 50, "participation": 1}).participation == 1.0
