@@ -42,9 +42,9 @@ from benchmarks.sequence_rows import (
     rows_on_encoder,
     subject_rows,
 )
+from fedproto_app.methods import METHODS
 from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.task_report import UNKNOWN, percent_text
-from fedproto_app.settings import PRETRAINED
 
 AIRWRITING, PENDIGITS = "airwriting_leap_1183_10subjects.npz", "pendigits.npz"
 SEEDS = (0, 1, 2)
@@ -109,7 +109,7 @@ def about(runs: Sequence[Run]) -> str:
         clients,
         f"encoder: {settings['encoder.rounds']} rounds of {settings['encoder.steps']} steps",
     ]
-    if any(run.settings["method"] not in PRETRAINED for run in runs):
+    if any(not METHODS[run.settings["method"]].encoder_first for run in runs):
         said.append(f"supervised: {settings['local-epochs']} local epochs")
     return "; ".join(said)
 
@@ -143,7 +143,7 @@ def _settled(group: Group) -> str:
 def _rounds(group: Group) -> str:
     """Those of the first phase, if the run has one, and of the second."""
     settings = group.runs[0].settings
-    first = settings["method"] in PRETRAINED and not settings["encoder.path"]
+    first = METHODS[settings["method"]].encoder_first and not settings["encoder.path"]
     return (
         f"{settings['encoder.rounds']} + {settings['rounds']}" if first else str(settings["rounds"])
     )

@@ -1,57 +1,251 @@
 """The table of methods: what `method = "…"` selects on each side.
 
 A new method is one file in ``strategies/``, one in ``learners/``, one settings section, one row
-here. Both halves are imported when asked for, so a client process never loads server code.
+here. A method of somebody's own is a `Method` in a module of theirs. Classes are named by strings
+and imported when asked for: a client process never loads server code, the command line neither.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import SettingsError
-from fedproto_app.settings import PRETRAINED, Settings
 from fedproto_app.tasks.table import make_task
-from fedproto_app.tasks.task import AnyTask
+from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
+    from fedproto_app.data.shape import DataShape
     from fedproto_app.learners.learner import AnyLearner
     from fedproto_app.server.federation import Federation
+    from fedproto_app.settings.run import Settings
+    from fedproto_app.settings.section import Section
     from fedproto_app.strategies.strategy import MethodStrategy
+    from fedproto_app.tasks.task import AnyTask
 
-# method: (server half, client half), each "module.Class" below strategies/ and learners/
-METHODS = {
-    "fuels": ("jsd_prototype.JSDPrototypeStrategy", "jsd_prototype.JSDPrototypeLearner"),
-    "gldp": (
-        "global_local_prototype.GlobalLocalPrototypeStrategy",
-        "global_local_prototype.GlobalLocalPrototypeLearner",
+SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of federated learning.
+
+    name: in tables, run folders and summaries; of the app's own methods also in the settings.
+    strategy, learner: the server's and the clients' half, "package.module:Class".
+    settings: the class of the table ``[own]``, for methods from outside the app.
+    section: the method's own numbers, of all settings of a run; both halves get them.
+    tasks: those that it works with; empty: all.
+    encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
+        their own.
+    check: raises `SettingsError` or ValueError for settings with which the method cannot work.
+    check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
+    """
+
+    name: str
+    strategy: str
+    learner: str
+    settings: type[Section] | None = None
+    section: Callable[[Settings], Any] = attrgetter("own")
+    tasks: tuple[str, ...] = ()
+    encoder_first: bool = False
+    check: Callable[[Settings], None] | None = None
+    check_clients: Callable[[Settings, int], None] | None = None
+
+    def works_with(self, task: str) -> bool:
+        """Whether it can learn this task."""
+        return not self.tasks or task in self.tasks
+
+    def encoder_rounds(self, settings: Settings) -> int:
+        """Rounds of the run before those of the method itself."""
+        encoder = settings.encoder
+        return encoder.rounds if self.encoder_first and not encoder.path else 0
+
+    def require_fit(self, settings: Settings) -> None:
+        """`SettingsError` if the method cannot work with the task or the other settings."""
+        if not self.works_with(settings.task):
+            raise SettingsError(
+                f"method = {settings.method!r}: works with task = "
+                f"{' or '.join(map(repr, self.tasks))} only; task = {settings.task!r} has "
+                f"{', '.join(methods_of(settings.task))}"
+            )
+        if self.check is not None:
+            try:
+                self.check(settings)
+            except ValueError as error:
+                raise SettingsError(str(error)) from None
+
+
+def _heads_can_be_compared(settings: Settings) -> None:
+    if settings.task == "sequence-regression" and settings.fed_react.similarity == "class-norms":
+        raise SettingsError(
+            "fed-react.similarity = 'class-norms': a head of task = 'sequence-regression' has "
+            "no classes; set 'cosine' or 'centred-cosine'"
+        )
+
+
+def _clusters_can_be_chosen(settings: Settings) -> None:
+    if settings.fed_react.clusters == 0:
+        raise SettingsError(
+            f"fed-react.clusters = 0: method = {settings.method!r} needs to know how many there are"
+        )
+
+
+def _overlap_fits_the_clusters(settings: Settings) -> None:
+    _clusters_can_be_chosen(settings)
+    if settings.flsc.overlap > settings.fed_react.clusters:
+        raise SettingsError(
+            f"flsc.overlap = {settings.flsc.overlap}: more than fed-react.clusters = "
+            f"{settings.fed_react.clusters}"
+        )
+
+
+def _clients_fill_the_clusters(settings: Settings, clients: int) -> None:
+    if settings.fed_react.clusters > clients:
+        raise SettingsError(
+            f"fed-react.clusters = {settings.fed_react.clusters}: must be at most {clients}, the "
+            "number of clients that can take part"
+        )
+
+
+_TABLE = (
+    Method(
+        name="fuels",
+        strategy="fedproto_app.strategies.jsd_prototype:JSDPrototypeStrategy",
+        learner="fedproto_app.learners.jsd_prototype:JSDPrototypeLearner",
+        section=attrgetter("fuels"),
+        tasks=("forecasting",),
     ),
-    "fed-react": (
-        "evolutionary_cluster.EvolutionaryClusterStrategy",
-        "evolutionary_cluster.EvolutionaryClusterLearner",
+    Method(
+        name="gldp",
+        strategy="fedproto_app.strategies.global_local_prototype:GlobalLocalPrototypeStrategy",
+        learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
+        section=attrgetter("gldp"),
+        tasks=("classification",),
     ),
-    "ifca": ("ifca.IfcaStrategy", "ifca.IfcaLearner"),
-    "flsc": ("ifca.IfcaStrategy", "ifca.IfcaLearner"),
-    "solo": ("solo.SoloStrategy", "solo.SoloLearner"),
-    "fedavg": ("fedavg.FedAvgStrategy", "fedavg.FedAvgLearner"),
-    "fedprox": ("fedprox.FedProxStrategy", "fedprox.FedProxLearner"),
-    "fedrep": ("fedavg.FedAvgStrategy", "fedrep.FedRepLearner"),
-    "apfl": ("fedavg.FedAvgStrategy", "apfl.ApflLearner"),
-    "ditto": ("fedavg.FedAvgStrategy", "ditto.DittoLearner"),
-    "fedproto": ("fedproto.FedProtoStrategy", "fedproto.FedProtoLearner"),
-}
+    Method(
+        name="fed-react",
+        strategy="fedproto_app.strategies.evolutionary_cluster:EvolutionaryClusterStrategy",
+        learner="fedproto_app.learners.evolutionary_cluster:EvolutionaryClusterLearner",
+        section=attrgetter("fed_react"),
+        tasks=SEQUENCE_TASKS,
+        encoder_first=True,
+        check=_heads_can_be_compared,
+        check_clients=_clients_fill_the_clusters,
+    ),
+    Method(
+        name="ifca",
+        strategy="fedproto_app.strategies.ifca:IfcaStrategy",
+        learner="fedproto_app.learners.ifca:IfcaLearner",
+        section=lambda settings: settings.fed_react.choosing(1),
+        tasks=SEQUENCE_TASKS,
+        encoder_first=True,
+        check=_clusters_can_be_chosen,
+        check_clients=_clients_fill_the_clusters,
+    ),
+    Method(
+        name="flsc",
+        strategy="fedproto_app.strategies.ifca:IfcaStrategy",
+        learner="fedproto_app.learners.ifca:IfcaLearner",
+        section=lambda settings: settings.fed_react.choosing(settings.flsc.overlap),
+        tasks=SEQUENCE_TASKS,
+        encoder_first=True,
+        check=_overlap_fits_the_clusters,
+        check_clients=_clients_fill_the_clusters,
+    ),
+    Method(
+        name="solo",
+        strategy="fedproto_app.strategies.solo:SoloStrategy",
+        learner="fedproto_app.learners.solo:SoloLearner",
+    ),
+    Method(
+        name="fedavg",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.fedavg:FedAvgLearner",
+    ),
+    Method(
+        name="fedprox",
+        strategy="fedproto_app.strategies.fedprox:FedProxStrategy",
+        learner="fedproto_app.learners.fedprox:FedProxLearner",
+        section=attrgetter("fedprox"),
+    ),
+    Method(
+        name="fedrep",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.fedrep:FedRepLearner",
+        section=attrgetter("fedrep"),
+    ),
+    Method(
+        name="fedproto",
+        strategy="fedproto_app.strategies.fedproto:FedProtoStrategy",
+        learner="fedproto_app.learners.fedproto:FedProtoLearner",
+        section=attrgetter("fedproto"),
+        tasks=("forecasting",),
+    ),
+    Method(
+        name="apfl",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.apfl:ApflLearner",
+        section=attrgetter("apfl"),
+    ),
+    Method(
+        name="ditto",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.ditto:DittoLearner",
+        section=attrgetter("ditto"),
+    ),
+)
+METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
+
+# The halves of the rounds in which an encoder is learned without labels.
+ENCODER_LEARNER = "fedproto_app.learners.contrastive_encoder:ContrastiveEncoderLearner"
+ENCODER_FIRST = "fedproto_app.strategies.pretrained:PretrainedStrategy"
 
 
-# The client half of the first phase of methods that learn an encoder without labels.
-ENCODER_LEARNER = "contrastive_encoder.ContrastiveEncoderLearner"
+def methods_of(task: str) -> list[str]:
+    """The app's own methods that work with a task."""
+    return [name for name, method in METHODS.items() if method.works_with(task)]
+
+
+def require_known(name: str) -> str:
+    """The name, if it is one of the table or ``package.module:METHOD``; else ValueError."""
+    if name not in METHODS and ":" not in name:
+        near = get_close_matches(name, METHODS)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        raise ValueError(
+            f"method = {name!r}: unknown method; {hint}known: "
+            f"{', '.join(map(repr, METHODS))}, or 'package.module:METHOD' of your own"
+        )
+    return name
+
+
+def method_named(name: str) -> Method:
+    """The record that ``method = name`` means; `SettingsError` if there is none."""
+    if name in METHODS:
+        return METHODS[name]
+    what = f"method = {name!r}"
+    found = load(name, what)
+    if not isinstance(found, Method):
+        raise SettingsError(
+            f"{what}: is a {type(found).__name__}, expected a fedproto_app.methods.Method"
+        )
+    if found.name in METHODS:
+        raise SettingsError(f"{what}: its name = {found.name!r} is that of a method of the app")
+    return found
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
     """The client half of the method that the settings choose, in the phase of the round."""
-    in_first_phase = server_round <= settings.encoder_rounds
-    target = ENCODER_LEARNER if in_first_phase else METHODS[settings.method][1]
-    learner: AnyLearner = _load("learners", target)(settings, task)
+    method = method_named(settings.method)
+    learner: AnyLearner
+    if server_round <= method.encoder_rounds(settings):
+        encoder_learner = load(ENCODER_LEARNER, "the encoder's learner")
+        learner = encoder_learner(settings.training, settings.encoder, task)
+    else:
+        of_method = load(method.learner, f"{method.name}'s learner = {method.learner!r}")
+        learner = of_method(settings.training, method.section(settings), task)
     return learner
 
 
@@ -60,13 +254,12 @@ def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
 
     Raises `SettingsError` if the method cannot work with the user's module.
     """
+    method = method_named(settings.method)
     _require_fitting_model(settings, federation.shape)
-    strategy: MethodStrategy = _load("strategies", METHODS[settings.method][0])(
-        settings, federation
-    )
-    if settings.method in PRETRAINED:
-        wrapper = _load("strategies", "pretrained.PretrainedStrategy")
-        strategy = wrapper(settings, federation, strategy)
+    of_method = load(method.strategy, f"{method.name}'s strategy = {method.strategy!r}")
+    strategy: MethodStrategy = of_method(settings, method.section(settings), federation)
+    if method.encoder_first:
+        strategy = load(ENCODER_FIRST, "its strategy")(settings, federation, strategy)
     return strategy
 
 
@@ -77,8 +270,3 @@ def _require_fitting_model(settings: Settings, shape: DataShape) -> None:
             f"model.module = {settings.model.module!r}: method = {settings.method!r} works with "
             "the representation, so the module needs two children named encoder and head"
         )
-
-
-def _load(package: str, target: str) -> Any:
-    module, name = target.split(".")
-    return getattr(import_module(f"fedproto_app.{package}.{module}"), name)

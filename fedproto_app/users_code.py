@@ -1,14 +1,36 @@
-"""A user's own code, which a setting names as ``package.module:function``."""
+"""Code that a setting names as ``package.module:name``, a user's own above all."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.errors import FedProtoError, SettingsError
+
+
+def load(target: str, what: str, fault: type[FedProtoError] = SettingsError) -> Any:
+    """What ``package.module:name`` names.
+
+    what: the setting or the field that says so, as a message begins. Raises the fault.
+    """
+    if not re.fullmatch(r"[^:]+:\w+", target):
+        raise fault(f"{what}: expected 'package.module:name'")
+    module_name, name = target.split(":")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise fault(f"{what}: there is no module {error.name!r} here") from None
+    except Exception as error:  # whatever somebody's own module raises
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise fault(f"{what}: module {module_name!r} cannot be imported: {said}") from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise fault(f"{what}: module {module_name!r} has no {name!r}") from None
 
 
 def named_function(key: str, named: str, fault: type[FedProtoError]) -> Callable[..., Any]:
@@ -16,17 +38,13 @@ def named_function(key: str, named: str, fault: type[FedProtoError]) -> Callable
 
     Raises the fault if it cannot be imported, or is no function.
     """
-    module, _, attribute = named.partition(":")
-    try:
-        function = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise fault(f"{key} = {named!r}: {error}") from None
+    function = load(named, f"{key} = {named!r}", fault)
     if not callable(function):
-        raise fault(f"{key} = {named!r}: {attribute} is not a function")
+        raise fault(f"{key} = {named!r}: {named.partition(':')[2]} is not a function")
     return function  # type: ignore[no-any-return]
 
 
 def look_here_for_users_code() -> None:
-    """Make modules importable that lie in the folder where the user stands."""
+    """Make modules importable that lie in the folder where the user stands, behind all others."""
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.methods import methods_of
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.settings import TASK_NAMES, methods_of
+from fedproto_app.settings import TASK_NAMES
 from tests.local_grid import (
     digits_settings,
     regression_settings,

@@ -17,7 +17,7 @@ class WholeNode:
 
     def __init__(self, learner: AnyLearner, shard: Shard, store: ClientStore) -> None:
         self._learner, self._shard = learner, shard
-        self._node = Node(learner.settings, shard, store, learner)
+        self._node = Node(learner.task.settings, shard, store, learner)
 
     def train(self, order: Order) -> Reply:
         return self._done("train", order)
@@ -26,7 +26,7 @@ class WholeNode:
         return self._done("evaluate", order)
 
     def _done(self, phase: Literal["train", "evaluate"], order: Order) -> Reply:
-        size = self._learner.settings.cohort_size
+        size = self._learner.task.settings.cohort_size
         shares = shares_of(order, self._shard, self._learner.task, size)
         work = self._node.train if phase == "train" else self._node.evaluate
         return merged([PartReply(work(order, shares), self._shard.absent(order.clients), 0.0)])

@@ -14,7 +14,7 @@ from fedproto_app.cli.endings import WhenStopped
 from fedproto_app.events import parse_event
 from fedproto_app.ops.superlink import ConnectionLost, NamedSuperLink, RunStatus, tail
 from fedproto_app.report.progress import GrowingFile, clock_text
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, flower_config
 
 LOST = 3  # exit code: what became of the run is not known
 
@@ -43,7 +43,7 @@ def follow_run(
     """
     there = superlink.name
     stop.says = lambda: f"stopped: whether the run was submitted says: flwr list {there}"
-    run_id = superlink.submit(app, settings.model_dump(by_alias=True))
+    run_id = superlink.submit(app, flower_config(settings))
     again = f"follow it: flwr log {run_id} {there} --stream; end it: flwr stop {run_id} {there}"
     stop.says = lambda: f"stopped following; the run goes on; {again}"
     console.print(

@@ -7,12 +7,14 @@ from typing import NoReturn
 
 from fedproto_app.cli.endings import WhenStopped, end_on_signals, stopped_later
 from fedproto_app.errors import FederationError, FedProtoError
+from fedproto_app.users_code import look_here_for_users_code
 
 
 def main() -> NoReturn:
     """Run the command line. An error is told on stderr, without a traceback: exit code 1 for a
     federation that failed, 2 for a mistake in settings, data or arguments."""
     end_on_signals()
+    look_here_for_users_code()
     with WhenStopped(), stopped_later():
         from fedproto_app.cli.commands import app  # slow to import
     try:

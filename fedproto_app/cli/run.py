@@ -31,7 +31,7 @@ from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, SuperLink, tai
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, flower_config
 from fedproto_app.tasks.table import report_for
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
@@ -189,7 +189,7 @@ def _simulate(
         SuperLink(Path(home), import_path) as superlink,
     ):
         progress.stage("starting Flower")
-        run_id = superlink.simulate(app, settings.model_dump(by_alias=True), nodes, cpus, gpus)
+        run_id = superlink.simulate(app, flower_config(settings), nodes, cpus, gpus)
         log = Path(home) / "flower.log"
         try:
             status = _watch(superlink, run_id, log, artefacts, progress, verbose)

@@ -7,25 +7,27 @@ from pathlib import Path
 
 from fedproto_app.cli.endings import stopped_later
 from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.settings import PRETRAINED, Settings
+from fedproto_app.methods import METHODS, method_named
+from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import reasons_against, task_record
 
 
 def folder_of_users_code(settings: Settings) -> Path | None:
     """Where the user stands, if the settings name code of theirs, which lies there."""
-    named = (settings.data.source, settings.model.module)
+    named = (settings.method, settings.data.source, settings.model.module)
     return Path.cwd() if any(":" in one for one in named) else None
 
 
 def check_encoder(settings: Settings) -> None:
     """Raise `SettingsError` now for an encoder that the server would not find after the start."""
     path = settings.encoder.path
-    if settings.method not in PRETRAINED or not path:
+    if not method_named(settings.method).encoder_first or not path:
         return
     if not settings.encoder.file.is_file():
+        learners = [name for name, method in METHODS.items() if method.encoder_first]
         raise SettingsError(
             f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of "
-            f"an encoder, or the folder of a run of {', '.join(PRETRAINED)}"
+            f"an encoder, or the folder of a run of {', '.join(learners)}"
         )
 
 
@@ -33,7 +35,7 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     """How many clients can take part.
 
     Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
-    for fewer clients than clusters.
+    for fewer clients than the method needs.
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
@@ -43,10 +45,8 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
-    clients, clusters = list(reasons.values()).count(None), settings.fed_react.clusters
-    if settings.method in PRETRAINED and clusters > clients:
-        raise SettingsError(
-            f"fed-react.clusters = {clusters}: must be at most {clients}, the number of clients "
-            "that can take part"
-        )
+    clients = list(reasons.values()).count(None)
+    check_clients = method_named(settings.method).check_clients
+    if check_clients is not None:
+        check_clients(settings, clients)
     return clients

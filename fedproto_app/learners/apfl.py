@@ -17,6 +17,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.messages import Order
+from fedproto_app.settings import ApflSettings
 
 MIX = "mix"
 
@@ -24,14 +25,16 @@ MIX = "mix"
 class ApflLearner(PersonalModelLearner[Context]):
     """The global model and a personal one, mixed in a proportion that the client finds."""
 
+    section: ApflSettings
+
     def initial_parameters(self) -> dict[str, Tensor]:
-        return {**super().initial_parameters(), MIX: torch.tensor(self.settings.apfl.alpha)}
+        return {**super().initial_parameters(), MIX: torch.tensor(self.section.alpha)}
 
     def phases(self) -> list[Phase]:
         trained = (*self.shared, PERSONAL)
-        if self.settings.apfl.adaptive:
+        if self.section.adaptive:
             trained = (*trained, MIX)
-        return [Phase("local", trained, self.settings.local_epochs)]
+        return [Phase("local", trained, self.training.local_epochs)]
 
     def context(self, order: Order, cohort: Cohort) -> Context:
         return Context()

@@ -17,7 +17,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner, Phase
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
 from fedproto_app.messages import Order
-from fedproto_app.settings import Settings
+from fedproto_app.settings import EncoderSettings, Training
 from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
 
 
@@ -26,8 +26,10 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
 
     needs_representation = True
 
-    def __init__(self, settings: Settings, task: SequenceTask) -> None:
-        super().__init__(settings, task)
+    section: EncoderSettings
+
+    def __init__(self, training: Training, section: EncoderSettings, task: SequenceTask) -> None:
+        super().__init__(training, section, task)
         self.shared = (task.encoder,)
 
     def initial_parameters(self) -> dict[str, Tensor]:
@@ -37,21 +39,20 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
         return [Phase("contrastive", (self.task.encoder,), 1)]
 
     def begin(self, cohort: Cohort) -> None:
-        steps = [self.settings.encoder.steps] * len(cohort.names)
+        steps = [self.section.steps] * len(cohort.names)
         cohort.samples = replace(cohort.samples, batch_counts=steps)
 
     def batches(
         self, samples: CohortSequences, generators: Sequence[torch.Generator]
     ) -> Iterator[ContrastiveBatch]:
-        encoder = self.settings.encoder
         return contrastive_batches(
             samples.values,
             samples.lengths,
             samples.train_samples,
             generators,
-            steps=encoder.steps,
-            batch=encoder.batch_size,
-            negatives=encoder.negatives,
+            steps=self.section.steps,
+            batch=self.section.batch_size,
+            negatives=self.section.negatives,
         )
 
     def context(self, order: Order, cohort: Cohort) -> Context:
@@ -60,6 +61,6 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ContrastiveBatch, context: Context
     ) -> dict[str, Tensor]:
-        averages = self.settings.encoder.negative_terms == "mean"
+        averages = self.section.negative_terms == "mean"
         encode = partial(self.task.encode, parameters)
         return {"contrastive": contrastive_loss(encode, batch, averages=averages)}

@@ -22,22 +22,25 @@ from fedproto_app.learners.learner import Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.messages import Order
+from fedproto_app.settings import DittoSettings
 
 
 class DittoLearner(PersonalModelLearner[ProximalContext]):
     """FedAvg's model, and a personal one that is held near it."""
 
+    section: DittoSettings
+
     def phases(self) -> Sequence[Phase]:
-        epochs = self.settings.local_epochs
+        epochs = self.training.local_epochs
         return [
             Phase("local", self.shared, epochs),
-            Phase("personal", (PERSONAL,), self.settings.ditto.personal_epochs or epochs),
+            Phase("personal", (PERSONAL,), self.section.personal_epochs or epochs),
         ]
 
     def context(self, order: Order, cohort: Cohort) -> ProximalContext:
         to = self.task.device
         anchor = {name: torch.from_numpy(value).to(to) for name, value in order.arrays.items()}
-        return ProximalContext(anchor, self.settings.ditto.proximal_lambda)
+        return ProximalContext(anchor, self.section.proximal_lambda)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext

@@ -21,6 +21,7 @@ from fedproto_app.maths.linear_heads import Head, Vectors
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.randomness import numpy_stream, stream_seed
+from fedproto_app.settings import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
 # A client's head of its last training, the one it was last sent, and whether it was sent any (1).
@@ -40,6 +41,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     """A head of the client's own every round; the server does the rest."""
 
     needs_representation = True
+    section: FedReactSettings
 
     def initial_parameters(self) -> dict[str, Tensor]:
         (width,) = self.task.shape.inputs  # the vectors'
@@ -51,12 +53,12 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     def begin(self, cohort: Cohort) -> None:
         """Draw M_t of each client, uniform without replacement: its train samples of the round."""
-        wanted = self.settings.fed_react.samples
+        wanted = self.section.samples
         samples = cohort.samples
         counts = [min(wanted or have, have) for have in samples.train_samples]
         kept = np.zeros((len(counts), max(counts)), dtype=np.int64)
         for row, (name, count) in enumerate(zip(cohort.names, counts, strict=True)):
-            draws = numpy_stream(self.settings.seed, name, self._task_round(cohort), "samples")
+            draws = numpy_stream(self.training.seed, name, self._task_round(cohort), "samples")
             kept[row, :count] = draws.choice(samples.train_samples[row], count, replace=False)
         picked = torch.from_numpy(kept)
         rows = torch.arange(len(counts)).unsqueeze(1)
@@ -86,7 +88,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         losses = []
         for row, name in enumerate(cohort.names):
             vectors, targets = context.vectors[row], context.targets[row]
-            seed = stream_seed(self.settings.seed, name, self._task_round(cohort), "head")
+            seed = stream_seed(self.training.seed, name, self._task_round(cohort), "head")
             head = self.task.fit_head(vectors, targets, seed % 2**31)
             cohort.parameters[LOCAL][row] = torch.from_numpy(head)
             losses.append(self.task.head_loss(head, vectors, targets))
@@ -123,4 +125,4 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     def _task_round(self, cohort: Cohort) -> int:
         """The round of this phase, from 1 on: equal whether the encoder was learned or given."""
-        return cohort.server_round - self.settings.encoder_rounds
+        return cohort.server_round - self.training.encoder_rounds

@@ -16,6 +16,7 @@ from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
 from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.messages import Order
+from fedproto_app.settings import FedProtoSettings
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 
 PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, and what comes down
@@ -36,6 +37,7 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     """The supervised loss and the distance to the global prototype."""
 
     needs_representation = True
+    section: FedProtoSettings
 
     def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
         received = order.arrays.get(PROTOTYPE)
@@ -50,7 +52,7 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
         terms = {"prediction": self.task.loss(self.task.predict(parameters, representation), batch)}
         if context.global_prototype is not None:
             distance = prototype_distance(representation, context.global_prototype)
-            terms["prototype"] = self.settings.fedproto.prototype_weight * distance
+            terms["prototype"] = self.section.prototype_weight * distance
         return terms
 
     def contribution(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fedproto_app.learners.learner import Phase
 from fedproto_app.learners.solo import SoloLearner
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FedRepSettings, Training
 from fedproto_app.tasks.task import AnyTask
 
 
@@ -18,14 +18,15 @@ class FedRepLearner(SoloLearner):
     """Solo's loss in two phases."""
 
     needs_representation = True
+    section: FedRepSettings
 
-    def __init__(self, settings: Settings, task: AnyTask) -> None:
-        super().__init__(settings, task)
+    def __init__(self, training: Training, section: FedRepSettings, task: AnyTask) -> None:
+        super().__init__(training, section, task)
         self.shared = (task.encoder,)
 
     def phases(self) -> Sequence[Phase]:
-        epochs = self.settings.fedrep.encoder_epochs or self.settings.local_epochs
+        epochs = self.section.encoder_epochs or self.training.local_epochs
         return [
-            Phase("head", (self.task.head,), self.settings.fedrep.head_epochs),
+            Phase("head", (self.task.head,), self.section.head_epochs),
             Phase("encoder", (self.task.encoder,), epochs),
         ]

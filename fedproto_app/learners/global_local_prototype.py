@@ -26,7 +26,7 @@ from fedproto_app.maths.class_prototypes import (
 )
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
-from fedproto_app.settings import Settings
+from fedproto_app.settings import GldpSettings, Training
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
 # What a client remembers: Ĉ of the stages before this one, and C of this one so far. "known" is
@@ -48,13 +48,13 @@ class RelationContext(Context):
 class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
+    section: GldpSettings
     weighs_samples = False  # a plain mean (GLDP, eq. 5)
     needs_representation = True
 
-    def __init__(self, settings: Settings, task: ClassificationTask) -> None:
-        super().__init__(settings, task)
+    def __init__(self, training: Training, section: GldpSettings, task: ClassificationTask) -> None:
+        super().__init__(training, section, task)
         self.shared = (task.encoder,)
-        self._gldp = settings.gldp
         self._classes = len(task.shape.classes)
 
     def initial_parameters(self) -> dict[str, Tensor]:
@@ -70,13 +70,13 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def phases(self) -> list[Phase]:
         return [
-            Phase("encoder", (self.task.encoder,), self._gldp.encoder_epochs),
-            Phase("head", (self.task.head,), self._gldp.head_epochs),
+            Phase("encoder", (self.task.encoder,), self.section.encoder_epochs),
+            Phase("head", (self.task.head,), self.section.head_epochs),
         ]
 
     def begin(self, cohort: Cohort) -> None:
         self._begin_stage(cohort)
-        if self._gldp.prototype_encoder == "shared":
+        if self.section.prototype_encoder == "shared":
             self._remember_current(cohort)  # µ is still Θ
 
     def context(self, order: Order, cohort: Cohort) -> RelationContext:
@@ -90,12 +90,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         representation = self.task.represent(parameters, batch)
         logits = self.task.predict(parameters, representation)
         terms = {"prediction": self.task.loss(logits, batch)}
-        if not self._gldp.relations:
+        if not self.section.relations:
             return terms
         k = len(representation)
         old, old_known = context.old[:k], context.old_known[:k]
-        balance = self._gldp.balance
-        if self._gldp.local_relation == "prediction":
+        balance = self.section.balance
+        if self.section.local_relation == "prediction":
             local = local_relation_of_predictions(
                 logits, batch.labels, batch.present, self.task.predict(parameters, old), old_known
             )
@@ -103,14 +103,14 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         if batch.encoded:
             return terms  # µ is frozen: relations of its embeddings are constants here
         means, counts = class_means(representation, batch.labels, batch.present, self._classes)
-        if self._gldp.local_relation == "embedding":
+        if self.section.local_relation == "embedding":
             terms["local-prototypes"] = balance * local_relation(means, counts, old, old_known)
         shared = global_relation(means, counts, context.shared, context.known)
         terms["global-prototypes"] = (1 - balance) * shared
         return terms
 
     def conclude(self, cohort: Cohort, context: RelationContext) -> dict[str, Tensor]:
-        if self._gldp.prototype_encoder == "own":
+        if self.section.prototype_encoder == "own":
             self._remember_current(cohort)
         return {}
 
@@ -136,13 +136,13 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             "global-prototypes": lambda r: nearest_prototype(r, shared, known),
             "head": self.task.by_head(cohort.parameters),
         }
-        every = {"": rules[self._gldp.inference], **rules}
+        every = {"": rules[self.section.inference], **rules}
         return self.task.judge(cohort.parameters, cohort.samples, every)
 
     def _begin_stage(self, cohort: Cohort) -> None:
         """Where a new stage begins, take the last one's C into Ĉ (GLDP, eq. 9)."""
         memory = cohort.parameters
-        cyclic = self.settings.classification.stage_schedule == "cyclic"
+        cyclic = self.task.settings.classification.stage_schedule == "cyclic"
         visits = [cohort.server_round] * len(cohort.names) if cyclic else cohort.samples.stages
         now = torch.tensor(visits, dtype=torch.float32, device=memory[VISIT].device)
         begins = now != memory[VISIT]
@@ -176,7 +176,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             memory[OLD_KNOWN].bool(),
             memory[NEW],
             memory[NEW_KNOWN].bool(),
-            self._gldp.memory,
+            self.section.memory,
         )
 
     def _received(self, order: Order) -> tuple[Tensor, Tensor]:

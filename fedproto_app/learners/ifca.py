@@ -16,6 +16,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.evolutionary_cluster import EvolutionaryClusterLearner, HeadContext
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.messages import Order
+from fedproto_app.settings import ChoiceSettings
 
 CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; who chose which goes up
 
@@ -31,9 +32,11 @@ class ChoiceContext(HeadContext):
 class IfcaLearner(EvolutionaryClusterLearner):
     """Fed-REACT's heads in clusters that the clients choose themselves."""
 
+    section: ChoiceSettings
+
     def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
         drawn = super().context(order, cohort)
-        heads, wanted = order.arrays[CLUSTERS], self.settings.clusters_of_a_client
+        heads, wanted = order.arrays[CLUSTERS], self.section.overlap
         chosen = torch.zeros(len(cohort.names), len(heads))
         for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
             losses = [self.task.head_loss(head, vectors, targets) for head in heads]

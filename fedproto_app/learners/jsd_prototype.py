@@ -23,7 +23,7 @@ from fedproto_app.maths.noise import noisy
 from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import project
 from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FuelsSettings, Training
 from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
 
 FILTER = "filter"
@@ -56,16 +56,16 @@ class GuidedContext(Context):
 class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     """FUELS's three losses on a model that never leaves the node."""
 
+    section: FuelsSettings
     needs_representation = True
 
-    def __init__(self, settings: Settings, task: ForecastingTask) -> None:
-        super().__init__(settings, task)
-        self._fuels = settings.fuels
-        self._period = settings.data.period
+    def __init__(self, training: Training, section: FuelsSettings, task: ForecastingTask) -> None:
+        super().__init__(training, section, task)
+        self._period = task.settings.data.period
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        parameters = self.task.initial_parameters(self._fuels.prototype_dim)
-        if self._fuels.intra and self._fuels.learn_filter:
+        parameters = self.task.initial_parameters(self.section.prototype_dim)
+        if self.section.intra and self.section.learn_filter:
             # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
             parameters[FILTER] = torch.ones(self._period, self._period)
         return parameters
@@ -73,20 +73,20 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     def batches(
         self, samples: CohortSamples, generators: Sequence[torch.Generator]
     ) -> Iterator[Batch]:
-        low = self._fuels.augmentation_low if self._fuels.intra else None
+        low = self.section.augmentation_low if self.section.intra else None
         return self.task.batches(samples, generators, low)
 
     def context(self, order: Order, cohort: Cohort) -> GuidedContext:
         names, device = cohort.names, self.task.device
-        batches = 1 if self._fuels.periodicity_aware else int(order.options[PROTOTYPE_BATCHES])
+        batches = 1 if self.section.periodicity_aware else int(order.options[PROTOTYPE_BATCHES])
         own = (
             PeriodPrototype(len(names))
-            if self._fuels.periodicity_aware
+            if self.section.periodicity_aware
             else ConcatenatedPrototype(len(names), batches)
         )
         rows = {name: row for row, name in enumerate(order.guided)}
         guided = torch.tensor([name in rows for name in names], device=device)
-        if not rows or not self._fuels.inter:
+        if not rows or not self.section.inter:
             return GuidedContext(own, None, None, guided)
         # A client without guidance borrows row 0, which its mask then silences.
         take = [rows.get(name, 0) for name in names]
@@ -117,11 +117,11 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
                 original,
                 projected[:, rows:],
                 weight,
-                self._fuels.temperature,
-                self._fuels.negatives,
+                self.section.temperature,
+                self.section.negatives,
             )
         if context.positive is not None and context.negative is not None:
-            terms["inter"] = self._fuels.inter_weight * self._inter(original, batch.age, context)
+            terms["inter"] = self.section.inter_weight * self._inter(original, batch.age, context)
         return terms
 
     def _inter(self, projected: Tensor, age: Tensor, context: GuidedContext) -> Tensor:
@@ -138,7 +138,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             context.positive[who, which],
             context.negative[who, which],
             guided,
-            self._fuels.temperature,
+            self.section.temperature,
         )
 
     def contribution(
@@ -148,9 +148,9 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         sent = [
             noisy(
                 prototype,
-                self._fuels.noise,
-                self._fuels.noise_scale,
-                torch_stream(self.settings.seed, name, server_round, "noise"),
+                self.section.noise,
+                self.section.noise_scale,
+                torch_stream(self.training.seed, name, server_round, "noise"),
             )
             for name, prototype in zip(cohort.names, own, strict=True)
         ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Training
 from fedproto_app.tasks.task import AnyTask
 
 if TYPE_CHECKING:
@@ -58,18 +58,20 @@ TaskT = TypeVar("TaskT", bound=AnyTask)
 class Learner(ABC, Generic[ContextT, TaskT]):
     """The client half of a method.
 
+    section: the method's own settings; subclasses say which class.
     shared: prefixes of the parameters that come from the server each round; the others are the
         client's own and stay on its node with their optimiser's state.
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     needs_representation: whether it works with models alone that tell it from the prediction.
     """
 
+    section: Any
     shared: tuple[str, ...] = ()
     weighs_samples = True
     needs_representation = False
 
-    def __init__(self, settings: Settings, task: TaskT) -> None:
-        self.settings, self.task = settings, task
+    def __init__(self, training: Training, section: Any, task: TaskT) -> None:
+        self.training, self.section, self.task = training, section, task
 
     def initial_parameters(self) -> dict[str, Tensor]:
         """One client's parameters before its first round, without the client axis.
@@ -84,7 +86,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     def phases(self) -> Sequence[Phase]:
         """The local training of a round."""
-        return [Phase("local", ("",), self.settings.local_epochs)]
+        return [Phase("local", ("",), self.training.local_epochs)]
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
         """One epoch's batches of the task, as the method wants them.

@@ -13,7 +13,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import ContextT, Learner
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Training
 from fedproto_app.tasks.task import AnyTask
 
 PERSONAL = "personal."
@@ -25,8 +25,8 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     The parameters of v have the names of w's behind ``personal.``. Both start equal.
     """
 
-    def __init__(self, settings: Settings, task: AnyTask) -> None:
-        super().__init__(settings, task)
+    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
+        super().__init__(training, section, task)
         self.shared = (task.encoder, task.head)
 
     def initial_parameters(self) -> dict[str, Tensor]:

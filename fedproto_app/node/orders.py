@@ -25,13 +25,13 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.events import Value, tell
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.methods import make_learner
+from fedproto_app.methods import make_learner, method_named
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.process import store_of
 from fedproto_app.node.representations import represented
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node, shares_of, torch_device
-from fedproto_app.settings import PLAIN_NAME, PRETRAINED, Settings, settings_from
+from fedproto_app.settings import PLAIN_NAME, Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import load_shard, make_task
 
@@ -131,7 +131,8 @@ def _done(
     shares = shares_of(order, shard, task, settings.cohort_size)[part.number :: part.of]
     absent = shard.absent(order.clients) if part.number == 0 else {}
     with _without_denormals():
-        if settings.method in PRETRAINED and order.server_round > settings.encoder_rounds:
+        frozen = order.server_round > settings.encoder_rounds
+        if frozen and method_named(settings.method).encoder_first:
             assert isinstance(task, SequenceTask)
             names = [name for share in shares for name in share.clients]
             shard = represented(shard, names, order.arrays, task, store)

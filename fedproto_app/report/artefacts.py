@@ -32,6 +32,7 @@ from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
 from fedproto_app.messages import Arrays
+from fedproto_app.methods import method_named
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
 from fedproto_app.run_lock import RunLock
@@ -176,7 +177,7 @@ class RunFolder:
         summary = {
             "status": "completed",
             "task": settings.task,
-            "method": settings.method,
+            "method": method_named(settings.method).name,
             "dataset": settings.data.title,
             "clients": len(federation.results),
             "rounds": rounds,

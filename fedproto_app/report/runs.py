@@ -156,9 +156,14 @@ def labels(groups: Sequence[Group]) -> list[str]:
         keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
         own = _comparable(group)
-        traits = [f"{key.removeprefix(f'{group.method}.')}={own.get(key)}" for key in differing]
+        traits = [f"{_short(key, group.method)}={own.get(key)}" for key in differing]
         names.append(" ".join([group.method, *traits]))
     return names
+
+
+def _short(key: str, method: str) -> str:
+    """The key without the method's own section."""
+    return key.removeprefix(f"{method}.").removeprefix("own.")
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FedReactSettings, Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask
 from fedproto_app.tasks.table import make_task
@@ -44,8 +44,12 @@ class Fitted:
 class ClusteredHeadStrategy(PersonalStrategy):
     """Heads in, the clusters' heads out."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
+    section: FedReactSettings
+
+    def __init__(
+        self, settings: Settings, section: FedReactSettings, federation: Federation
+    ) -> None:
+        super().__init__(settings, section, federation)
         self._compare_numbers()
         task = make_task(settings, federation.shape)
         assert isinstance(task, SequenceTask)
@@ -66,7 +70,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def _compare_numbers(self) -> None:
         """Fewer clients than clusters are a fault, unless more of them can still join."""
-        roster, clusters = self.federation.roster, self.settings.fed_react.clusters
+        roster, clusters = self.federation.roster, self.section.clusters
         clients = len(roster.clients())
         if clusters <= clients:
             return
@@ -103,7 +107,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        drawn = self.settings.fed_react.samples or None  # |M_t|, the weights of the mean
+        drawn = self.section.samples or None  # |M_t|, the weights of the mean
         fitted = {
             key: one
             for answer in self._answers(replies, self.spec, drawn)

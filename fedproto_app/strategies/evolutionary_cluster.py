@@ -22,7 +22,7 @@ from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FedReactSettings, Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (
     ClusteredHeadStrategy,
@@ -41,8 +41,10 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     stay as they were, for their return.
     """
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
+    def __init__(
+        self, settings: Settings, section: FedReactSettings, federation: Federation
+    ) -> None:
+        super().__init__(settings, section, federation)
         self._keys: list[ClientKey] = []  # in the order in which they were first heard
         self._heads: dict[ClientKey, Head] = {}  # each client's latest
         # ψ̂ of the last round in which both were there, NaN for pairs that never were
@@ -66,7 +68,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
 
     def _find_clusters(self) -> tuple[Matrix, float]:
         """Cluster those who are there by their latest heads; returns their ψ̂_t and α_t."""
-        chosen = self.settings.fed_react
+        chosen = self.section
         connected = set(self.federation.roster.clients())
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
         there = [self._keys[row] for row in rows]
@@ -116,14 +118,14 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         A cluster gets one if it has the same clients as the round before, or in the last round; a
         snapshot has no round before.
         """
-        always = self.settings.fed_react.clustering == "snapshot"
+        always = self.section.clustering == "snapshot"
         always = always or server_round == self.settings.all_rounds
         new: dict[ClientKey, Head] = {}
         old = _by_cluster(before)
         for cluster, members in sorted(_by_cluster(self._labels).items()):
             answered = [fitted[key] for key in sorted(members) if key in fitted]
             if all(before.get(key) != cluster for key in members):  # a new one
-                self._smoothers[cluster] = make_smoother(self.settings.fed_react)
+                self._smoothers[cluster] = make_smoother(self.section)
             if not answered or not (members == old.get(cluster) or always):
                 continue
             smoothed = self._smoothers[cluster].update(weighted_head(answered), forgetting)
@@ -171,7 +173,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         self._labels = {key: label for key, label in labels.items() if label != ABSENT}
         self._history.restore(of_group(state, "history"), self._keys)
         for cluster in state["smoothers"].tolist():
-            self._smoothers[cluster] = make_smoother(self.settings.fed_react)
+            self._smoothers[cluster] = make_smoother(self.section)
             self._smoothers[cluster].restore(of_group(state, _smoother(cluster)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
@@ -30,11 +31,15 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
     Methods that exchange more than the averaged model override `guide` (what a node gets
     besides) and `absorb` (what becomes of the rest of the replies).
+
+    section: the method's own settings; subclasses say which class.
     """
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
+    section: Any
+
+    def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
         FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-        self.settings, self.federation = settings, federation
+        self.settings, self.section, self.federation = settings, section, federation
         self._learner = make_learner(settings, make_task(settings, federation.shape))
         parameters = self._learner.initial_parameters()
         self._initial: Arrays = {

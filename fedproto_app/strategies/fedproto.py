@@ -13,7 +13,7 @@ from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FedProtoSettings, Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 
@@ -21,8 +21,10 @@ from fedproto_app.tasks.table import make_task
 class FedProtoStrategy(PersonalStrategy):
     """The mean of all clients' latest prototypes, [B, d_r], goes to every client."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
+    def __init__(
+        self, settings: Settings, section: FedProtoSettings, federation: Federation
+    ) -> None:
+        super().__init__(settings, section, federation)
         width = make_task(settings, federation.shape).representation_dim
         self.spec = ArraySpec(per_client={PROTOTYPES: (settings.data.period, width)})
         self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}

@@ -21,15 +21,17 @@ from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
-from fedproto_app.settings import Settings
+from fedproto_app.settings import GldpSettings, Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 
 class GlobalLocalPrototypeStrategy(FedAvgStrategy):
     """FedAvg of the encoders, and C̃ [C, D] with the classes that it knows [C]."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
+    section: GldpSettings
+
+    def __init__(self, settings: Settings, section: GldpSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
         task = self._learner.task
         classes, width = len(federation.shape.classes), task.representation_dim
         self.spec = replace(self.spec, per_class={PROTOTYPES: (width,)}, classes=classes)
@@ -58,7 +60,7 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
             new[one] = torch.from_numpy(together.mean(axis=0, dtype=np.float64).astype(np.float32))
             new_known[one] = True
         self._prototypes, self._known = moving_average(
-            self._prototypes, self._known, new, new_known, self.settings.gldp.memory
+            self._prototypes, self._known, new, new_known, self.section.memory
         )
 
     def state(self) -> dict[str, NDArray[Any]]:

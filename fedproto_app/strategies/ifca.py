@@ -22,7 +22,7 @@ from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.settings import Settings
+from fedproto_app.settings import ChoiceSettings, Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (
     ClusteredHeadStrategy,
@@ -36,9 +36,11 @@ from fedproto_app.strategies.clustered_heads import (
 class IfcaStrategy(ClusteredHeadStrategy):
     """The heads of all clusters, [C, outputs, D + 1], from a random start."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
-        shape = (settings.fed_react.clusters, *self.head_shape)
+    section: ChoiceSettings
+
+    def __init__(self, settings: Settings, section: ChoiceSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        shape = (section.clusters, *self.head_shape)
         start = numpy_stream(settings.seed, "clusters' heads").standard_normal(shape)
         self._heads: NDArray[np.float32] = (start / np.sqrt(shape[-1])).astype(np.float32)
         self._means = [RunningMean() for _ in range(len(self._heads))]
@@ -46,7 +48,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self._history = ClusterHistory()
 
     def also_sent(self) -> dict[str, tuple[int, ...]]:
-        return {CHOSEN: (self.settings.fed_react.clusters,)}
+        return {CHOSEN: (self.section.clusters,)}
 
     def shown(self) -> Arrays:
         return {CLUSTERS: self._heads}
@@ -68,7 +70,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
     def _choices(self, fitted: Mapping[ClientKey, Fitted]) -> dict[ClientKey, NDArray[np.bool_]]:
         """The clusters [C] of each client; one that says anything else is refused."""
-        wanted = self.settings.clusters_of_a_client
+        wanted = self.section.overlap
         choices = {}
         for key, one in fitted.items():
             said = one.others[CHOSEN]
@@ -84,7 +86,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         there = set(self.federation.roster.clients())
         keys = [key for key in self._chosen if key in there]
         figures: dict[str, float | None] = {"clusters": float(len(self._heads))}
-        if keys and self.settings.clusters_of_a_client == 1:
+        if keys and self.section.overlap == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
             groups = [self.federation.roster.facts[key].group for key in keys]
             rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None

@@ -27,7 +27,7 @@ from fedproto_app.maths.divergence import contrast_prototypes, threshold, update
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.settings import Settings
+from fedproto_app.settings import FuelsSettings, Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 
@@ -35,22 +35,23 @@ from fedproto_app.tasks.table import make_task
 class JSDPrototypeStrategy(PersonalStrategy):
     """State: client keys, prototypes [N, rows, d_p] and divergence [N, N] in the same order."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
-        self._fuels = settings.fuels
+    section: FuelsSettings
+
+    def __init__(self, settings: Settings, section: FuelsSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
         task = make_task(settings, federation.shape)
-        self._width = settings.fuels.prototype_dim or task.representation_dim
+        self._width = section.prototype_dim or task.representation_dim
         self._rows_of: dict[ClientKey, int] = {}
         self._prototypes: Tensor | None = None
         self._divergence: Tensor | None = None
         self._threshold = 0.0
         self._batches = 1
-        if settings.fuels.periodicity_aware:
+        if section.periodicity_aware:
             self.spec = self._spec_for(1)
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """All, or for concatenated prototypes those with at least the common length."""
-        if self._fuels.periodicity_aware:
+        if self.section.periodicity_aware:
             return clients
         self._fix_common_length()
         needed = self._batches * self.settings.data.period
@@ -59,10 +60,10 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """PR_n and NR_n (A, Algorithm 1, line 10) for those of the clients that have both."""
-        if not self._fuels.periodicity_aware:
+        if not self.section.periodicity_aware:
             order = replace(order, options={PROTOTYPE_BATCHES: float(self._batches)})
         known = [key for key in keys if key in self._rows_of]
-        if not known or not self._fuels.inter:
+        if not known or not self.section.inter:
             return order
         assert self._prototypes is not None
         assert self._divergence is not None
@@ -101,7 +102,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         """Take these prototypes [N, rows, d_p], of which the rows `changed` are new."""
         self._prototypes = prototypes
         self._divergence = update_divergence(self._divergence, prototypes, changed)
-        self._threshold = threshold(self._divergence, self._fuels.threshold, self._fuels.beta)
+        self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """names, nodes and prototypes, rows in the same order; the divergence follows from them."""

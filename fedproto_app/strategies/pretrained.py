@@ -34,7 +34,7 @@ class PretrainedStrategy:
         self._of_task = of_task
         self._of_encoder: FedAvgStrategy | None = None
         if settings.encoder_rounds:
-            self._of_encoder = FedAvgStrategy(settings, federation)
+            self._of_encoder = FedAvgStrategy(settings, settings.encoder, federation)
             self._initial = self._of_encoder.initial_arrays()
         else:
             task = make_task(settings, federation.shape)

@@ -81,10 +81,14 @@ class PersonalStrategy(MethodDefaults, Strategy):
     A client's model is final once it has trained, so it is evaluated in the same message; an
     evaluation phase is only for clients that trained in rounds without evaluation. Methods
     override `guide` (what a node gets) and `absorb` (what becomes of the replies).
+
+    section: the method's own settings; subclasses say which class.
     """
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        self.settings, self.federation = settings, federation
+    section: Any
+
+    def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
+        self.settings, self.section, self.federation = settings, section, federation
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """The clients that the method can work with."""

@@ -49,6 +49,7 @@ def fedproto(
         printed = capsys.readouterr()
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command line adds the current folder
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield call
     for number, handler in handlers.items():

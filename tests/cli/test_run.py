@@ -122,6 +122,29 @@ def test_paths_become_absolute_and_the_run_gets_a_name(
     assert len(name) == len("fuels-my-data-s4-20260101-000000")
 
 
+def test_a_method_of_the_current_folder_is_found_and_its_table_travels_as_text(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("completed")
+    (here / "method_of_mine.py").write_text(
+        "from fedproto_app.methods import METHODS, Method\n"
+        "from fedproto_app.settings import Section, setting\n"
+        "class Mine(Section):\n"
+        "    rate: float = setting(0.5, '')\n"
+        "METHOD = Method('mine', METHODS['solo'].strategy, METHODS['solo'].learner, Mine)\n"
+    )
+    method = ("--set", "method=method_of_mine:METHOD")
+    outcome = fedproto("run", *method, "--set", "own.rate=0.25")
+    assert outcome.code == 0, outcome.err
+    config = fake.submitted[0][1]
+    assert config["own"] == "rate = 0.25\n"
+    assert config["output"]["name"].startswith("mine-synthetic-traffic-s0-")
+    assert fake.import_paths == [here]
+    outcome = fedproto("run", *method, "--set", "own.rat=0.25")
+    assert outcome.code == 2
+    assert "error: own.rat: unknown setting; did you mean own.rate?" in outcome.err
+
+
 def test_the_path_of_an_encoder_becomes_absolute(
     fedproto: Fedproto, flower: Fake, here: Path
 ) -> None:
@@ -202,7 +225,10 @@ def test_a_folder_that_exists_is_never_written_over(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "fuels.bta=1"], "fuels.bta: unknown setting; known here: "),
+        (
+            ["--set", "fuels.bta=1"],
+            "fuels.bta: unknown setting; did you mean fuels.beta? ",
+        ),
         (["--set", "fuels.beta=-1"], "fuels.beta = -1: "),
         (["--set", "rounds=many"], "rounds = 'many': "),
         (["--set", "rounds"], "--set rounds: expected KEY=VALUE"),

@@ -44,7 +44,11 @@ def test_a_sites_sequences_are_its_own(fedproto: Fedproto, tmp_path: Path) -> No
     [
         ("source = 'wide-csv'\npath = '../a.csv'", [], "data.path = '../a.csv': means"),
         ("source = 'wide-csv'\npath = 'no.csv'", [], "no.csv: no such file or folder"),
-        ("surce = 'wide-csv'", [], "data.surce: unknown setting; known here: clients"),
+        (
+            "surce = 'wide-csv'",
+            [],
+            "data.surce: unknown setting; did you mean data.source? known in",
+        ),
         ("path = 'a.csv'", [], "data-source is not set"),
         ("source = 'digits'", ["a.csv"], "path and --site: the site's file says what is read"),
         ("source = 'digits'", ["--scheme", "given"], "--scheme and --site"),

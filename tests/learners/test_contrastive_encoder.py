@@ -150,7 +150,7 @@ def test_the_loss_of_a_round_is_that_of_eq_1(terms: str) -> None:
     initial = {name: value.unsqueeze(0) for name, value in learner.initial_parameters().items()}
     for row, client in enumerate(CLIENTS):
         samples = learner.task.gather([client], 1)
-        stream = torch_stream(learner.settings.seed, client.name, 1, "contrastive", 0)
+        stream = torch_stream(learner.task.settings.seed, client.name, 1, "contrastive", 0)
         batches = list(learner.batches(samples, [stream]))
         assert len(batches) == STEPS
         expected = sum(by_hand(learner.task, initial, batch, terms) for batch in batches) / STEPS

@@ -106,7 +106,7 @@ def test_a_round_of_personal_steps_by_hand() -> None:
     context = solo.context(first_round(solo), cohort)
     anchor = {n: torch.from_numpy(v) for n, v in first_round(ditto, shift).arrays.items()}
     v = {name: value.clone() for name, value in cohort.parameters.items()}
-    streams = [torch_stream(ditto.settings.seed, name, 1, "personal", 0) for name in NAMES]
+    streams = [torch_stream(ditto.training.seed, name, 1, "personal", 0) for name in NAMES]
     for batch in solo.batches(cohort.samples, streams):
         leaves = {name: value.detach().requires_grad_() for name, value in v.items()}
         loss = solo.loss(leaves, batch, context)["prediction"].sum()

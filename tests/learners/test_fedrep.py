@@ -36,7 +36,7 @@ def order(arrays: Arrays, server_round: int = 1) -> Order:
 
 
 def node(fedrep: Learner[Any], folder: Path) -> WholeNode:
-    windows = {client.name: client for client in tiny_windows(fedrep.settings)}
+    windows = {client.name: client for client in tiny_windows(fedrep.task.settings)}
     return WholeNode(fedrep, Shard(windows, {}), ClientStore(folder))
 
 

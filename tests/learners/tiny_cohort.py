@@ -46,7 +46,7 @@ def tiny_cohort(learner: AnyLearner) -> Cohort:
     """Both clients at the initial parameters, which a test may change."""
     initial = learner.initial_parameters()
     parameters = {n: v.expand(len(NAMES), *v.shape).clone() for n, v in initial.items()}
-    samples = learner.task.gather(tiny_windows(learner.settings), 1)
+    samples = learner.task.gather(tiny_windows(learner.task.settings), 1)
     return new_cohort(learner, parameters, samples, server_round=1)
 
 

@@ -15,10 +15,11 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_histories
 from fedproto_app.data.windows import make_windows
 from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.methods import methods_of
 from fedproto_app.node.inference import NodeState, forecast, open_state, write_csv
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.report.runs import read_clients
-from fedproto_app.settings import DataSettings, methods_of
+from fedproto_app.settings import DataSettings
 from tests.local_grid import sequence_settings
 from tests.made_series import LOOKBACK, PERIOD, ROWS, made_series, train_on
 

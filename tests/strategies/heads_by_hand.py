@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.methods import method_named
 from fedproto_app.server.federation import Federation, RoundLog
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
@@ -96,7 +97,9 @@ def server(
 ) -> ClusteredHeadStrategy:
     """The strategy of `method`, by default Fed-REACT's with C = 2 and without smoothing."""
     federation = federation_of(nodes, groups or {}, **changes)
-    return STRATEGIES[federation.settings.method](federation.settings, federation)
+    settings = federation.settings
+    section = method_named(settings.method).section(settings)
+    return STRATEGIES[settings.method](settings, section, federation)
 
 
 def at(*degrees: float, length: float = 1.0) -> list[Head]:

@@ -78,4 +78,4 @@ def _strategy(settings: Settings) -> FedAvgStrategy:
     from fedproto_app.server.federation import Federation
 
     LocalGrid(settings, [])
-    return FedAvgStrategy(settings, Federation(settings, "run", "token"))
+    return FedAvgStrategy(settings, None, Federation(settings, "run", "token"))

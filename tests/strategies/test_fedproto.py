@@ -26,7 +26,7 @@ def fedproto() -> FedProtoStrategy:
     settings = settings_from(
         {"method": "fedproto", "data.period": 2, "model.representation-dim": 2}
     )
-    return FedProtoStrategy(settings, one_node(settings))
+    return FedProtoStrategy(settings, settings.fedproto, one_node(settings))
 
 
 def test_before_any_report_nothing_is_sent(fedproto: FedProtoStrategy) -> None:
@@ -63,7 +63,7 @@ def test_the_order_of_reports_does_not_matter(fedproto: FedProtoStrategy) -> Non
 
 def test_the_uplink_is_the_papers() -> None:
     settings = settings_from({"method": "fedproto"})
-    spec = FedProtoStrategy(settings, Federation(settings, "run", "token")).spec
+    spec = FedProtoStrategy(settings, settings.fedproto, Federation(settings, "run", "token")).spec
     assert spec.values(Reply(["a"], [1])) == 24 * 256 == 6144
 
 

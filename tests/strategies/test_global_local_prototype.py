@@ -37,7 +37,7 @@ def server() -> GlobalLocalPrototypeStrategy:
         samples, groups = dict.fromkeys(names, 9), dict.fromkeys(names, "")
         shares = dict.fromkeys(names, 0.0)
         federation.roster.admit(number, NodeRoster(label, 0, samples, groups, shares, {}))
-    return GlobalLocalPrototypeStrategy(settings, federation)
+    return GlobalLocalPrototypeStrategy(settings, settings.gldp, federation)
 
 
 def answer(node: str, sent: Prototypes) -> NodeReply:

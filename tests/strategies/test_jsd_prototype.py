@@ -22,7 +22,7 @@ from tests.strategies.one_node import NAMES, NODE, guidance, one_node, report
 
 def strategy(**changes: Any) -> JSDPrototypeStrategy:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, **changes})
-    return JSDPrototypeStrategy(settings, one_node(settings))
+    return JSDPrototypeStrategy(settings, settings.fuels, one_node(settings))
 
 
 ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
@@ -97,7 +97,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
 )
 def test_the_uplink_is_the_papers(changes: dict[str, Any], values: int) -> None:
     settings: Settings = settings_from(changes)
-    fuels = JSDPrototypeStrategy(settings, Federation(settings, "run", "token"))
+    fuels = JSDPrototypeStrategy(settings, settings.fuels, Federation(settings, "run", "token"))
     assert fuels.spec.values(Reply(["a"], [1])) == values
 
 

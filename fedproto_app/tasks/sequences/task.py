@@ -26,13 +26,13 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
+from fedproto_app.methods import method_named
 from fedproto_app.metrics import Metric
 from fedproto_app.models.causal_cnn import CausalCnnSize
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import PRETRAINED
 from fedproto_app.tasks.task import Task, masked_mean
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
@@ -101,7 +101,8 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def own_model(self) -> Model:
         """Methods that learn their encoder first always have the causal CNN."""
         model, cnn, dimensions = self.settings.model, self.settings.encoder, self.shape.inputs[0]
-        if self.settings.method in PRETRAINED or model.sequence_encoder == "causal-cnn":
+        learns_first = method_named(self.settings.method).encoder_first
+        if learns_first or model.sequence_encoder == "causal-cnn":
             size = CausalCnnSize(cnn.blocks, cnn.channels, cnn.reduced_dim, cnn.output_dim)
             return CausalCnnModel(dimensions, self.outputs, size)
         return LstmModel(dimensions, self.outputs, model.embedding_dim, model.hidden_dim)

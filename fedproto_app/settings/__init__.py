@@ -1,0 +1,87 @@
+"""Run configuration as frozen, typed settings.
+
+The defaults here and ``[tool.flwr.app.config]`` in ``pyproject.toml`` are the same table, because
+Flower lets ``--run-config`` override only keys listed there. `tables` writes it, and the table of
+docs/settings.md.
+"""
+
+from fedproto_app.methods import SEQUENCE_TASKS
+from fedproto_app.settings.data import (
+    Choice,
+    ClusterSettings,
+    DataSettings,
+    PartitionSettings,
+    SequenceSettings,
+    SyntheticSettings,
+)
+from fedproto_app.settings.faults import explain
+from fedproto_app.settings.methods import (
+    ApflSettings,
+    ChoiceSettings,
+    Cosine,
+    DittoSettings,
+    EncoderSettings,
+    FedProtoSettings,
+    FedProxSettings,
+    FedReactSettings,
+    FedRepSettings,
+    FuelsSettings,
+    GldpSettings,
+    HeadSimilarity,
+)
+from fedproto_app.settings.model import ModelSettings, OptimizerSettings
+from fedproto_app.settings.reading import (
+    default_run_name,
+    flat_settings,
+    flower_config,
+    settings_from,
+)
+from fedproto_app.settings.run import TASK_NAMES, Settings, Training
+from fedproto_app.settings.section import (
+    PLAIN_NAME,
+    Count,
+    CountOrZero,
+    Device,
+    PlainName,
+    Section,
+    setting,
+)
+
+__all__ = [
+    "PLAIN_NAME",
+    "SEQUENCE_TASKS",
+    "TASK_NAMES",
+    "ApflSettings",
+    "Choice",
+    "ChoiceSettings",
+    "ClusterSettings",
+    "Cosine",
+    "Count",
+    "CountOrZero",
+    "DataSettings",
+    "Device",
+    "DittoSettings",
+    "EncoderSettings",
+    "FedProtoSettings",
+    "FedProxSettings",
+    "FedReactSettings",
+    "FedRepSettings",
+    "FuelsSettings",
+    "GldpSettings",
+    "HeadSimilarity",
+    "ModelSettings",
+    "OptimizerSettings",
+    "PartitionSettings",
+    "PlainName",
+    "Section",
+    "SequenceSettings",
+    "Settings",
+    "SyntheticSettings",
+    "Training",
+    "default_run_name",
+    "explain",
+    "flat_settings",
+    "flower_config",
+    "setting",
+    "settings_from",
+]

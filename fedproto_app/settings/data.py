@@ -1,0 +1,179 @@
+"""``[data]`` and the tables in it: where the data come from and who holds what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedproto_app.settings.section import (
+    PLAIN_NAMES,
+    Count,
+    CountOrZero,
+    PlainName,
+    Positive,
+    Section,
+    Share,
+    ShareOrZero,
+    setting,
+)
+
+
+class SyntheticSettings(Section):
+    """``[data.synthetic]``: the embedded generators (docs: data.md)."""
+
+    clients: Count = setting(24, "sites, writers or vehicles of the embedded data")
+    days: Annotated[int, Field(ge=8)] = setting(42, "length of the traffic")
+    sequences: Count = setting(1200, "air-written digits, of all writers")
+    windows: Count = setting(40, "windows of a vehicle, the geometric mean")
+    seed: CountOrZero = setting(0, "their seed, apart from the run's")
+
+
+class PartitionSettings(Section):
+    """``[data.partition]``: which client holds which images at which stage (docs: gldp.md)."""
+
+    scheme: Literal["long-tail", "dirichlet", "given"] = setting(
+        "long-tail", "[who holds which images](data.md#partitions)"
+    )
+    clients: Count = setting(20, "N")
+    classes: Count = setting(4, "S, classes of a client at a stage")
+    class_draw: Literal["by-size", "uniform"] = setting(
+        "by-size", "a class's chances to be among the S"
+    )
+    stages: Count = setting(5, "M")
+    minimum_stages: CountOrZero = setting(
+        0, "each client's own number of stages, from this to M; 0: M for all", "0 … `stages`"
+    )
+    imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
+        50.0, "IF, the largest class over the smallest"
+    )
+    alpha: Positive = setting(0.5, "of the Dirichlet distribution")
+    samples: CountOrZero = setting(
+        0,
+        "train images of a client at a stage, which clients may share; 0: all are dealt out, "
+        "none twice",
+    )
+    validation_share: ShareOrZero = setting(
+        0.05, "of the train images, held out before they are dealt"
+    )
+    test_ratio: Positive = setting(0.2, "test images a train image, and validation images too")
+
+    @model_validator(mode="after")
+    def _stages_in_order(self) -> PartitionSettings:
+        if self.minimum_stages > self.stages:
+            raise ValueError(
+                f"data.partition.minimum-stages = {self.minimum_stages}: more than "
+                f"data.partition.stages = {self.stages}"
+            )
+        return self
+
+
+class SequenceSettings(Section):
+    """``[data.sequences]``: how labelled sequences are read (docs: data.md)."""
+
+    steps: CountOrZero = setting(0, "longer sequences are resampled to so many; 0: none is")
+    scaling: Literal["sequence", "client", "none"] = setting(
+        "sequence", "[what is subtracted and divided by](data.md#steps-and-scale)"
+    )
+    window: Annotated[int, Field(ge=2)] = setting(
+        100, "steps of a window, of `recordings` and `synthetic-ev`"
+    )
+    stride: Count = setting(100, "steps from one window to the next")
+    target: str = setting("", "what to predict, of `recordings`", "a column")
+    target_scale: Positive = setting(
+        1.0, "models learn the target over this; errors stay in the data's units"
+    )
+
+
+class ClusterSettings(Section):
+    """``[data.clusters]``: which client holds which sequences (docs: fed-react.md)."""
+
+    scheme: Literal["dirichlet", "given"] = setting(
+        "dirichlet", "[who holds which sequences](data.md#clusters)"
+    )
+    clients: Count = setting(10, "to deal them to")
+    clusters: Count = setting(3, "of clients with one mix of classes", "1 … `clients`")
+    beta: Positive = setting(1.5, "β, of the Dirichlet distribution of a cluster's mix")
+    samples: CountOrZero = setting(0, "sequences of a client; 0: all are dealt out")
+
+    @model_validator(mode="after")
+    def _clusters_fit_the_clients(self) -> ClusterSettings:
+        if self.scheme == "dirichlet" and self.clusters > self.clients:
+            raise ValueError(
+                f"data.clusters.clusters = {self.clusters}: more than data.clusters.clients = "
+                f"{self.clients}"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of its own source a node lets take part; empty: all of it, found by itself.
+
+    No key of a run: only a node's own settings choose (site.py).
+    clients: by name. columns: those of values in CSV files with several, in this order.
+    time_column: the one of CSV files that holds times.
+    """
+
+    clients: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    time_column: str = ""
+
+
+class DataSettings(Section):
+    """``[data]``: where the data come from and how they become samples (docs: data.md)."""
+
+    source: Annotated[str, Field(min_length=1)] = setting(
+        "synthetic-traffic",
+        "where series, images or sequences come from",
+        "see [data](data.md), or `package.module:factory`",
+    )
+    path: str = setting("", "file or folder of the source", "a path")
+    name: PlainName = setting(
+        "", "in tables; default: the file's or the source's name", PLAIN_NAMES
+    )
+    period: Annotated[int, Field(ge=2)] = setting(24, "p, samples a period; the batch size too")
+    close_window: Count = setting(3, "c")
+    periodic_window: Count = setting(3, "q")
+    train_share: Share = setting(
+        0.7, "of the samples, oldest first; of sequences with classes at random, class by class"
+    )
+    validation_share: Share = setting(
+        0.1, "the samples after those; the rest is test; [sequences](data.md#split)"
+    )
+    max_clients: CountOrZero = setting(0, "the first so many clients; 0: all")
+    max_steps: CountOrZero = setting(
+        0, "the first so many time steps, of series and `recordings`; 0: all"
+    )
+    classes: str = setting(
+        "",
+        "all classes in the order of their labels (of images the largest first); default: the "
+        "source's",
+        "names between commas",
+    )
+    corrupt_images: Literal["refuse", "skip"] = setting(
+        "refuse", "an image that cannot be read ends the run, or is left out"
+    )
+    synthetic: SyntheticSettings = SyntheticSettings()
+    partition: PartitionSettings = PartitionSettings()
+    sequences: SequenceSettings = SequenceSettings()
+    clusters: ClusterSettings = ClusterSettings()
+    choice: Choice = Field(default=Choice(), exclude=True)
+
+    @model_validator(mode="after")
+    def _shares_leave_a_test_part(self) -> DataSettings:
+        if self.train_share + self.validation_share >= 1:
+            raise ValueError(
+                "data.train-share + data.validation-share must stay below 1 to leave a test part, "
+                f"got {self.train_share} + {self.validation_share}"
+            )
+        return self
+
+    @property
+    def title(self) -> str:
+        """The dataset's name in tables and run names."""
+        if self.name:
+            return self.name
+        return Path(self.path).name.split(".")[0] if self.path else self.source.split(":")[0]

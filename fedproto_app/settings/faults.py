@@ -1,0 +1,95 @@
+"""Faults of settings in one line each: the key, the value, what is allowed, what may be meant."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedproto_app.settings.run import Settings
+from fedproto_app.settings.section import Section
+
+_MOST_HINTS = 3
+
+
+def explain(fault: Any, table: type[Section] = Settings, under: Sequence[str] = ()) -> str:
+    """One line for one of pydantic's faults of such a table.
+
+    under: the names of the tables around it.
+    """
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"])
+    location = [str(part) for part in fault["loc"]]
+    key = ".".join([*under, *location])
+    if fault["type"] in ("extra_forbidden", "dataclass_exact_type"):  # the latter: `Choice`
+        return _unknown(location, table, under)
+    if fault["type"] == "missing":
+        return f"{key}: must be set"
+    if fault["type"] == "model_type":
+        return f"{key} = {fault['input']!r}: must be a table of settings"
+    hint = ""
+    if fault["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+        near = get_close_matches(str(fault["input"]), choices, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{key} = {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}{hint}"
+
+
+def fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys that a table may have, by their names in files."""
+    return {str(f.alias): f for f in section.model_fields.values() if not f.exclude}
+
+
+def subtable(field: FieldInfo) -> type[Section] | None:
+    """The table that the field is, if it is one that the app knows the keys of."""
+    kind = field.annotation
+    if isinstance(kind, type) and issubclass(kind, Section) and kind is not Section:
+        return kind
+    return None
+
+
+def _unknown(location: Sequence[str], table: type[Section], under: Sequence[str]) -> str:
+    *above, name = location
+    section = table
+    for part in above:
+        inner = subtable(fields(section)[part])
+        assert inner is not None
+        section = inner
+    place = ".".join([*under, *above])
+    here = _near(name, section)
+    elsewhere = [".".join([*under, *path]) for path in _leaves(table) if path[-1] == name]
+    meant = elsewhere + [f"{place}.{key}" if place else key for key in here]
+    hint = f"did you mean {' or '.join(meant[:_MOST_HINTS])}? " if meant else ""
+    known = f"known in [{place}]" if place else "known"
+    key = ".".join([*under, *location])
+    return f"{key}: unknown setting; {hint}{known}: {', '.join(sorted(fields(section)))}"
+
+
+def _near(name: str, section: type[Section]) -> list[str]:
+    """The keys that stand for the Greek letter of this name, and those spelled almost so."""
+    known = fields(section)
+    letters = [key for key, f in known.items() if name.lower() in _letters(f.description or "")]
+    return list(dict.fromkeys(letters + get_close_matches(name.lower(), known)))
+
+
+def _letters(text: str) -> set[str]:
+    """The Greek letters of a text by name: τ is "tau"."""
+    names = [unicodedata.name(character, "").lower() for character in text]
+    letters = {name.split()[-1] for name in names if name.startswith("greek small letter")}
+    others = {"lambda": "lamda" in letters, "mu": "micro sign" in names}  # unicode's own spelling
+    return letters | {name for name, there in others.items() if there}
+
+
+def _leaves(section: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of all keys below, tables left out."""
+    for key, field in fields(section).items():
+        inner = subtable(field)
+        if inner is None:
+            yield (*above, key)
+        else:
+            yield from _leaves(inner, (*above, key))

@@ -1,0 +1,183 @@
+"""The tables of single methods; Greek letters of the papers are spelled out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import model_validator
+
+from fedproto_app.settings.section import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Section,
+    ShareOrEither,
+    ShareOrOne,
+    setting,
+)
+
+# What ``fed-react.similarity`` compares heads by.
+Cosine = Literal["cosine", "centred-cosine"]
+HeadSimilarity = Literal[Cosine, "class-norms"]
+
+
+class FuelsSettings(Section):
+    """``[fuels]``."""
+
+    prototype_dim: CountOrZero = setting(32, "d_p; 0: no projector, the representation itself")
+    temperature: Positive = setting(0.02, "τ")
+    inter_weight: NonNegative = setting(5.0, "ρ")
+    negatives: Literal["filtered", "similarity"] = setting("filtered", "P, eq. 6 or A, eq. 2")
+    augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
+    threshold: Literal["percentile", "absolute"] = setting("percentile", "how β is meant")
+    beta: NonNegative = setting(
+        50.0, "β, of the off-diagonal JSDs: a percentile, or nats", "≥ 0, a percentile ≤ 100"
+    )
+    intra: bool = setting(True, 'false: ablation "w/o intra"')
+    inter: bool = setting(True, 'false: ablation "w/o inter"')
+    periodicity_aware: bool = setting(True, 'false: ablation "w/o p-aware"')
+    learn_filter: bool = setting(True, 'false: ablation "w/o W"')
+    noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
+        "none", "added to the prototypes sent"
+    )
+    noise_scale: Positive = setting(
+        1.0, "its scale; standard deviation, Laplace's b, the exponential's mean"
+    )
+
+    @model_validator(mode="after")
+    def _percentile_in_range(self) -> FuelsSettings:
+        if self.threshold == "percentile" and self.beta > 100:
+            raise ValueError(
+                f'fuels.beta = {self.beta} is no percentile: with fuels.threshold = "percentile" '
+                "it must lie in 0 ... 100"
+            )
+        return self
+
+
+class GldpSettings(Section):
+    """``[gldp]``."""
+
+    encoder_epochs: Count = setting(10, "t, on µ with ν frozen; GLDP ignores `local-epochs`")
+    head_epochs: Count = setting(20, "s, then on ν with µ frozen")
+    balance: ShareOrEither = setting(0.5, "λ: 1 local prototypes alone, 0 global ones alone")
+    memory: ShareOrEither = setting(
+        0.5, "β, the old prototypes' share in the moving averages, here and at the server"
+    )
+    relations: bool = setting(True, "false: the ablation with neither loss of prototypes")
+    local_relation: Literal["embedding", "prediction"] = setting(
+        "embedding", "GLDP, eq. 7 or GLDP, eq. 8"
+    )
+    prototype_encoder: Literal["own", "shared"] = setting(
+        "own",
+        "the encoder of the prototypes that are kept and sent: the client's own after training "
+        "(GLDP, eq. 6), or the shared one as received",
+    )
+    inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
+        "local-prototypes", "what the main accuracies are of; all three are reported"
+    )
+
+
+class EncoderSettings(Section):
+    """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
+
+    path: str = setting(
+        "",
+        "a trained encoder: its file, or the folder of its run; then there is no phase 1",
+        "a path",
+    )
+    rounds: CountOrZero = setting(
+        10, "of phase 1, in addition to `rounds`; 0: the encoder as it is drawn"
+    )
+    steps: Count = setting(500, "training steps of a client and round")
+    batch_size: Count = setting(10, "reference series of a step")
+    negatives: Count = setting(10, "R, for each reference")
+    negative_terms: Literal["sum", "mean"] = setting(
+        "sum", "over the R negatives: Fed-REACT, eq. 1, or as Franceschi et al. 2019 train"
+    )
+    blocks: Count = setting(10, "of the causal CNN; the dilation doubles from one to the next")
+    channels: Count = setting(40, "of all blocks but the last")
+    reduced_dim: Count = setting(160, "channels of the last block, pooled over time")
+    output_dim: Count = setting(320, "D, the length of a vector")
+
+    @property
+    def file(self) -> Path:
+        """The file that `path` means: an encoder's own, or that of a run by the run's folder."""
+        path = Path(self.path).expanduser()
+        return path / "model" / "global.safetensors" if path.is_dir() else path
+
+
+class FedReactSettings(Section):
+    """``[fed-react]``: the second phase; IFCA and FLSC share its heads."""
+
+    clusters: CountOrZero = setting(
+        3, "C; 0: as the silhouette of each round has it, not for `ifca` and `flsc`"
+    )
+    samples: CountOrZero = setting(64, "|M_t|, labelled samples of a client and round; 0: all")
+    penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
+    clustering: Literal["evolutionary", "snapshot"] = setting(
+        "evolutionary",
+        "with the past (Fed-REACT, Algorithm 2) or of the round alone (Fed-REACT, Algorithm 3)",
+    )
+    similarity: HeadSimilarity = setting(
+        "cosine",
+        "of heads; centred: after the mean head is subtracted; norms: of the sizes of their "
+        "classes' rows, centred",
+    )
+    affect_iterations: Count = setting(5, "at most (Fed-REACT, Algorithm 4)")
+    smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
+        "kalman", "of a cluster's head over the rounds: no past, A1, A2, A3"
+    )
+    process_variance: Positive = setting(0.01, "q, where EM starts")
+    measurement_variance: Positive = setting(0.1, "r, where EM starts")
+    em_iterations: CountOrZero = setting(5, "0: q and r stay as set")
+
+    def choosing(self, overlap: int) -> ChoiceSettings:
+        """These, for clients that choose so many clusters themselves."""
+        return ChoiceSettings(**dict(self), overlap=overlap)
+
+
+class ChoiceSettings(FedReactSettings):
+    """What IFCA and FLSC go by: Fed-REACT's heads, and how many clusters a client chooses."""
+
+    overlap: Count
+
+
+class FlscSettings(Section):
+    """``[flsc]``."""
+
+    overlap: Count = setting(2, "clusters that a client belongs to", "1 … `fed-react.clusters`")
+
+
+class DittoSettings(Section):
+    """``[ditto]``."""
+
+    proximal_lambda: NonNegative = setting(1e-4, "λ, the personal model's pull to the global one")
+    personal_epochs: CountOrZero = setting(0, "of the personal model; 0: `local-epochs`")
+
+
+class ApflSettings(Section):
+    """``[apfl]``."""
+
+    alpha: ShareOrEither = setting(0.5, "α, the personal model's share at the start")
+    adaptive: bool = setting(True, "learn α")
+
+
+class FedProxSettings(Section):
+    """``[fedprox]``."""
+
+    proximal_mu: NonNegative = setting(0.01, "µ; Li et al. 2020 try 0.001 … 1")
+
+
+class FedRepSettings(Section):
+    """``[fedrep]``."""
+
+    head_epochs: Count = setting(1, "epochs on the head before the encoder's")
+    encoder_epochs: CountOrZero = setting(0, "epochs on the encoder; 0: `local-epochs`")
+
+
+class FedProtoSettings(Section):
+    """``[fedproto]``."""
+
+    prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")

@@ -1,0 +1,184 @@
+"""`Settings`: everything a run can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SerializeAsAny
+
+from fedproto_app.methods import METHODS, method_named, require_known
+from fedproto_app.settings.data import DataSettings
+from fedproto_app.settings.methods import (
+    ApflSettings,
+    DittoSettings,
+    EncoderSettings,
+    FedProtoSettings,
+    FedProxSettings,
+    FedReactSettings,
+    FedRepSettings,
+    FlscSettings,
+    FuelsSettings,
+    GldpSettings,
+)
+from fedproto_app.settings.model import (
+    ClassificationSettings,
+    ModelSettings,
+    OptimizerSettings,
+    SequenceModelSettings,
+)
+from fedproto_app.settings.section import (
+    DEVICES,
+    PLAIN_NAMES,
+    Count,
+    CountOrZero,
+    Device,
+    PlainName,
+    Positive,
+    Section,
+    ShareOrEither,
+    ShareOrOne,
+    setting,
+)
+from fedproto_app.tasks.table import FIRST_TASK, TASKS, require_known_task
+
+TASK_NAMES: tuple[str, ...] = tuple(TASKS)
+
+
+class NodesSettings(Section):
+    """``[nodes]``: how long the server waits, and for whom."""
+
+    minimum: Count = setting(1, "nodes needed before the first round; `fedproto run` waits for all")
+    start_deadline: Positive = setting(
+        300.0, "seconds to wait until they have come and read their data"
+    )
+    round_deadline: Positive = setting(3600.0, "seconds to wait for the replies of one phase")
+    maximum_failed_share: ShareOrEither = setting(
+        0.5, "share of the nodes asked that may give nothing; above it the run stops"
+    )
+    maximum_clients: Count = setting(
+        20_000,
+        "clients of all nodes that ever came; a node that would bring more is turned away. "
+        "`fed-react` compares every two clients, which for 20,000 takes 1.6 GB a matrix",
+    )
+
+
+class OutputSettings(Section):
+    """``[output]``: where the artefacts of the run go."""
+
+    dir: Annotated[str, Field(min_length=1)] = setting("runs", "run folders go here", "a path")
+    name: PlainName = setting("", "default: method-dataset-seed-time", PLAIN_NAMES)
+    resume: bool = setting(
+        False, "go on with the run of this name; `fedproto run --resume` sets it"
+    )
+    pictures: bool = setting(True, "draw them at the end")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a learner goes by besides its own section.
+
+    encoder_rounds: rounds of the run before the first one of the method's own phase.
+    """
+
+    seed: int
+    local_epochs: int
+    encoder_rounds: int
+    optimizer: OptimizerSettings
+
+
+class Settings(Section):
+    """Everything a run can be told.
+
+    own: the section of a method from outside the app, empty for the app's own methods.
+    """
+
+    task: Annotated[str, AfterValidator(require_known_task)] = setting(
+        FIRST_TASK,
+        "what is learnt: the next value of a series, classes of images, classes of sequences, or "
+        "a number for each sequence",
+        f"`{' '.join(TASKS)}`",
+    )
+    method: Annotated[str, AfterValidator(require_known)] = setting(
+        "fuels",
+        "what trains; `fuels` and `fedproto` forecast only, `gldp` is for images only, "
+        "`fed-react`, `ifca` and `flsc` for sequences only; or [one of your own](#a-method-of-"
+        "your-own)",
+        f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
+    )
+    seed: CountOrZero = setting(0, "of everything random")
+    rounds: Count = setting(
+        40,
+        "at most so many; of `fed-react`, `ifca` and `flsc` those of phase 2, after the encoder's",
+    )
+    local_epochs: Count = setting(
+        1, "epochs a client trains in a round; no effect on `fed-react`, `ifca`, `flsc`"
+    )
+    participation: ShareOrOne = setting(
+        1.0,
+        "α, share of the clients asked each round; methods that average no model (`fuels`, "
+        "`fedproto`, `solo`, phase 2 of `fed-react`, `ifca`, `flsc`) always ask newcomers",
+    )
+    evaluate_every: Count = setting(
+        1, "rounds between evaluations; the last round always is, phase 1 never"
+    )
+    patience: CountOrZero = setting(
+        0, "stop after so many evaluations without a better mean validation error; 0: never"
+    )
+    keep: Literal["best-validation", "last"] = setting(
+        "best-validation",
+        "the model each client ends with; `last` (and no `patience`) where images come in stages, "
+        "whose errors cannot be compared",
+    )
+    device: Device = setting(
+        "cpu",
+        "where a node trains; `auto` takes a GPU if there is one. In a simulation the nodes share "
+        "the GPUs (`fedproto run --gpus-per-node`)",
+        DEVICES,
+    )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "images and sequences: bfloat16 computes the encoder in mixed precision"
+    )
+    threads: Count = setting(1, "torch threads of a node's process")
+    cohort_size: Count = setting(
+        16, "clients trained together in one vectorised step; changes speed, not results"
+    )
+    own: SerializeAsAny[Section] = Field(
+        default=Section(),
+        description="the numbers of [a method of your own](#a-method-of-your-own): a table in "
+        "files, the same table as text where Flower reads the settings",
+        json_schema_extra={"allowed": "what the method's record declares"},
+        exclude_if=lambda own: own == Section(),
+    )
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    classification: ClassificationSettings = ClassificationSettings()
+    fuels: FuelsSettings = FuelsSettings()
+    gldp: GldpSettings = GldpSettings()
+    sequence: SequenceModelSettings = SequenceModelSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    fed_react: FedReactSettings = FedReactSettings()
+    flsc: FlscSettings = FlscSettings()
+    ditto: DittoSettings = DittoSettings()
+    apfl: ApflSettings = ApflSettings()
+    fedprox: FedProxSettings = FedProxSettings()
+    fedrep: FedRepSettings = FedRepSettings()
+    fedproto: FedProtoSettings = FedProtoSettings()
+    nodes: NodesSettings = NodesSettings()
+    output: OutputSettings = OutputSettings()
+
+    @property
+    def encoder_rounds(self) -> int:
+        """Rounds of the first phase, in which an encoder is learned without labels."""
+        return method_named(self.method).encoder_rounds(self)
+
+    @property
+    def all_rounds(self) -> int:
+        """Rounds of both phases."""
+        return self.encoder_rounds + self.rounds
+
+    @property
+    def training(self) -> Training:
+        """What every learner goes by."""
+        return Training(self.seed, self.local_epochs, self.encoder_rounds, self.optimizer)

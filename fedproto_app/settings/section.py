@@ -1,0 +1,47 @@
+"""What every table of settings is made of: the frozen base class, types of values, `setting`."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+ShareOrZero = Annotated[float, Field(ge=0, lt=1)]
+ShareOrOne = Annotated[float, Field(gt=0, le=1)]
+ShareOrEither = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out of one
+PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
+Device = Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")]
+
+# What the allowed values of these are called in the documents.
+PLAIN_NAMES = "letters, digits, `. _ = + -`"
+DEVICES = "`cpu auto cuda cuda:N`"
+
+Value = TypeVar("Value")
+
+
+def setting(default: Value, meaning: str, allowed: str = "") -> Value:
+    """One field of a section: its default, and what pyproject.toml and docs/settings.md say of it.
+
+    meaning: in Markdown, for docs/settings.md; pyproject.toml has it without links.
+    allowed: in Markdown; by default what the field's type tells (`tables.allowed`).
+    """
+    return Field(default=default, description=meaning, json_schema_extra={"allowed": allowed})
+
+
+def kebab(name: str) -> str:
+    """A field's name as it stands in files: with dashes."""
+    return name.replace("_", "-")
+
+
+class Section(BaseModel):
+    """One frozen table of settings; keys are kebab-case in files and snake_case here."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=kebab, populate_by_name=True
+    )

@@ -1,0 +1,173 @@
+"""The settings as the two documents show them: pyproject.toml's table and docs/settings.md's.
+
+    python -m fedproto_app.settings.tables --write
+
+rewrites both after a change of `Settings`; without ``--write`` it says which is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from annotated_types import Ge, Gt, Le, Lt, MultipleOf
+from pydantic.fields import FieldInfo
+
+from fedproto_app.settings.faults import fields, subtable
+from fedproto_app.settings.run import Settings
+from fedproto_app.settings.section import Section
+
+_COMMENT_AT, _WIDTH = 32, 100  # columns of pyproject.toml
+_TOML_TABLE = "[tool.flwr.app.config"
+# What follows the tables in each file stays.
+_AFTER_TOML = "[tool.setuptools"
+_BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
+
+
+def pyproject_tables() -> str:
+    """``[tool.flwr.app.config]`` and the tables in it, with comments."""
+    return "\n".join(_toml(Settings, ()))
+
+
+def docs_table() -> str:
+    """The Markdown table of all keys of a run."""
+    lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    for key, field in _leaves(Settings, ()):
+        cells = (f"`{key}`", _shown(field), allowed(field), field.description or "")
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def allowed(field: FieldInfo) -> str:
+    """What values the field may have, in Markdown: as it says itself, or by its type."""
+    if said := _said(field):
+        return said
+    if field.annotation is bool:
+        return "true false"
+    if choices := _choices(field):
+        return f"`{' '.join(choices)}`"
+    return _range(field)
+
+
+def with_pyproject_tables(text: str) -> str:
+    """The text of pyproject.toml with the tables of today."""
+    start, end = text.index(_TOML_TABLE), text.index(_AFTER_TOML)
+    return text[:start] + pyproject_tables() + "\n" + text[end:]
+
+
+def with_docs_table(text: str) -> str:
+    """The text of docs/settings.md with the table of today."""
+    start, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
+    return text[:start] + docs_table() + text[end:]
+
+
+DOCUMENTS = {"pyproject.toml": with_pyproject_tables, "docs/settings.md": with_docs_table}
+
+
+def _toml(section: type[Section], above: tuple[str, ...]) -> Iterator[str]:
+    yield ".".join([_TOML_TABLE, *above]) + "]"
+    tables = []
+    for key, field in fields(section).items():
+        if (inner := subtable(field)) is not None:
+            tables.append((key, inner))
+            continue
+        pair = f"{key} = {_toml_value(field)}"
+        comment = textwrap.wrap(_comment(field), _WIDTH - _COMMENT_AT - 2, break_on_hyphens=False)
+        for number, line in enumerate(comment):
+            yield f"{'' if number else pair:<{_COMMENT_AT - 1}} # {line}"
+        if not comment:
+            yield pair
+    yield ""
+    for key, inner in tables:
+        yield from _toml(inner, (*above, key))
+
+
+def _comment(field: FieldInfo) -> str:
+    """What is to be chosen from and the meaning, without Markdown."""
+    parts = (_said(field) or " | ".join(_choices(field)), field.description)
+    text = ": ".join(part for part in parts if part)
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
+
+
+def _said(field: FieldInfo) -> str:
+    """What `setting` was told of the allowed values."""
+    extra = field.json_schema_extra
+    return str(extra["allowed"]) if isinstance(extra, dict) else ""
+
+
+def _toml_value(field: FieldInfo) -> str:
+    """The default; an empty table is an empty text, for Flower forgets tables without keys."""
+    value = field.default
+    return '""' if isinstance(value, Section) else json.dumps(value)
+
+
+def _shown(field: FieldInfo) -> str:
+    value = _toml_value(field)
+    return f"`{value}`" if value.startswith('"') else value
+
+
+def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:
+    """All keys in full; those of tables behind the others."""
+    inner = {key: table for key, f in fields(section).items() if (table := subtable(f))}
+    for key, field in fields(section).items():
+        if key not in inner:
+            yield ".".join([*above, key]), field
+    for key, table in inner.items():
+        yield from _leaves(table, (*above, key))
+
+
+def _choices(field: FieldInfo) -> list[str]:
+    """The texts of a `Literal`, nested ones too."""
+
+    def texts(kind: Any) -> Iterator[str]:
+        for arg in get_args(kind):
+            if isinstance(arg, str):
+                yield arg
+            else:
+                yield from texts(arg)
+
+    return list(texts(field.annotation))
+
+
+def _range(field: FieldInfo) -> str:
+    low = high = multiple = ""
+    for bound in field.metadata:
+        match bound:
+            case Ge(ge=value):
+                low = f"≥ {value}"
+            case Gt(gt=value):
+                low = f"> {value}"
+            case Le(le=value):
+                high = f"≤ {value}"
+            case Lt(lt=value):
+                high = f"< {value}"
+            case MultipleOf(multiple_of=value):
+                multiple = f"a multiple of {value}"
+    if low and high:
+        left, right = "[" if low[0] == "≥" else "(", "]" if high[0] == "≤" else ")"
+        return f"{left}{low[2:]}, {high[2:]}{right}"
+    return ", ".join(part for part in (low, high, multiple) if part)
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite the documents with ``--write``; else 1 if one is out of date."""
+    root = Path(__file__).parents[2]
+    stale = 0
+    for name, render in DOCUMENTS.items():
+        text = (root / name).read_text(encoding="utf-8")
+        if (fresh := render(text)) == text:
+            continue
+        stale = 1
+        if "--write" in arguments:
+            (root / name).write_text(fresh, encoding="utf-8")
+        print(name, "rewritten" if "--write" in arguments else "is out of date")
+    return 0 if "--write" in arguments else stale
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
