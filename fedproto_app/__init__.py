@@ -1,3 +1,23 @@
-"""Personalised federated learning on heterogeneous time series and images, as a Flower app."""
+"""Personalised federated learning on heterogeneous time series and images, as a Flower app.
+
+`run`, `resume` and `load` are the Python interface (docs/python.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedproto_app.api import ClientModel, Run, load, resume, run
 
 __version__ = "0.1.0"  # the same as in pyproject.toml: Flower needs it static there
+__all__ = ["ClientModel", "Run", "load", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """The interface is imported when it is asked for: every process imports this module."""
+    if name in __all__:
+        from fedproto_app import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -53,7 +53,7 @@ def load_histories(settings: DataSettings) -> list[ClientSeries]:
 
     What is to be forecast comes after that end, which for all columns of a file is the same.
     """
-    return [_begun(series) for series in _given(settings)]
+    return [from_first_value(series) for series in _given(settings)]
 
 
 def _given(settings: DataSettings) -> list[ClientSeries]:
@@ -104,12 +104,12 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
 
 def _trimmed(series: ClientSeries) -> ClientSeries:
     """The series from its first present value to its last."""
-    begun = _begun(series)
+    begun = from_first_value(series)
     present = np.flatnonzero(np.isfinite(begun.values))
     return replace(begun, values=begun.values[: present[-1] + 1]) if present.size else begun
 
 
-def _begun(series: ClientSeries) -> ClientSeries:
+def from_first_value(series: ClientSeries) -> ClientSeries:
     """The series from its first present value on."""
     present = np.flatnonzero(np.isfinite(series.values))
     if not present.size:

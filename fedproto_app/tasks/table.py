@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +146,10 @@ def task_record(task: str) -> TaskRecord:
 def require_known_task(task: str) -> str:
     """The name, if it is one of the table's; else `ValueError`."""
     if task not in TASKS:
-        raise ValueError(f"task = {task!r}: unknown; known: {', '.join(map(repr, TASKS))}")
+        near = get_close_matches(task, TASKS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        known = ", ".join(map(repr, TASKS))
+        raise ValueError(f"task = {task!r}: unknown; {hint}known: {known}")
     return task
 
 

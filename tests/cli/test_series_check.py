@@ -111,11 +111,11 @@ def test_as_a_run_of_a_file_would(fedproto: Fedproto, tmp_path: Path) -> None:
     [
         (["--period", "1"], "data.period = 1: input should be greater than or equal to 2"),
         (["--source", "parquet"], "data.source = 'parquet': unknown source; known are wide-csv, "),
-        (["--set", "data.perod=3"], "data.perod: unknown setting; known here: "),
+        (["--set", "data.perod=3"], "data.perod: unknown setting; did you mean data.period? "),
         (["--set", "data.source=3"], "data.source = 3: input should be a valid string"),
         (["--set", "data.period"], "--set data.period: expected KEY=VALUE"),
         (["--config", "missing.toml"], "missing.toml: No such file"),
-        (["--set", "task=forecasts"], "task = 'forecasts': unknown; known: 'forecasting', "),
+        (["--set", "task=forecasts"], "task = 'forecasts': unknown; did you mean 'forecasting'? "),
         (
             ["--source", "digits", "--set", "task=forecasting"],
             "data.source = 'digits' holds images; set task = 'classification', or data.source to",

@@ -48,6 +48,7 @@ def shown(records: list[dict[str, Any]], terminal: bool = False, task: str = "fo
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=80, color_system=None)
     with Progress(console, 40, report_for(task).progress) as progress:
+        progress.stage("starting the nodes")
         for record in records:
             progress.show(record)
         progress.say("[INFO] a line of the log")
@@ -56,7 +57,7 @@ def shown(records: list[dict[str, Any]], terminal: bool = False, task: str = "fo
 
 def test_without_a_terminal_every_round_is_a_line() -> None:
     lines = shown([round_record(1), round_record(2)]).splitlines()
-    assert lines[0] == "starting Flower …"
+    assert lines[0] == "starting the nodes …"
     assert lines[1].startswith(
         "round 1/40  loss 4.0000  val MSE 1.0000  test MSE 1.5000  0:39 left  0:0"
     )

@@ -1,0 +1,226 @@
+"""The Python interface: run a simulation, read what it left, use what it trained.
+
+    import fedproto_app
+
+    run = fedproto_app.run("configs/demo.toml", method="fuels", rounds=10)
+    run.clients.sort_values("mse")
+    run.forecast(frame, steps=24)
+
+Mistakes and failures are the command line's, as exceptions: `FedProtoError`, whose text is the line
+that the command line would print. docs/python.md shows more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from fedproto_app.cli.endings import removed_if_empty
+from fedproto_app.cli.process_engine import draw_after, simulate_here
+from fedproto_app.cli.run_settings import (
+    NODES,
+    read_toml,
+    resumed_settings,
+    simulated_settings,
+)
+from fedproto_app.errors import FedProtoError
+from fedproto_app.report.runs import flat, read_rounds, read_run
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.users_code import look_here_for_users_code
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import Tensor
+
+    from fedproto_app.node.inference import ClientForecast
+
+Config = str | Path | Mapping[str, Any] | None
+
+
+def run(
+    config: Config = None,
+    *,
+    nodes: int = NODES,
+    workers: int | None = None,
+    progress: bool = True,
+    **changes: Any,
+) -> Run:
+    """Simulate an experiment in this process and workers beside it.
+
+    config: a TOML file or a mapping of settings, over the defaults. changes: single settings over
+    these, ``local_epochs=2``; below a table with two underscores, ``fuels__beta=30``. nodes: the
+    simulated nodes, which are part of the run. workers: processes, which change no result; None:
+    one for each core that there is work for. progress: show rounds as they end.
+    """
+    look_here_for_users_code()
+    given = _table(config) | _changes(changes)
+    settings = simulated_settings(given, nodes)
+    return _simulated(settings, nodes, workers, progress)
+
+
+def resume(
+    path: str | Path, *, workers: int | None = None, progress: bool = True, **changes: Any
+) -> Run:
+    """Go on with a run that broke off, or with more ``rounds`` or ``patience`` with any run."""
+    look_here_for_users_code()
+    told = [f"{key}={json.dumps(value)}" for key, value in _changes(changes).items()]
+    settings, nodes = resumed_settings(str(path), None, told, None)
+    return _simulated(settings, nodes, workers, progress)
+
+
+def load(path: str | Path) -> Run:
+    """The finished run in this folder."""
+    return Run(Path(path).expanduser().resolve())
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """The model that a client ended with.
+
+    parameters: without a client axis, under the method's names. scale: of the client's values
+    (forecasting: mean, std). errors: its validation and test metrics. kept_round: the round that
+    it is of.
+    """
+
+    client: str
+    node: str
+    parameters: dict[str, Tensor]
+    scale: dict[str, float]
+    errors: dict[str, float]
+    kept_round: int
+
+
+class Run:
+    """A finished run, read from its folder (docs/artefacts.md).
+
+    path: the folder. summary: of summary.json. settings: all that the run was told.
+    """
+
+    def __init__(self, path: Path) -> None:
+        found = read_run(path)
+        self.path = path
+        self.summary: Mapping[str, Any] = found.summary
+        self.settings: Settings = settings_from(found.settings)
+
+    def __repr__(self) -> str:
+        told = self.summary
+        what = f"{told['method']} on {told['dataset']}, {told['rounds']} rounds"
+        return f"<run of {what}: {self.path}>"
+
+    @property
+    def rounds(self) -> DataFrame:
+        """A row a round of rounds.jsonl; nested figures have dots: ``loss.total``."""
+        import pandas as pd
+
+        return pd.json_normalize(read_rounds(self.path)).set_index("round")
+
+    @property
+    def clients(self) -> DataFrame:
+        """A row a client, of clients.csv."""
+        import pandas as pd
+
+        return pd.read_csv(self.path / "clients.csv", dtype={"client": str, "node": str})
+
+    def model(self, client: str) -> ClientModel:
+        """What a client's training ended with; of simulations, whose state lies in the folder.
+
+        Raises `FedProtoError` if there is none.
+        """
+        from fedproto_app.methods import make_learner
+        from fedproto_app.node.inference import kept_model
+        from fedproto_app.node.store import ClientStore
+
+        for folder in self._nodes():
+            store = ClientStore(folder)
+            if client in store.kept_clients():
+                record = store.record(client)
+                learner = make_learner(self.settings, self._task(), record.kept_round)
+                parameters = kept_model(store, client, learner)
+                return ClientModel(
+                    client, folder.name, parameters, record.scale, record.metrics, record.kept_round
+                )
+        raise FedProtoError(f"{self.path}: no kept model of client {client!r}")
+
+    def forecast(
+        self, frame: DataFrame, steps: int = 1, clients: Collection[str] = ()
+    ) -> DataFrame:
+        """The next values of the clients' series, in the series' own units.
+
+        frame: the series up to now, a column a client, with the times of training or any positions
+        as its index. clients: those that must be forecast; none: all that can be. Returns a row a
+        client and step with the columns client, time (or step) and forecast. Raises `FedProtoError`
+        if a client that must cannot be forecast, or none can.
+        """
+        import pandas as pd
+
+        from fedproto_app.data.frames import series_of
+        from fedproto_app.data.sources import from_first_value
+        from fedproto_app.node.inference import forecast, open_state
+
+        series = [from_first_value(one) for one in series_of(frame)]
+        states = [open_state(folder) for folder in self._nodes()]
+        owners = {name: state for state in states for name in state.store.kept_clients()}
+        asked = list(clients) or [one.name for one in series if one.name in owners]
+        unknown = [name for name in asked if name not in owners]
+        if unknown or not asked:
+            known = ", ".join(sorted(owners)[:20])
+            raise FedProtoError(f"no kept model of {unknown or 'any column'}; there are: {known}")
+        made: dict[str, ClientForecast] = {}
+        for state in states:
+            its = [one for one in series if owners.get(one.name) is state and one.name in asked]
+            if its:
+                must = [one.name for one in its] if clients else []
+                made |= {one.client: one for one in forecast(state, its, steps, must)[0]}
+        timed = any(one.clock is not None for one in made.values())
+        rows = [
+            (one.client, one.when(ahead) if timed else one.first + ahead, value)
+            for one in made.values()
+            for ahead, value in enumerate(one.values.tolist())
+        ]
+        table = pd.DataFrame(rows, columns=["client", "time" if timed else "step", "forecast"])
+        if timed:
+            table["time"] = pd.to_datetime(table["time"])
+        return table
+
+    def _nodes(self) -> list[Path]:
+        """The folders of the nodes' state."""
+        from fedproto_app.node.store import holds_kept_models
+
+        found = [one for one in sorted((self.path / "state").glob("*")) if holds_kept_models(one)]
+        if not found:
+            raise FedProtoError(f"{self.path}: no nodes' state in it; sites keep their own")
+        return found
+
+    def _task(self) -> Any:
+        """The run's task, on data of the shape that its own data have."""
+        from fedproto_app.tasks.table import load_shard, make_task
+
+        shape = load_shard(self.settings, 0, 1).shape
+        return make_task(self.settings, shape)
+
+
+def _simulated(settings: Settings, nodes: int, workers: int | None, progress: bool) -> Run:
+    console = Console(stderr=True, quiet=not progress, highlight=False)
+    folder = Path(settings.output.dir) / settings.output.name
+    with removed_if_empty(folder):
+        simulate_here(settings, nodes, workers, console, verbose=False)
+    if settings.output.pictures:
+        draw_after(folder, console)
+    return Run(folder)
+
+
+def _table(config: Config) -> dict[str, Any]:
+    """The settings that a file or a mapping gives, with dotted keys."""
+    if config is None:
+        return {}
+    return flat(config if isinstance(config, Mapping) else read_toml(Path(config)))
+
+
+def _changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as settings: ``fuels__beta`` is ``fuels.beta``."""
+    return {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
