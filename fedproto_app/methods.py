@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.errors import SettingsError, did_you_mean
 from fedproto_app.tasks.table import make_task
 from fedproto_app.users_code import load
 
@@ -212,10 +211,8 @@ def methods_of(task: str) -> list[str]:
 def require_known(name: str) -> str:
     """The name, if it is one of the table or ``package.module:METHOD``; else ValueError."""
     if name not in METHODS and ":" not in name:
-        near = get_close_matches(name, METHODS)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(
-            f"method = {name!r}: unknown method; {hint}known: "
+            f"method = {name!r}: unknown method; {did_you_mean(name, METHODS)}known: "
             f"{', '.join(map(repr, METHODS))}, or 'package.module:METHOD' of your own"
         )
     return name

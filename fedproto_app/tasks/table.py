@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.errors import DataError, FedProtoError, did_you_mean
 from fedproto_app.metrics import Metric, Model
 
 if TYPE_CHECKING:
@@ -145,7 +145,10 @@ def task_record(task: str) -> TaskRecord:
 def require_known_task(task: str) -> str:
     """The name, if it is one of the table's; else `ValueError`."""
     if task not in TASKS:
-        raise ValueError(f"task = {task!r}: unknown; known: {', '.join(map(repr, TASKS))}")
+        raise ValueError(
+            f"task = {task!r}: unknown; {did_you_mean(task, TASKS)}known: "
+            f"{', '.join(map(repr, TASKS))}"
+        )
     return task
 
 
