@@ -13,15 +13,8 @@ import tomli_w
 from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import (
-    ENCODER_FIRST,
-    ENCODER_LEARNER,
-    METHODS,
-    Method,
-    load,
-    make_learner,
-    method_named,
-)
+from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
+from fedproto_app.methods import METHODS, Method, method_named
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.resume import require_resumable
@@ -33,6 +26,7 @@ from fedproto_app.settings import (
     settings_from,
 )
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.users_code import load
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
 ROOT = Path(__file__).parents[1]
