@@ -30,8 +30,8 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.machine import machine_line
+from fedproto_app.halves import make_learner
 from fedproto_app.messages import Order
-from fedproto_app.methods import make_learner
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.node.trainer import Node, shares_of

@@ -131,7 +131,7 @@ class Run:
 
         Raises `FedProtoError` if there is none.
         """
-        from fedproto_app.methods import make_learner
+        from fedproto_app.halves import make_learner
         from fedproto_app.node.inference import kept_model
         from fedproto_app.node.store import ClientStore
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedProtoError(Exception):
     """Base of every error that is the user's to mend; the command line prints it in one line."""
@@ -17,3 +20,9 @@ class DataError(FedProtoError):
 
 class FederationError(FedProtoError):
     """The federation cannot go on: no node came, or too many replies failed."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question with the known names that are spelled almost so, empty if there is none."""
+    near = get_close_matches(name, known)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -1,30 +1,23 @@
 """The table of methods: what `method = "…"` selects on each side.
 
 A new method is one file in ``strategies/``, one in ``learners/``, one settings section, one row
-here. A method of somebody's own is a `Method` in a module of theirs. Classes are named by strings
-and imported when asked for: a client process never loads server code, the command line neither.
+here. A method of somebody's own is a `Method` in a module of theirs. Classes are named by strings,
+which `halves` imports when they are asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.tasks.table import make_task
+from fedproto_app.errors import SettingsError, did_you_mean
 from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
-    from fedproto_app.data.shape import DataShape
-    from fedproto_app.learners.learner import AnyLearner
-    from fedproto_app.server.federation import Federation
     from fedproto_app.settings.run import Settings
     from fedproto_app.settings.section import Section
-    from fedproto_app.strategies.strategy import MethodStrategy
-    from fedproto_app.tasks.task import AnyTask
 
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 
@@ -199,10 +192,6 @@ _TABLE = (
 )
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 
-# The halves of the rounds in which an encoder is learned without labels.
-ENCODER_LEARNER = "fedproto_app.learners.contrastive_encoder:ContrastiveEncoderLearner"
-ENCODER_FIRST = "fedproto_app.strategies.pretrained:PretrainedStrategy"
-
 
 def methods_of(task: str) -> list[str]:
     """The app's own methods that work with a task."""
@@ -212,10 +201,8 @@ def methods_of(task: str) -> list[str]:
 def require_known(name: str) -> str:
     """The name, if it is one of the table or ``package.module:METHOD``; else ValueError."""
     if name not in METHODS and ":" not in name:
-        near = get_close_matches(name, METHODS)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         raise ValueError(
-            f"method = {name!r}: unknown method; {hint}known: "
+            f"method = {name!r}: unknown method; {did_you_mean(name, METHODS)}known: "
             f"{', '.join(map(repr, METHODS))}, or 'package.module:METHOD' of your own"
         )
     return name
@@ -234,39 +221,3 @@ def method_named(name: str) -> Method:
     if found.name in METHODS:
         raise SettingsError(f"{what}: its name = {found.name!r} is that of a method of the app")
     return found
-
-
-def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
-    """The client half of the method that the settings choose, in the phase of the round."""
-    method = method_named(settings.method)
-    learner: AnyLearner
-    if server_round <= method.encoder_rounds(settings):
-        encoder_learner = load(ENCODER_LEARNER, "the encoder's learner")
-        learner = encoder_learner(settings.training, settings.encoder, task)
-    else:
-        of_method = load(method.learner, f"{method.name}'s learner = {method.learner!r}")
-        learner = of_method(settings.training, method.section(settings), task)
-    return learner
-
-
-def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
-    """The server half of the method that the settings choose.
-
-    Raises `SettingsError` if the method cannot work with the user's module.
-    """
-    method = method_named(settings.method)
-    _require_fitting_model(settings, federation.shape)
-    of_method = load(method.strategy, f"{method.name}'s strategy = {method.strategy!r}")
-    strategy: MethodStrategy = of_method(settings, method.section(settings), federation)
-    if method.encoder_first:
-        strategy = load(ENCODER_FIRST, "its strategy")(settings, federation, strategy)
-    return strategy
-
-
-def _require_fitting_model(settings: Settings, shape: DataShape) -> None:
-    learner = make_learner(settings, make_task(settings, shape))
-    if not learner.task.model.splits and learner.needs_representation:
-        raise SettingsError(
-            f"model.module = {settings.model.module!r}: method = {settings.method!r} works with "
-            "the representation, so the module needs two children named encoder and head"
-        )

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.events import tell
-from fedproto_app.methods import make_strategy
+from fedproto_app.halves import make_strategy
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.paths import within_root

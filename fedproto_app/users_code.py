@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,20 +16,14 @@ def load(target: str, what: str, fault: type[FedProtoError] = SettingsError) -> 
 
     what: the setting or the field that says so, as a message begins. Raises the fault.
     """
-    if not re.fullmatch(r"[^:]+:\w+", target):
-        raise fault(f"{what}: expected 'package.module:name'")
-    module_name, name = target.split(":")
+    module, _, name = target.partition(":")
     try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise fault(f"{what}: there is no module {error.name!r} here") from None
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise fault(f"{what}: {error}") from None
     except Exception as error:  # whatever somebody's own module raises
         said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise fault(f"{what}: module {module_name!r} cannot be imported: {said}") from error
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise fault(f"{what}: module {module_name!r} has no {name!r}") from None
+        raise fault(f"{what}: module {module!r} cannot be imported: {said}") from error
 
 
 def named_function(key: str, named: str, fault: type[FedProtoError]) -> Callable[..., Any]:

@@ -13,15 +13,8 @@ import tomli_w
 from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import (
-    ENCODER_FIRST,
-    ENCODER_LEARNER,
-    METHODS,
-    Method,
-    load,
-    make_learner,
-    method_named,
-)
+from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
+from fedproto_app.methods import METHODS, Method, method_named
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.resume import require_resumable
@@ -33,6 +26,7 @@ from fedproto_app.settings import (
     settings_from,
 )
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.users_code import load
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
 ROOT = Path(__file__).parents[1]
@@ -172,11 +166,11 @@ def test_without_a_method_from_outside_nothing_of_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"method": "no_module:METHOD"}, "there is no module 'no_module' here"),
-        ({"method": "loud_method:OTHER"}, "module 'loud_method' has no 'OTHER'"),
+        ({"method": "no_module:METHOD"}, "No module named 'no_module'"),
+        ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
         ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.methods.Method"),
         ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.methods.Method"),
-        ({"method": "loud_method:"}, "expected 'package.module:name'"),
+        ({"method": "loud_method:"}, "has no attribute ''"),
         ({"method": "broken_method:METHOD"}, "cannot be imported: ZeroDivisionError: division"),
         ({"method": "loud_method:TAKEN"}, "name = 'fuels' is that of a method of the app"),
         ({"method": "loud_method:NO_SECTION"}, "expected a class derived from"),

@@ -14,7 +14,7 @@ from typing import Annotated, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from fedproto_app.settings import DataSettings, Section
+from fedproto_app.settings import DataSettings, Section, without_markdown
 from fedproto_app.tasks.table import TASKS
 
 # Settings whose own name says something else outside their table.
@@ -44,7 +44,7 @@ class DataOption:
         """The option as a parameter of a command: None if it is not given."""
         fields = self.fields.values()
         words = dict.fromkeys(word for one in fields for word in get_args(one.annotation))
-        meanings = dict.fromkeys(one.description for one in fields if one.description)
+        meanings = dict.fromkeys(without_markdown(one.description or "") for one in fields)
         defaults = [f"{key} = {one.default}" for key, one in self.fields.items()]
         option = typer.Option(
             self.flag,

@@ -19,7 +19,7 @@ _CLOSE, _PERIODIC = ENCODER + "close.", ENCODER + "periodic."
 
 
 class Forecaster(LinearHeadModel):
-    """r = concat[GRU_c(close values); GRU_p(periodic values)] of windows [K, B, c + q].
+    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of windows [K, B, c + q].
 
     At d_r = 256 the encoder has exactly 100,608 values (A, Table 1) and the decoder 257.
     """

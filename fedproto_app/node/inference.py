@@ -25,8 +25,8 @@ from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import carry_forward, lookback, window_positions
 from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.methods import make_learner
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, holds_kept_models, unflatten
 from fedproto_app.node.trainer import PERSONAL
 from fedproto_app.settings import DataSettings, Settings, settings_from

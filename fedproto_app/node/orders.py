@@ -24,8 +24,9 @@ from safetensors import SafetensorError
 from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.events import Value, tell
+from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.methods import make_learner, method_named
+from fedproto_app.methods import method_named
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.process import store_of
 from fedproto_app.node.representations import represented

@@ -45,6 +45,7 @@ from fedproto_app.settings.section import (
     PlainName,
     Section,
     setting,
+    without_markdown,
 )
 
 __all__ = [
@@ -84,4 +85,5 @@ __all__ = [
     "flower_config",
     "setting",
     "settings_from",
+    "without_markdown",
 ]

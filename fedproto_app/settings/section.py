@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +33,11 @@ def setting(default: Value, meaning: str, allowed: str = "") -> Value:
     allowed: in Markdown; by default what the field's type tells (`tables.allowed`).
     """
     return Field(default=default, description=meaning, json_schema_extra={"allowed": allowed})
+
+
+def without_markdown(text: str) -> str:
+    """A meaning without links and code marks, for comments and help texts."""
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
 
 
 def kebab(name: str) -> str:

@@ -8,7 +8,6 @@ rewrites both after a change of `Settings`; without ``--write`` it says which is
 from __future__ import annotations
 
 import json
-import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from fedproto_app.settings.faults import fields, subtable
 from fedproto_app.settings.run import Settings
-from fedproto_app.settings.section import Section
+from fedproto_app.settings.section import Section, without_markdown
 
 _COMMENT_AT, _WIDTH = 32, 100  # columns of pyproject.toml
 _TOML_TABLE = "[tool.flwr.app.config"
@@ -91,7 +90,7 @@ def _comment(field: FieldInfo) -> str:
     """What is to be chosen from and the meaning, without Markdown."""
     parts = (_said(field) or " | ".join(_choices(field)), field.description)
     text = ": ".join(part for part in parts if part)
-    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
+    return without_markdown(text)
 
 
 def _said(field: FieldInfo) -> str:

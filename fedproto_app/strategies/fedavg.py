@@ -16,8 +16,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedproto_app.halves import make_learner
 from fedproto_app.messages import Arrays, ArraySpec, Order
-from fedproto_app.methods import make_learner
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings

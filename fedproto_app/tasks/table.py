@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.errors import DataError, FedProtoError, did_you_mean
 from fedproto_app.metrics import Metric, Model
 
 if TYPE_CHECKING:
@@ -146,10 +145,10 @@ def task_record(task: str) -> TaskRecord:
 def require_known_task(task: str) -> str:
     """The name, if it is one of the table's; else `ValueError`."""
     if task not in TASKS:
-        near = get_close_matches(task, TASKS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        known = ", ".join(map(repr, TASKS))
-        raise ValueError(f"task = {task!r}: unknown; {hint}known: {known}")
+        raise ValueError(
+            f"task = {task!r}: unknown; {did_you_mean(task, TASKS)}known: "
+            f"{', '.join(map(repr, TASKS))}"
+        )
     return task
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import Shard
+from fedproto_app.halves import make_strategy
 from fedproto_app.learners.learner import Learner
 from fedproto_app.messages import Arrays, Order, Reply
-from fedproto_app.methods import make_strategy
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.model import ENCODER
 from fedproto_app.node.store import ClientStore, unflatten

@@ -14,8 +14,8 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError
+from fedproto_app.halves import make_learner
 from fedproto_app.messages import Arrays, Order
-from fedproto_app.methods import make_learner
 from fedproto_app.node import representations
 from fedproto_app.node.representations import represent_sequences, represented
 from fedproto_app.node.store import ClientStore

@@ -76,7 +76,7 @@ def find_examples(run_dir: Path, settings: Settings) -> list[Example]:
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
-    from fedproto_app.methods import make_learner
+    from fedproto_app.halves import make_learner
     from fedproto_app.node.inference import kept_model
     from fedproto_app.node.store import ClientStore, holds_kept_models
     from fedproto_app.tasks.forecasting.task import ForecastingTask
