@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-newest check bench containers faults results clean
+.PHONY: demo test test-newest check wheel bench containers faults results clean
 
 demo: $(RUN)  ## train three methods on the embedded data, print the table of methods
 	for method in fuels fedavg solo; do \
@@ -28,6 +28,9 @@ check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; three minutes
+	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/wheel
 
 bench: $(DEV)  ## speed, memory and disk as ratios against peers, about twelve minutes
 	$(BIN)/python -m benchmarks.throughput

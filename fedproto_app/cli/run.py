@@ -22,11 +22,13 @@ from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_use
 from fedproto_app.cli.run_settings import (
     NODES,
     deployed_settings,
+    given_settings,
     nearest_app,
     resumed_settings,
     simulated_settings,
 )
 from fedproto_app.errors import SettingsError
+from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, SuperLink, tail
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
 from fedproto_app.report.runs import read_clients, read_run
@@ -49,7 +51,7 @@ class Engine(StrEnum):
 def run(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml]", help="Settings over the app's defaults."),
+        typer.Argument(metavar="[CONFIG.toml]", help="Settings over the defaults."),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -106,7 +108,10 @@ def run(
     ] = None,
     app: Annotated[
         Path | None,
-        typer.Option(help="Folder of the Flower app; default: the nearest one upward."),
+        typer.Option(
+            help="Folder of a Flower app, for what its pyproject.toml sets; default: the nearest "
+            "one upward, if any."
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Flower's log as well.")] = False,
     quiet: Annotated[
@@ -115,11 +120,12 @@ def run(
 ) -> None:
     """Run an experiment in a simulated federation, or on real nodes, and print its table.
 
-    Settings come from the app's pyproject.toml, then CONFIG.toml, then
-    --set. In a simulation they and the data are checked before anything
-    starts. Ctrl-C ends a simulation, and says how to go on with it; a run
-    on real nodes goes on. Exit code: 0 completed, 1 the run failed, 2 wrong
-    settings or data, 3 lost sight of it, 128 + n ended by signal n.
+    Settings have defaults. The pyproject.toml of an app goes over them, if
+    the run has an app; then CONFIG.toml, then --set. In a simulation they
+    and the data are checked before anything starts. Ctrl-C ends a
+    simulation, and says how to go on with it; a run on real nodes goes on.
+    Exit code: 0 completed, 1 the run failed, 2 wrong settings or data,
+    3 lost sight of it, 128 + n ended by signal n.
 
     [bold]Examples[/bold]
 
@@ -141,14 +147,15 @@ def run(
             settings = deployed_settings(folder, config, changes or [], resume)
             with tempfile.TemporaryDirectory(prefix="fedproto-") as own:
                 named = NamedSuperLink(superlink, Path(own))
-                artefacts = follow_run(named, folder, settings, console, verbose, stop)
+                submitted = folder or write_app(Path(own) / "app")
+                artefacts = follow_run(named, submitted, settings, console, verbose, stop)
         else:
             _check_cpus(cpus_per_node)
             if resume:
                 settings, nodes = resumed_settings(resume, config, changes or [], nodes)
             else:
                 nodes = nodes or NODES
-                settings = simulated_settings(folder, config, changes or [], nodes)
+                settings = simulated_settings(given_settings(folder, config, changes or []), nodes)
             artefacts = Path(settings.output.dir) / settings.output.name
             stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
             with removed_if_empty(artefacts):
@@ -169,7 +176,7 @@ def run(
 
 
 def _simulate(
-    app: Path,
+    app: Path | None,
     settings: Settings,
     nodes: int,
     cpus: int,
@@ -189,7 +196,8 @@ def _simulate(
         SuperLink(Path(home), import_path) as superlink,
     ):
         progress.stage("starting Flower")
-        run_id = superlink.simulate(app, flower_config(settings), nodes, cpus, gpus)
+        submitted = app or write_app(Path(home) / "app")
+        run_id = superlink.simulate(submitted, flower_config(settings), nodes, cpus, gpus)
         log = Path(home) / "flower.log"
         try:
             status = _watch(superlink, run_id, log, artefacts, progress, verbose)

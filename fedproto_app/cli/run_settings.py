@@ -1,4 +1,7 @@
-"""What a run is told: the app's defaults, the user's file, ``--set``, or an earlier run."""
+"""What a run is told: by an app's table, the user's file, ``--set``, or an earlier run.
+
+Everything else stays as `Settings` has it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,18 @@ from fedproto_app.settings import Settings, default_run_name, flat_settings, set
 NODES = 2  # of a simulation, if nobody says how many
 
 
-def simulated_settings(
-    app: Path, config: Path | None, changes: Sequence[str], nodes: int
-) -> Settings:
-    """The settings of a simulation, complete, with absolute paths and a new folder of its own."""
+def given_settings(app: Path | None, config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """What the Flower app in this folder says, then the file, then ``--set``, with dotted keys."""
+    return {**(_table_of(app) if app else {}), **told(config, changes)}
+
+
+def simulated_settings(given: Mapping[str, Any], nodes: int) -> Settings:
+    """The settings of a simulation, complete, with absolute paths and a new folder of its own.
+
+    given: what is not to be as `Settings` has it, with dotted keys or nested.
+    """
     # All nodes of a simulation come, so a run need not start without some of them.
-    settings = _given(app, config, changes, {"nodes.minimum": nodes})
+    settings = settings_from({"nodes.minimum": nodes, **given})
     if settings.nodes.minimum > nodes:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
@@ -37,7 +46,7 @@ def simulated_settings(
 
 
 def deployed_settings(
-    app: Path, config: Path | None, changes: Sequence[str], resume: str
+    app: Path | None, config: Path | None, changes: Sequence[str], resume: str
 ) -> Settings:
     """The settings of a run on real nodes. Paths are the server's.
 
@@ -47,7 +56,7 @@ def deployed_settings(
     if resume and (Path(resume) / "settings.toml").exists():
         _refuse_config(resume, config)
         return _resumed(Path(resume), changes)
-    settings = _given(app, config, changes, {})
+    settings = settings_from(given_settings(app, config, changes))
     name = resume or settings.output.name or default_run_name(settings)
     output = settings.output.model_copy(update={"name": name, "resume": bool(resume)})
     return settings.model_copy(update={"output": output})
@@ -93,12 +102,23 @@ def _refuse_config(resume: str, config: Path | None) -> None:
         )
 
 
-def _given(
-    app: Path, config: Path | None, changes: Sequence[str], defaults: Mapping[str, Any]
-) -> Settings:
-    """The app's defaults, then others, then the file, then ``--set``."""
-    of_app = flat(read_toml(app / "pyproject.toml")["tool"]["flwr"]["app"].get("config", {}))
-    return settings_from({**of_app, **defaults, **told(config, changes)})
+def _table_of(app: Path) -> dict[str, Any]:
+    """What an app's own table says, with dotted keys.
+
+    Flower makes an app list every key, so one that stands at its default says nothing.
+    """
+    file = app / "pyproject.toml"
+    table = _app_in(read_toml(file))
+    if table is None:
+        raise SettingsError(f"{file}: it has no table [tool.flwr.app]")
+    defaults = flat_settings(Settings())
+    listed = flat(table.get("config", {}))
+    return {key: value for key, value in listed.items() if value != defaults.get(key)}
+
+
+def _app_in(project: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    table: Mapping[str, Any] | None = project.get("tool", {}).get("flwr", {}).get("app")
+    return table
 
 
 def told(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
@@ -142,14 +162,14 @@ def _claimed_name(settings: Settings, output: Path) -> str:
             return unused
 
 
-def nearest_app() -> Path:
-    """The folder of the Flower app around the current folder, else around this package."""
-    for start in (Path.cwd(), Path(__file__).resolve().parent):
-        for folder in (start, *start.parents):
-            project = folder / "pyproject.toml"
-            if project.exists() and "app" in read_toml(project).get("tool", {}).get("flwr", {}):
-                return folder
-    raise SettingsError("no Flower app here or in a folder above; name its folder with --app")
+def nearest_app() -> Path | None:
+    """The folder of the Flower app around the current folder, if there is one."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        project = folder / "pyproject.toml"
+        if project.exists() and _app_in(read_toml(project)) is not None:
+            return folder
+    return None
 
 
 def read_toml(file: Path) -> Mapping[str, Any]:

@@ -65,11 +65,13 @@ class FakeSuperLink:
     number: signal.Signals = signal.SIGINT  # by which
     submitted: list[tuple[Path, dict[str, Any], int, int]] = field(default_factory=list)
     import_paths: list[Path | None] = field(default_factory=list)
+    homes: list[Path] = field(default_factory=list)
     streams: int = 0
     left: bool = False
 
     def __call__(self, home: Path, import_path: Path | None) -> Self:
         self.import_paths.append(import_path)
+        self.homes.append(home)
         return self
 
     def __enter__(self) -> Self:

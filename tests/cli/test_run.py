@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +12,8 @@ import pytest
 from fedproto_app.cli import run as run_module
 from fedproto_app.cli import run_settings
 from fedproto_app.errors import SettingsError
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fake, Fedproto
-from tests.cli.toy_app import write_app
 
 IMAGES = [f"--set={change}" for change in ("task=classification", "method=gldp", "keep=last")]
 DIGITS = [*IMAGES, "--set=data.source=digits"]
@@ -238,6 +236,7 @@ def test_a_folder_that_exists_is_never_written_over(
         (["missing.toml"], "missing.toml: No such file"),
         (["broken.toml"], "broken.toml: "),
         (["--app", "nowhere"], "nowhere/pyproject.toml: No such file"),
+        (["--app", "plain"], "plain/pyproject.toml: it has no table [tool.flwr.app]"),
         (
             ["--set", "data.source=wide-csv", "--set", "data.path=missing.csv"],
             "missing.csv: no such file",
@@ -271,6 +270,8 @@ def test_mistakes_are_told_before_anything_starts(
 ) -> None:
     fake = flower("completed")
     (here / "broken.toml").write_text("rounds = \n")
+    (here / "plain").mkdir()
+    (here / "plain" / "pyproject.toml").write_text("[project]\n")
     outcome = fedproto("run", *arguments)
     assert outcome.code == 2
     assert outcome.err.startswith("error: ")
@@ -311,17 +312,33 @@ def test_a_users_module_in_the_current_folder_is_found_here_and_at_the_nodes(
     assert fake.import_paths == [here]
 
 
-def test_without_an_app_around_the_packages_own_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_app_around_sets_what_it_has_not_at_its_default(
+    fedproto: Fedproto, flower: Fake, here: Path
+) -> None:
+    fake = flower("completed")
+    project = here.parent / "pyproject.toml"
+    project.write_text(project.read_text().replace("rounds = 40", "rounds = 9"))
+    (here / "x.toml").write_text("seed = 5\n")
+    assert fedproto("run", "x.toml", "--nodes", 3).code == 0
+    config = fake.submitted[0][1]
+    assert (config["rounds"], config["seed"]) == (9, 5)
+    assert config["nodes"]["minimum"] == 3  # the app's 1 is only the default
+
+
+def test_where_no_app_is_around_flower_gets_one_of_the_installed_package(
+    fedproto: Fedproto, flower: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app = tmp_path / "repository"
-    write_app(app, tmp_path)
-    monkeypatch.setattr(run_settings, "__file__", str(app / "fedproto_app" / "cli" / "run.py"))
-    assert run_settings.nearest_app() == app
-    shutil.rmtree(app)
-    with pytest.raises(SettingsError, match="name its folder with --app"):
-        run_settings.nearest_app()
+    assert run_settings.nearest_app() is None
+    fake = flower("completed")
+    outcome = fedproto("run", "--set", "output.name=first")
+    assert outcome.code == 0, outcome.err
+    app, config, *_ = fake.submitted[0]
+    assert app.parent == fake.homes[0]  # goes when the run is over
+    assert not app.exists()
+    assert settings_from(config) == settings_from(
+        {"output.dir": str(tmp_path / "runs"), "output.name": "first", "nodes.minimum": 2}
+    )
 
 
 def test_the_toy_app_has_every_setting(here: Path) -> None:

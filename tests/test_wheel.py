@@ -1,0 +1,101 @@
+"""The wheel: what is in it, and that it is enough to train where nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fedproto_app"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+_BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+_RUN = "from fedproto_app.cli import main; print(main.__file__); main.main()"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, as pip would build it, from a copy without what earlier builds left behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "copy"
+    shutil.copytree(PACKAGE, copy / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    build = [sys.executable, "-W", "ignore", "-c", _BUILD, str(folder)]
+    subprocess.run(build, cwd=copy, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_it_holds_the_whole_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    assert held == {str(path.relative_to(ROOT)) for path in files}
+
+
+def test_it_trains_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    empty.mkdir()
+    tiny = {"rounds": 1, "data.synthetic.clients": 2, "data.synthetic.days": 10}
+    tiny |= {"model.representation-dim": 8, "output.name": "first", "output.pictures": "false"}
+    changes = [f"--set={key}={value}" for key, value in tiny.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, "run", "--workers=1", *changes],
+        cwd=empty,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fuels on synthetic-traffic: 2 clients" in done.stdout
+    assert done.stdout.startswith(f"{site / 'fedproto_app' / 'cli' / 'main.py'}\n")
+    assert [path.name for path in empty.iterdir()] == ["runs"]
+    assert (empty / "runs" / "first" / "clients.csv").exists()
+
+
+def plain(name: str) -> str:
+    """A distribution's name as all spellings of it come to."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_all_that_the_package_imports_is_asked_for() -> None:
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.add(node.module.partition(".")[0])
+    others = found - sys.stdlib_module_names - {PACKAGE.name}
+    asked = {plain(re.split(r"[\[<>= ]", one)[0]) for one in PROJECT["dependencies"]}
+    distributions = packages_distributions()
+    needed = {plain(distributions[name][0]) for name in others}
+    assert needed <= asked
+    assert asked - needed == {"click"}  # typer's, whose newer versions do not fit
+
+
+def test_the_tested_versions_are_among_those_that_may_work() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    versions = {plain(name): version for name, version in tested.items()}
+    for text in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
+        asked = Requirement(text)
+        assert asked.specifier.contains(versions[plain(asked.name)]), text
+    for text in PROJECT["dependencies"]:
+        bounds = {one.operator for one in Requirement(text).specifier}
+        assert bounds == {">=", "<"}, text
