@@ -1,7 +1,7 @@
 """Run configuration as frozen, typed settings.
 
-The defaults are here. ``[tool.flwr.app.config]`` in ``pyproject.toml`` repeats them for ``flwr run``,
-which lets ``--run-config`` override only keys listed there. `tables` writes it, and the table of
+The defaults are here. ``[tool.flwr.app.config]`` in ``pyproject.toml`` repeats them, because
+Flower lets ``--run-config`` override only keys listed there. `tables` writes it, and the table of
 docs/settings.md.
 """
 
