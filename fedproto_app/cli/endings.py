@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +37,11 @@ def stopped_later() -> Iterator[None]:
     """Holds Ctrl-C and signals back until the block is done, for imports.
 
     Libraries in C++, as torch is, end the whole program when an exception comes while they load.
+    Only the main thread of a program hears of either.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: came.append(number))
