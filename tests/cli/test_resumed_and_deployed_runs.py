@@ -29,11 +29,13 @@ class FakeNamedSuperLink:
         self.name, self.log = name, folder / "flower.log"
         self._logs, self._end = logs, end
         self.submitted: list[Mapping[str, Any]] = []
+        self.apps: list[str] = []  # the pyproject.toml of each
         self.followed = self.terminated = 0
         self.interrupted = False
 
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> str:
         self.submitted.append(run_config)
+        self.apps.append((app / "pyproject.toml").read_text())
         return "77"
 
     def follow(self, run_id: str, log: Path) -> FakeNamedSuperLink:
@@ -174,6 +176,16 @@ def test_a_deployed_run_shows_rounds_and_warnings_once(
     assert sum(REFUSED in line for line in shown) == 1
     assert "something of Flower's" not in outcome.err
     assert outcome.out == f"artefacts, on the server: {folder}\n"
+
+
+def test_an_app_around_is_submitted_else_one_of_the_installed_package(
+    fedproto: Fedproto, here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for folder, clientapp in ((here, "toy_app.client:app"), (tmp_path, "fedproto_app.client_app:")):
+        monkeypatch.chdir(folder)
+        fake = deploy(monkeypatch, tmp_path, [])
+        assert fedproto("run", "--superlink", "lab").code == 0
+        assert f'clientapp = "{clientapp}' in fake.apps[0]
 
 
 def test_where_the_servers_folder_can_be_read_its_tables_are_printed(
