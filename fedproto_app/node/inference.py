@@ -163,7 +163,7 @@ def forecast(
 
 
 def _reasons_against(state: NodeState, series: Sequence[ClientSeries]) -> dict[str, str | None]:
-    """For every client of the data or the state why it cannot be forecast, None if it can."""
+    """Why each client of the data or the state cannot be forecast, None if it can."""
     kept, data = state.store.kept_clients(), state.settings.data
     reasons: dict[str, str | None] = {
         one.name: _why_too_short(one, data)
