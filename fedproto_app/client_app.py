@@ -1,7 +1,7 @@
 """The ClientApp: message → node → reply. No algorithm.
 
-A SuperNode starts a fresh process for every message, which imports this module first: what takes
-long to import is imported by the orders that need it.
+A SuperNode starts a fresh process for every message, which imports this module first. So only the
+orders that need slow modules import them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ app = ClientApp()
 
 @app.query("alive")
 def alive(message: Message, context: Context) -> Message:
-    """Tell the server at once that this node answers, so that it has lost an order it owes."""
+    """Tell the server at once that this node answers: an order that it still owes is then lost."""
     return write_alive(to=message)
 
 

@@ -35,8 +35,8 @@ class Order:
     run, token: the run's name and its own random mark, which key the node's state. clients: the
     node's clients to work on.
     evaluate: also evaluate the personal models after training. arrays: what the method sends.
-    guided: the clients that per-client arrays speak of. classes: those that the rows of arrays by
-    class speak of. options: further numbers of the method.
+    guided: the clients of the per-client arrays. classes: the classes of the rows of arrays by
+    class. options: further numbers of the method.
     """
 
     run: str
@@ -57,8 +57,8 @@ class Reply:
     names: the clients that worked. samples: their train samples. losses and metrics: values per
     client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
     failed: clients that could not, with the reason. seconds: the node's own working time.
-    classes: for each client those that its rows of arrays by class speak of; empty if there are
-    no such arrays.
+    classes: for each client the classes of its rows of arrays by class; empty if there are no such
+    arrays.
     """
 
     names: list[str]

@@ -1,8 +1,8 @@
 """One writer a run: the lock on a run's folder.
 
 The process that writes a run holds an exclusive ``flock`` on ``<run>/lock``. The operating system
-gives it back when the process ends, however it ends, so nobody has to clear one away. What stands
-in the file is for people: who holds the lock, and since when.
+gives it back when the process ends, however it ends, so nobody has to clear one away. The text in
+the file is for people: who holds the lock, and since when.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class _Known:
 
 @contextmanager
 def telling_of_errors() -> Iterator[_Known]:
-    """What stops the run is told in the log and, once there is a folder, in its ``error.txt``.
+    """What stops the run is written to the log and, once there is a folder, to its ``error.txt``.
 
-    The folder is open to other writers when the block is left.
+    The folder is open to other writers after the block.
     """
     known = _Known()
     try:

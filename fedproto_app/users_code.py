@@ -38,6 +38,6 @@ def named_function(key: str, named: str, fault: type[FedProtoError]) -> Callable
 
 
 def look_here_for_users_code() -> None:
-    """Make modules importable that lie in the folder where the user stands, behind all others."""
+    """Make the modules in the user's current folder importable, after all others."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

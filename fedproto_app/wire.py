@@ -1,8 +1,8 @@
 """Every record that crosses the network: names, shapes, dtypes.
 
 The only room that builds a RecordDict. A message is one of the strict models below, as JSON in a
-field of bytes, and beside it the arrays. Everything per client stands in the order of
-``names``. What the server believes of an answer is decided in `replies`.
+field of bytes, and the arrays beside it. Everything per client stands in the order of ``names``.
+`replies` decides what the server believes of an answer.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ ToldT = TypeVar("ToldT", bound=_Told)
 
 
 def _record(kind: type[_Told], message: object, **changed: object) -> ConfigRecord:
-    """What the message says; values are not looked at, which the reader does."""
+    """What the message says; its reader checks the values."""
     told = {name: getattr(message, name) for name in kind.model_fields} | changed
     return ConfigRecord({JSON: kind.model_construct(**told).model_dump_json().encode()})
 
@@ -153,7 +153,7 @@ def write_roster(roster: NodeRoster, to: Message) -> Message:
 
 
 def write_alive(to: Message) -> Message:
-    """The node's answer to the question whether it is alive: that it answers."""
+    """The node's empty answer to the question whether it is alive."""
     return Message(RecordDict(), reply_to=to)
 
 

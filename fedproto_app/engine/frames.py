@@ -1,4 +1,4 @@
-"""What the engine and its workers say to each other, as bytes.
+"""The bytes that the engine and its workers exchange.
 
 A request is one letter and its content:
 
@@ -6,7 +6,7 @@ A request is one letter and its content:
     O   order: which node, which part of how many, then a Flower message
     F   flush: write all state that waits in memory
 
-and so is an answer: R a Flower message, P the part of a reply (`part_bytes`), D done.
+An answer is too: R a Flower message, P the part of a reply (`part_bytes`), D done.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_order_frame(content: bytes) -> OrderFrame:
 
 
 def part_bytes(part: PartReply) -> bytes:
-    """The part of a reply: an npz of its arrays, and of a JSON text of all the rest."""
+    """The part of a reply: an npz of its arrays and of a JSON text with the rest."""
     arrays: dict[str, NDArray[Any]] = {}
     cohorts = []
     for number, cohort in enumerate(part.cohorts):

@@ -24,7 +24,7 @@ _FIRST = 1000  # Flower's id of node 0
 
 
 class WorkerGrid(Grid):
-    """So many nodes over the first so many workers of a pool."""
+    """The nodes of a simulation, over the first workers of a pool."""
 
     def __init__(self, pool: WorkerPool, nodes: int, workers: int) -> None:
         self._pool, self._nodes, self._workers = pool, nodes, workers
@@ -32,7 +32,7 @@ class WorkerGrid(Grid):
         self._arrived = threading.Condition()
 
     def workers_of(self, node: int) -> list[int]:
-        """The workers of a node, which nobody else's orders keep busy if there are several."""
+        """The workers of a node; if it has several, they work for no other node."""
         if self._workers <= self._nodes:
             return [node % self._workers]
         return list(range(node, self._workers, self._nodes))
@@ -48,7 +48,7 @@ class WorkerGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Those that have come; raises `FederationError` if a worker has ended."""
+        """The answers that have come; raises `FederationError` if a worker has ended."""
         done = [one for one in message_ids if one in self._answers and self._answers[one].done()]
         return [self._answers.pop(one).result() for one in done]
 
@@ -59,7 +59,7 @@ class WorkerGrid(Grid):
         return [future.result(timeout) for future in futures]
 
     def wait(self, seconds: float) -> None:
-        """Until an answer has come that was not pulled, but no longer than this."""
+        """Wait until an answer has come that was not pulled, but no longer than this."""
         with self._arrived:
             self._arrived.wait_for(
                 lambda: any(answer.done() for answer in self._answers.values()), seconds

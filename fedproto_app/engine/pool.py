@@ -27,7 +27,7 @@ def cores() -> int:
 
 
 class WorkerPool:
-    """So many workers, for the length of a ``with`` block.
+    """A number of workers, for the length of a ``with`` block.
 
     import_path: a folder whose modules workers may import (a user's own data source), or None.
     log: the file for what they print. Their work is asked for by `start`, then `ask`.
@@ -61,7 +61,7 @@ class WorkerPool:
         self.close()
 
     def start(self, run_config: Mapping[str, Any], nodes: int, memory: int) -> None:
-        """Tell all workers what the run is; nobody waits for them."""
+        """Tell all workers what the run is, without waiting for them."""
         frame = frames.start_frame(run_config, nodes, memory)
         for number in range(self.count):
             self.ask(number, frame)

@@ -57,10 +57,10 @@ class _ShownFolder(RunFolder):
 def simulate(
     settings: Settings, nodes: int, pool: WorkerPool, workers: int, show: Show
 ) -> RunFolder:
-    """Run on so many nodes; returns the folder of the finished run.
+    """Run on this number of nodes; returns the folder of the finished run.
 
-    workers: of the pool, that many work for the nodes. show: called with each line of rounds.jsonl.
-    Raises `FedProtoError` for what stops the run, and has told it in ``error.txt``.
+    workers: how many of the pool's work. show: called with each line of rounds.jsonl. Raises
+    `FedProtoError` for what stops the run, after writing it to ``error.txt``.
     """
     take_identity()
     grid = WorkerGrid(pool, nodes, workers)

@@ -1,8 +1,8 @@
 """A worker process of the engine: the ClientApp of some nodes, order after order.
 
 The engine starts one process of this module. It imports what all workers need, once, and forks into
-as many workers as it was given sockets for. A worker ends with the engine, whatever ended that:
-nobody writes into the lifeline, and its end is the engine's.
+as many workers as it was given sockets for. A worker ends with the engine, whatever ended the
+engine: nobody writes into the lifeline, and it closes when the engine ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RAISED = 6  # the code of Flower's error for a ClientApp that raised
 class Worker:
     """The nodes that this process works for.
 
-    A node is a share of the run's data: its number, of how many.
+    A node is a share of the run's data, given by its number and how many there are.
     """
 
     def __init__(self, config: dict[str, Any], nodes: int) -> None:

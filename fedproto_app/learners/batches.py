@@ -18,7 +18,7 @@ class Pair:
 
     @property
     def inputs(self) -> Tensor:
-        """Those of the second batch, whose length is k."""
+        """The values of the second batch, [k]."""
         inputs: Tensor = self.second.inputs
         return inputs
 
@@ -33,7 +33,7 @@ def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
 
 
 def _first_clients(batch: Any, count: int) -> Any:
-    """The batch without the clients behind so many."""
+    """The batch of the first clients alone."""
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     cut = {name: value[:count] for name, value in values.items() if isinstance(value, Tensor)}
     return replace(batch, **cut)

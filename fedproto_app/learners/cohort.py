@@ -39,7 +39,7 @@ def new_cohort(
     *,
     trains: bool = True,
 ) -> Cohort:
-    """A cohort whose optimiser knows nothing yet, and nothing to be known if it never trains."""
+    """A cohort with a fresh optimiser."""
     trained = {
         name: value
         for name, value in parameters.items()

@@ -1,7 +1,7 @@
 """Ditto (Li, Hu, Beirami, Smith, "Fair and robust federated learning through personalization",
 ICML 2021), client half.
 
-A client trains its copy w of the global model as FedAvg does, and besides a personal model v:
+A client trains its copy w of the global model as FedAvg does. It also trains a personal model v:
 
     h(v; w_global) = F(v) + λ/2 · ‖v − w_global‖²
 

@@ -1,8 +1,8 @@
 """Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
 
-The client's sequences are vectors here, as the frozen encoder made them (`representations`). What a
-client predicts with is the head that the server last sent for its cluster; before the first one
-comes, its own.
+The client's sequences are vectors here, as the frozen encoder made them (`representations`). A
+client predicts with the head that the server last sent for its cluster; before the first one comes,
+with its own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedproto_app.randomness import numpy_stream, stream_seed
 from fedproto_app.settings import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
-# A client's head of its last training, the one it was last sent, and whether it was sent any (1).
+# A client's head of its last training, the one that it was last sent, and 1 if it was sent any.
 LOCAL, RECEIVED, HAS_RECEIVED = "local-head", "received-head", "has-received"
 
 HEAD, HEADS = "head", "heads"  # what each client sends, and what clients get for their clusters
 
 
 class HeadContext(Context):
-    """What of the cohort this round is about: vectors M_t and their targets, by client."""
+    """The cohort's samples of this round: vectors M_t and their targets, by client."""
 
     def __init__(self, vectors: list[Vectors], targets: list[Any]) -> None:
         self.vectors, self.targets = vectors, targets
@@ -84,7 +84,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         raise AssertionError("there is no phase that asks for it")
 
     def conclude(self, cohort: Cohort, context: HeadContext) -> dict[str, Tensor]:
-        """Fit each client's head to its M_t; returns how badly it fits."""
+        """Fit each client's head to its M_t; returns the loss of the fit."""
         losses = []
         for row, name in enumerate(cohort.names):
             vectors, targets = context.vectors[row], context.targets[row]

@@ -23,7 +23,7 @@ PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, an
 
 
 class PrototypeContext(Context):
-    """The global prototype [B, D], if there is one yet, and the cohort's own in the making."""
+    """The global prototype [B, D], if there is one yet, and the cohort's own, being gathered."""
 
     def __init__(self, clients: int, global_prototype: Tensor | None) -> None:
         self.global_prototype = global_prototype

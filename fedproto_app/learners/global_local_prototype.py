@@ -4,7 +4,7 @@ A client loads the shared representation Θ into its µ and trains µ for t epoc
 frozen, then ν for s epochs with µ frozen, with
     L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (GLDP, eq. 12)
 It sends µ and the prototypes of the classes that it has now. Its head and its local prototypes
-never leave the node; of earlier stages nothing but the prototypes is kept.
+never leave the node. Only the prototypes of earlier stages are kept.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return Contribution({PROTOTYPES: memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
-        """Inference by local prototypes, by global ones and by the head, and once more, in detail,
-        by the one that the settings choose."""
+        """Inference by local prototypes, by global ones and by the head; the way that the settings
+        choose also in detail."""
         clients = len(cohort.names)
         shared, known = self._received(order)
         shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
-        # What a client has images of, it sees with the encoder that is evaluated.
+        # The encoder that is evaluated sees the classes that a client has images of.
         current, has = self._current_prototypes(cohort)
         remembered, own_known = self._remembered_prototypes(cohort)
         own = torch.where(has.unsqueeze(2), current, remembered)

@@ -1,9 +1,9 @@
 """IFCA (Ghosh et al., NeurIPS 2020) and FLSC (Li, Li and Varshney, IEEE Internet of Things Journal
 2021), client half, on heads.
 
-The server sends the heads of all clusters; the client chooses the one with the lowest loss on its
-samples of the round, in FLSC the ``flsc.overlap`` lowest, and says so with the head that it fits to
-them.
+The server sends the heads of all clusters. The client chooses the one with the lowest loss on its
+samples of the round, in FLSC the ``flsc.overlap`` lowest. It sends its choice with the head that it
+fits to the samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedproto_app.learners.learner import Contribution
 from fedproto_app.messages import Order
 from fedproto_app.settings import ChoiceSettings
 
-CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; who chose which goes up
+CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; the choices go up
 
 
 class ChoiceContext(HeadContext):

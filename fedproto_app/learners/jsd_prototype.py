@@ -4,8 +4,8 @@ Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual 
 Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains encoder, decoder,
 projector and filter of its own with
     L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
-and sends the mean of its projected representations, one row a phase of the period. What comes
-back is its own positive and negative prototype.
+and sends the mean of its projected representations, one row a phase of the period. It gets its own
+positive and negative prototype back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the client half of a method is: which parameters are whose, which steps, which loss."""
+"""The client half of a method: whose each parameter is, the steps, the loss."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     shared: prefixes of the parameters that come from the server each round; the others are the
         client's own and stay on its node with their optimiser's state.
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
-    needs_representation: whether it works with models alone that tell it from the prediction.
+    needs_representation: whether it needs a model with a representation besides the prediction.
     """
 
     section: Any
@@ -91,7 +91,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
         """One epoch's batches of the task, as the method wants them.
 
-        What comes is handed to `loss` as it is; its ``inputs`` tell how many clients it is for.
+        Each item is handed to `loss` as it is; its ``inputs`` tell how many clients it is for.
         So a step may be about several batches (`pairs_of`).
         """
         return self.task.batches(samples, generators)
@@ -134,8 +134,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
         """The clients' own models made of the shared one, [K, …] each, None if that is the model.
 
-        Called when the server has what clients are judged with evaluated. What is returned is
-        judged, kept, and what a client forecasts with; the next round starts without it.
+        Called when the server evaluates the models that clients are judged by. The returned models
+        are judged and kept, and clients forecast with them; the next round starts without them.
         """
         return None
 

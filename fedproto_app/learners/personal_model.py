@@ -1,4 +1,4 @@
-"""What methods have in common whose clients hold a personal model beside the global one."""
+"""What all methods with a personal model beside the global one share."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def affect(past: Matrix | None, current: Matrix, clusters: int, iterations: int 
 def forgetting_factor(past: Matrix, current: Matrix, labels: Labels) -> float:
     """α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
-    E and Var: of W_t = `current` in its blocks. Entries where `past` is NaN count in E and Var but
-    not in the sums. 0/0 gives 0: then W_t is its own mean and the past's equal, or there is no
+    E and Var are those of W_t = `current` in its blocks. Entries where `past` is NaN count in E and
+    Var but not in the sums. 0/0 gives 0: then W_t equals its own mean and the past, or there is no
     past, and every α gives the same ψ̂.
     """
     statistics = block_statistics(current, labels)

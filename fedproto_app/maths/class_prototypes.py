@@ -3,7 +3,7 @@
 Paper: "Global-Local Dynamic Prototype" framework for spatio-temporal heterogeneity (docs/gldp.md
 names what it leaves open). Shapes: K clients, B images, C classes, D width of the representation.
 Prototypes are [K, C, D] with a row for every class; `known` [K, C] bool says which rows mean
-something. All that is per client, one value each, is [K].
+something. A value per client is [K].
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
     there are, 0 … clusters−1: C, or MOST_CLUSTERS where the silhouette chooses. ValueError if
     they do not suffice. The matching is one to one and shares the most clients in total. A cluster
     left without shared clients is new: it takes the lowest number that `previous` does not have,
-    or else the lowest that is free now. Only who is with whom in `current` matters, not its
+    or else the lowest that is free now. Only the groups in `current` matter, not its
     numbers.
     """
     there = current != ABSENT

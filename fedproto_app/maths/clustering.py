@@ -70,8 +70,8 @@ def find_clusters(psi: Matrix, clusters: int) -> Labels:
 def agglomerate(psi: Matrix, clusters: int) -> Labels:
     """Agglomerative clustering with average linkage on 1 − ψ: [N, N] → [N], exactly C clusters.
 
-    Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. Of
-    equally near clusters scipy's order decides, which is always the same for the same matrix.
+    Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. The
+    order of scipy decides between equally near clusters, always the same for the same matrix.
     """
     return _cut(_merges(psi), len(psi), clusters)
 
@@ -79,8 +79,8 @@ def agglomerate(psi: Matrix, clusters: int) -> Labels:
 def agglomerate_by_silhouette(psi: Matrix, most: int = MOST_CLUSTERS) -> Labels:
     """`agglomerate` with the number of clusters, 2 … `most`, of the highest mean silhouette: [N].
 
-    Of equally good numbers the lowest. One cluster where there are two clients or fewer, and where
-    no number has a positive silhouette, such as when all clients are alike.
+    Of equally good numbers it takes the lowest. It gives one cluster for two clients or fewer, and
+    where no number has a positive silhouette, such as when all clients are alike.
     """
     best, best_score = np.zeros(len(psi), np.int64), 0.0
     merges = _merges(psi)

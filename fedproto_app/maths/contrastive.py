@@ -2,8 +2,8 @@
 
 The sampling is that of Franceschi et al. 2019. Their series of one length share a crop length in
 each batch; those of several lengths have one each. Here a batch draws two shares between 0 and 1,
-and each series makes them lengths between 1 and its own length. So every crop is as long as it may
-be in both, series of one length make batches without padding, and others ones with little.
+and each series turns them into lengths between 1 and its own length. So crops have the same range
+of lengths as theirs. Batches of series of one length have no padding, others have little.
 Shapes: K clients, B references, R negatives of each, D width of a vector.
 """
 
@@ -23,7 +23,7 @@ Encode = Callable[[Tensor, Tensor], Tensor]  # series [K, n, T, d], lengths [K, 
 class Crops(NamedTuple):
     """Sub-series: numbers of their series, first steps, lengths; each […, B, 2 + R] int64.
 
-    Of each row the first is the reference, the second the positive, the others the negatives.
+    The first of each row is the reference, the second the positive, the others the negatives.
     """
 
     series: Tensor
@@ -63,7 +63,7 @@ def triplet_loss(
 def contrastive_loss(encode: Encode, batch: ContrastiveBatch, *, averages: bool = False) -> Tensor:
     """`triplet_loss` of a batch, [K].
 
-    References are encoded by themselves: they are longer, and would lengthen all others.
+    References are encoded apart: they are longer and would lengthen all others.
     """
     reference = encode(batch.inputs, batch.lengths)
     others = encode(batch.others.flatten(1, 2), batch.other_lengths.flatten(1, 2))
@@ -74,7 +74,7 @@ def contrastive_loss(encode: Encode, batch: ContrastiveBatch, *, averages: bool 
 def draw_crops(
     lengths: Tensor, steps: int, batch: int, negatives: int, generator: torch.Generator
 ) -> Crops:
-    """The crops of so many training steps of one client, [steps, B, 2 + R] each.
+    """The crops of one client's training steps, [steps, B, 2 + R] each.
 
     Every series is the reference's equally often, in a new order each time. A negative comes from
     another series, each of them as likely, or from the same one if there is no other.
@@ -124,10 +124,10 @@ def contrastive_batches(
     batch: int,
     negatives: int,
 ) -> Iterator[ContrastiveBatch]:
-    """A round of a cohort: so many steps' batches, which hold every client.
+    """A round of a cohort: one batch a step, each of all clients.
 
-    values: [K, n, T, d], lengths: [K, n]; counts: [K], the first so many series of a client are
-    real. generators: one a client, which alone decides about its crops. batch, negatives: B and R.
+    values: [K, n, T, d], lengths: [K, n]; counts: [K], how many series of a client, the first ones,
+    are real. generators: one a client, which alone decides about its crops. batch, negatives: B, R.
     """
     each = [
         draw_crops(own[:count], steps, batch, negatives, generator)

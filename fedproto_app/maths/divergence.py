@@ -72,7 +72,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
     matrix = np.zeros((clients, clients), dtype=np.float32)
     if divergence is not None:
         matrix[:known, :known] = divergence.numpy()
-    # With the changed clients first, what is new are the top rows, from the diagonal rightwards.
+    # With the changed clients first, the top rows are new, from the diagonal rightwards.
     order = np.concatenate([changes, rest])
     halves = _scaled_halves(prototypes)[order]
     own = _own_sums(halves)

@@ -61,7 +61,7 @@ class _Average(HeadSmoother):
 
     @abstractmethod
     def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
-        """The old estimate's share, after so many rounds."""
+        """The old estimate's share after this number of rounds."""
 
     def update(self, head: Head, forgetting_factor: float) -> Head:
         newest = head.astype(np.float64)

@@ -7,8 +7,8 @@ the paper's with F = H = I, Q = qI, R = rI and P_0 = I (Fed-REACT, section 4.1.2
 are a number times I, whatever the number P of coordinates.
 
 The tests check it against the general matrix form, where Fed-REACT, eq. 14 must transpose F and
-Fed-REACT, eq. 18 must be P_{t,t−1|N} = P_{t|N} G_{t−1}ᵀ: the printed P⁺_{t−1} G_{t−1} knows nothing
-of the later observations.
+Fed-REACT, eq. 18 must be P_{t,t−1|N} = P_{t|N} G_{t−1}ᵀ: the printed P⁺_{t−1} G_{t−1} ignores the
+later observations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def newest_state(observations: Array, q: float, r: float) -> Array:
 def fit_random_walk(
     observations: Array, q: float, r: float, iterations: int
 ) -> tuple[float, float]:
-    """q and r after so many steps of EM (Fed-REACT, eqs. 20 and 21).
+    """q and r after this number of steps of EM (Fed-REACT, eqs. 20 and 21).
 
     observations: [T, P], T ≥ 1; the model is that of `newest_state`, starting at q, r > 0. The two
     are means over the coordinates and stay at or above VARIANCE_FLOOR: one observation, or equal
@@ -81,7 +81,7 @@ def _fit_step(products: Array, q: float, r: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """What T steps of a random walk have whatever is observed: gains and variances, P = p I."""
+    """The gains and variances of T steps of a random walk, whatever is observed; P = p I."""
 
     gains: Array  # K_1 … K_T, (T,)
     smoother_gains: Array  # G_0 … G_{T−1}, (T,)

@@ -107,7 +107,7 @@ class CohortSGD(CohortOptimizer):
 class TimeSmoothed(CohortOptimizer):
     """Time-smoothed gradients (DTSSGD; Aydore, Zhu, Foster, NeurIPS 2019) for another optimiser.
 
-    What a client's step t hands on, w being the window and γ the factor:
+    With window w and factor γ, a client's step t hands on
 
         1/W · Σ_{j<w} γ^j · g_{t−j},    W = Σ_{j<w} γ^j
 

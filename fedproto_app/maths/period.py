@@ -18,9 +18,9 @@ Vector = NDArray[np.float64]
 def find_period(values: Vector) -> int | None:
     """The period in steps by autocorrelation, or None where none stands out.
 
-    values: [T], NaN where missing. Of the lags beyond the first sign change of the
-    autocorrelation, up to a third of the series, the strongest one counts; if a shorter one is
-    nearly as strong, then that one, because every multiple of a period is a period too.
+    values: [T], NaN where missing. The strongest lag counts, of those between the first sign change
+    of the autocorrelation and a third of the series. If a shorter one is nearly as strong, that one
+    counts, because every multiple of a period is a period too.
     """
     present = np.isfinite(values)
     if present.sum() < FEWEST_VALUES or np.ptp(values[present]) == 0:

@@ -1,6 +1,6 @@
-"""What training was for: a client's kept model forecasts the next values of its series.
+"""A client's kept model forecasts the next values of its series.
 
-A node leaves in its state folder, besides the tensors, the run's settings and of every kept model
+Besides the tensors, a node leaves the run's settings in its state folder, and for every kept model
 the scale of the values that it was trained on. New values are put on that scale, never on one of
 their own. The model sees c close and q periodic values and no times, so a file may begin anywhere.
 """
@@ -119,8 +119,8 @@ def _state_folder(folder: Path) -> Path:
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
     """The client's kept model, without the client axis.
 
-    Under the task's names are the parameters that it predicts with; the method's others are there
-    too. What the client never trained is as it was at the start. Raises `FedProtoError` if there is
+    The parameters that it predicts with have the task's names; the method's others are there too.
+    What the client never trained is as it was at the start. Raises `FedProtoError` if there is
     no kept model, or not all of it.
     """
     try:
@@ -141,11 +141,11 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
 def forecast(
     state: NodeState, series: Sequence[ClientSeries], steps: int, clients: Collection[str] = ()
 ) -> tuple[list[ClientForecast], dict[str, str]]:
-    """The next so many values of the clients in the order of the series, and why others have none.
+    """The next values of the clients in the order of the series, and why others have none.
 
     Each forecast counts as the newest value for the one after it. series: see `load_histories`.
-    clients: those that must be forecast; none: all that can be. Raises `DataError` if one that must
-    cannot be, if none can, or if a series has another step than in training.
+    clients: those that must be forecast; if empty, all that can be. Raises `DataError` if one of
+    these cannot be, if none can, or if a series has another step than in training.
     """
     data, store = state.settings.data, state.store
     reasons = _reasons_against(state, series)
@@ -163,7 +163,7 @@ def forecast(
 
 
 def _reasons_against(state: NodeState, series: Sequence[ClientSeries]) -> dict[str, str | None]:
-    """For every client of the data or the state why it cannot be forecast, None if it can."""
+    """Why each client of the data or the state cannot be forecast, None if it can."""
     kept, data = state.store.kept_clients(), state.settings.data
     reasons: dict[str, str | None] = {
         one.name: _why_too_short(one, data)

@@ -1,7 +1,7 @@
-"""A node's client state in memory, written to its disk when it is told to: with the checkpoint.
+"""A node's client state in memory, written to its disk with each checkpoint.
 
-What is on the disk is at any time what the clients held after one round, and is read as any other
-`ClientStore`'s. States that take more memory than allowed go to the disk earlier, and are read from
+At any time the disk holds the clients' states after one round, which are read as any other
+`ClientStore`'s. States that take more memory than allowed go to the disk earlier and are read from
 there.
 """
 
@@ -89,7 +89,7 @@ class MemoryStore(ClientStore):
         )
 
     def flush(self) -> None:
-        """Write everything that waits; what was kept first, so that nothing drops it."""
+        """Write everything that waits, kept models first, so that nothing drops them."""
         by_round = sorted(self._kept.items(), key=lambda item: item[1].record.kept_round)
         written = None
         for client, kept in by_round:

@@ -1,8 +1,8 @@
-"""An order at its node: from the site's settings over its data and state to a reply.
+"""An order at its node: the site's settings, its data and state, and the reply.
 
-What the operator can mend (settings, data that cannot be read, a full disk) becomes an ordinary
-reply in which the clients failed for that reason: the round goes on without them, and the next
-order finds the state as it was.
+A fault that the operator can mend (settings, data that cannot be read, a full disk) becomes an
+ordinary reply in which the clients failed for that reason. The round goes on without them, and the
+next order finds the state as it was.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) 
 def carry_out_part(
     phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool
 ) -> PartReply:
-    """This process's part of the order: every so-manieth of its cohorts."""
+    """This process's part of the order: its share of the cohorts."""
     start = time.monotonic()
     error: str | None = None
     site = Site()
@@ -111,7 +111,7 @@ def _tell(
 
 
 def _name(context: Context, site: Site) -> str:
-    """What the node is called here; the number that Flower gave it if it has no name."""
+    """The node's name here; Flower's number if it has none."""
     return site.label or str(context.node_id)
 
 
@@ -197,7 +197,7 @@ def _without_denormals() -> Iterator[None]:
 
 
 def _reason(fault: FedProtoError | OSError | SafetensorError) -> str:
-    """Why an order was not carried out. What fails besides data and settings is the state."""
+    """Why an order was not carried out. If neither data nor settings failed, the state did."""
     if isinstance(fault, FedProtoError):
         return str(fault)
     return f"cannot write its state: {_fault(fault)}"

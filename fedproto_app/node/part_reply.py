@@ -1,4 +1,4 @@
-"""What came of an order, cohort by cohort, and the one reply that a node makes of it.
+"""The results of an order, cohort by cohort, and the one reply that a node makes of them.
 
 The cohorts of an order do not depend on how many processes work for the node; each process answers
 with a `PartReply` of its cohorts, and `merged` adds these up in the order of the cohorts. So the
@@ -44,7 +44,7 @@ class CohortReply:
 
 @dataclass(frozen=True)
 class PartReply:
-    """What one process did of an order.
+    """What one process did for an order.
 
     absent: clients that it could not find, with the reason. seconds: its working time.
     """

@@ -1,7 +1,7 @@
 """The clients of a node as vectors: what the frozen encoder makes of their sequences.
 
-Made once and kept on the node's disk; they never leave it. A vector is a sequence of one step, so
-the clients are of the same type afterwards.
+They are made once, are kept on the node's disk and never leave it. A vector is a sequence of one
+step, so the clients are of the same type afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def represented(
 ) -> Shard:
     """The shard with these clients, and their sequences as vectors.
 
-    received: arrays of an order, with the encoder's or without; then it is the one of before.
+    received: arrays of an order; without the encoder's, the last encoder is used.
     Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
     encoder yet.
     """

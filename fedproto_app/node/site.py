@@ -1,8 +1,8 @@
 """A node's own settings: what it reads, where it keeps its state, on what it computes.
 
 They come from the SuperNode's ``--node-config``: from the TOML file that its key ``site`` names,
-and from short keys (``data-source``, ``data-path``, …), which go before what the file says. A run
-has no say in them; in a simulation, where one person owns both, the run has them all.
+and from short keys (``data-source``, ``data-path``, …), which override the file. A run cannot
+change them. In a simulation one person owns both, and the run sets them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHORT_KEYS = {
     "data-path": ("data", "path"),
 }
 
-# Of the sources, those in which these keys mean something; a user's own function may read all.
+# The sources for which these keys mean something; a user's own function may read all keys.
 _OF_TABLES = ("csv-folder", "sequence-folder", "recordings")
 ONLY_SOURCES = {
     "columns": _OF_TABLES,
@@ -94,20 +94,20 @@ class Site(Section):
 
     @property
     def label(self) -> str:
-        """The node's name; that of its share of the data if it has no other, "" without both."""
+        """The node's name; else that of its share of the data; "" without both."""
         return self.name or ("" if self.partition_id is None else str(self.partition_id))
 
     @property
     def is_dealt(self) -> bool:
         """Whether the node has a share of one data set that all nodes hold.
 
-        If not, its data are its own: nothing is dealt out, and how many samples of which class a
-        client has is nobody's business.
+        If not, its data are its own: nothing is dealt out, and nobody learns how many samples of
+        which class a client has.
         """
         return self.partition_id is not None
 
     def reads(self, run: DataSettings) -> DataSettings:
-        """The run's settings of data with all that the site decides for itself.
+        """The run's settings of data, with the site's own decisions in place.
 
         Raises `SettingsError` if the site names no source, or a path outside its root.
         """
@@ -200,7 +200,7 @@ def site_file(path: Path) -> Site:
 
 
 def _from_file(named: object) -> tuple[dict[str, Any], Path | None]:
-    """The table in the site's file, and the file; nothing of both if there is none."""
+    """The table in the site's file, and the file; both empty if there is none."""
     if named is None:
         return {}, None
     if not isinstance(named, str) or not named:

@@ -78,7 +78,7 @@ class ClientStore:
         return None
 
     def write_state(self, client: str, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Add the client's state after a round; drop those nobody needs any more.
+        """Add the client's state after a round; drop those that are no longer needed.
 
         States of later rounds are of no use: the server has gone back and does those anew.
         """
@@ -189,7 +189,7 @@ def holds_kept_models(folder: Path) -> bool:
 
 
 def file_name(name: str) -> str:
-    """A file name no name can escape its folder with; long names end in their hash."""
+    """A file name that cannot leave its folder; long names end in their hash."""
     quoted = "c-" + quote(name, safe=" +=@,")
     if len(quoted) <= 120:
         return quoted

@@ -22,7 +22,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
 
 _PARAMETERS = "parameters"
-PERSONAL = "personal"  # a model that was made of the shared one to be judged and kept
+PERSONAL = "personal"  # a model made of the shared one, to be judged and kept
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 
 
@@ -160,7 +160,7 @@ class Node:
         *,
         final: bool,
     ) -> None:
-        """Evaluate; of final models keep those whose validation error is their best so far.
+        """Evaluate; keep final models whose validation error is their client's best so far.
 
         final: the models are what the clients go on with, not what the server will average.
         """
@@ -228,7 +228,7 @@ def _weighted_sums(learner: AnyLearner, cohort: Cohort, rows: Sequence[int]) -> 
 
 
 def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
-    """What the clients in these rows send, and the classes that its rows by class speak of."""
+    """What the clients in these rows send, and the classes of its rows by class."""
     if sent.present is None:
         return {name: array[list(rows)] for name, array in sent.arrays.items()}, []
     classes: list[list[int]] = [sent.present[row].nonzero().flatten().tolist() for row in rows]

@@ -1,6 +1,6 @@
 """Ends what a killed ``fedproto run`` left behind.
 
-SIGKILL leaves a program no time to end what it started. So a small process of its own waits at the
+SIGKILL leaves a program no time to end what it started. So a small separate process waits at the
 other end of a pipe, which the operating system closes when the program dies. It then ends every
 process with the program's mark in its environment (FLWR_HOME) and removes the folder of that name.
 
@@ -28,7 +28,7 @@ _LOOK_EVERY = 0.05
 class Guardian:
     """Watches over the processes marked with the folder ``home``, for a ``with`` block.
 
-    Who leaves the block has ended them itself. Raises OSError if it cannot be started.
+    A program that leaves the block has ended them itself. Raises OSError if it cannot be started.
     """
 
     def __init__(self, home: Path) -> None:

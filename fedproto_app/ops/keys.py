@@ -2,7 +2,7 @@
 
 All are EC P-384. Certificates are what Flower's ``--ssl-*`` and ``--root-certificates`` take, node
 keys are in the OpenSSH formats of ``--auth-supernode-private-key`` and ``flwr supernode register``.
-No file is ever overwritten, and private ones are never readable by others, not for a moment.
+No file is ever overwritten. Others can never read private ones, not even for a moment.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[
     any, a server certificate is made, by the folder's CA or, before there is one, by a new CA.
     nodes: names of nodes; each gets a key pair. They need no CA.
 
-    Raises `SettingsError` for a name that is none, for a file that exists, and for a folder that
-    others can enter or that git may commit.
+    Raises `SettingsError` for an invalid name, for a file that exists, and for a folder that others
+    can enter or that git may commit.
     """
     if not hosts and not nodes:
         raise SettingsError("nothing to make: name the server's --host, or a --node, or both")

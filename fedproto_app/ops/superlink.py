@@ -1,9 +1,9 @@
 """SuperLinks that ``fedproto run`` submits to: one of the run's own, or one that runs elsewhere.
 
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
-run and that no command stops. The run's own lives in a temporary FLWR_HOME on a free port. It ends,
-with all that it started, when its ``with`` block does; if this process is killed, a guardian sees
-to that. Flower's own programs do the work; nothing here imports Flower.
+run and that no command stops. A run's own one lives in a temporary FLWR_HOME on a free port. It
+ends with its ``with`` block, and so does all that it started; if this process is killed, a guardian
+ends them. Flower's own programs do the work; nothing here imports Flower.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ConnectionLost(FederationError):
-    """Nobody answered how a run stands; the run itself may go on."""
+    """The SuperLink did not say how a run stands; the run itself may go on."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Connection:
         return str(self.ask("run", str(app), self._name, *given)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
-        """How the run stands; raises `ConnectionLost` where the SuperLink does not tell."""
+        """How the run stands; raises `ConnectionLost` if the SuperLink does not say."""
         try:
             runs = self.ask("list", self._name, "--run-id", run_id)["runs"]
         except FederationError as error:
@@ -259,7 +259,7 @@ class SuperLink(Connection):
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody uses now."""
+    """A port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

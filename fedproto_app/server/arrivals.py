@@ -1,7 +1,7 @@
 """Who takes part: nodes that join, leave, come back, or are turned away.
 
-A node that is new is asked for its clients. The answer is taken whenever it comes, so that a site
-which loads its data for minutes holds up nobody but itself.
+The server asks a new node for its clients. It takes the answer whenever it comes, so a site that
+loads its data for minutes holds up only itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
 from fedproto_app.wire import Unusable, roster_query
 
-ASK_AGAIN_AFTER = 60.0  # seconds: who could not take part may have been mended
+ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been mended
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
 
@@ -41,7 +41,7 @@ class _Query:
 
 @dataclass(frozen=True)
 class _TurnedAway:
-    """A node that cannot take part: why, when it said so, whether it may well come by itself."""
+    """A node that cannot take part: why, when it said so, whether it may still come by itself."""
 
     reason: str
     at: float
@@ -75,7 +75,7 @@ class Arrivals:
         """Wait until enough nodes have named their clients; `FederationError` at the deadline.
 
         In a simulation every node tells how many there are, so the first round starts complete.
-        A run that resumes waits for all that it had, and at the deadline goes on without the rest.
+        A resumed run waits for all nodes that it had. At the deadline it goes on without the rest.
         """
         nodes = self._settings.nodes
         deadline = time.monotonic() + nodes.start_deadline
@@ -100,7 +100,7 @@ class Arrivals:
             raise FederationError("no node has a client that can train" + self._told())
 
     def await_clients(self, grid: Grid) -> None:
-        """See who is there before a round; `FederationError` if nobody comes back in time."""
+        """See which nodes are there before a round; `FederationError` if none is back in time."""
         deadline = time.monotonic() + self._settings.nodes.start_deadline
         self.refresh(grid)
         while not self._roster.clients():
@@ -113,7 +113,7 @@ class Arrivals:
             self.refresh(grid)
 
     def refresh(self, grid: Grid) -> None:
-        """See who is connected, ask every node that is new for its clients, take the answers.
+        """See which nodes are connected, ask new ones for their clients, take the answers.
 
         A node that owes an overdue reply is as good as gone until it gives a sign.
         """
@@ -152,7 +152,7 @@ class Arrivals:
             by_id[answer.metadata.reply_to_message_id]: answer
             for answer in grid.pull_messages(list(by_id))
         }
-        for node_id in sorted(answers):  # who is first decides on the shape of the data
+        for node_id in sorted(answers):  # the first node decides on the shape of the data
             del self._queries[node_id]
             self._admit(node_id, answers[node_id])
 
@@ -183,9 +183,9 @@ class Arrivals:
             self._refuse(Refusal(label, client, reason))
 
     def _turn_away(self, node_id: int, reason: str, *, for_now: bool = False) -> None:
-        """The node cannot take part; it is asked again after a while, and told of once.
+        """The node cannot take part; it is asked again after a while, and reported once.
 
-        for_now: it may well come by itself, so the run does not start without it.
+        for_now: it may still come by itself, so the run does not start without it.
         """
         before = self._turned_away.get(node_id)
         if before is None or before.reason != reason:
@@ -205,7 +205,7 @@ class Arrivals:
         return shape
 
     def _check_room(self, node_id: int, answer: NodeRoster) -> None:
-        """Raises `Unusable` if the node's clients are more than there is room for."""
+        """Raises `Unusable` if the node has more clients than there is room for."""
         clients = self._roster.clients_with(node_id, answer)
         most = self._settings.nodes.maximum_clients
         if clients > most:

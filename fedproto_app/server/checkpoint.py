@@ -1,4 +1,4 @@
-"""A run's checkpoints: all that the server must know to go on after a round as if never ended.
+"""A run's checkpoints: all that the server must know to go on as if it had never ended.
 
 ``checkpoint/round-000017/`` holds
 
@@ -8,7 +8,7 @@
     digests.json         SHA-256 of each of these files
 
 A folder appears whole under its name, after its files have reached the disk. The newest two stay.
-One that is damaged is refused by name, and the one before it used.
+A damaged one is refused by name, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _IN_SERVER = ("server_round", "token", "nodes", "federation", "outcome", "second
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
-    """Add the checkpoint to the folder ``root`` and drop those that nobody needs any more."""
+    """Add the checkpoint to the folder ``root`` and drop those that are no longer needed."""
     beside = root / "new"
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -137,7 +137,7 @@ def _digest(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Have the file, or the folder's list of names, on the disk: power may fail."""
+    """Put the file, or the folder's list of names, on the disk: power may fail."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

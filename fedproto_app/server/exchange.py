@@ -1,7 +1,7 @@
 """Orders out, replies in: over nodes that hang, restart, fall silent and come back.
 
-Flower's own `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode drops
-an order that it could not receive whole, and a reply that it could not send, without a word: it is
+Flower's own `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode
+silently drops an order that it could not receive whole, and a reply that it could not send. It is
 connected and well, and will never answer. One that hangs would hold up every round anew. So here
 
 - a node that owes a reply for long is sent a *probe*, a query that costs nothing. A node works on
@@ -10,7 +10,7 @@ connected and well, and will never answer. One that hangs would hold up every ro
   the node is there, or comes back soon;
 - a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes.
 
-Replies are also looked for more often than Flower does, which looks every three seconds.
+The server also looks for replies more often than Flower, which looks every three seconds.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def pause_on(grid: Grid, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class _Lost:
-    """An order that Flower has given up: with which answer, until when its node may come back."""
+    """An order that Flower has given up: its answer, and until when its node may come back."""
 
     order: Message
     answer: Message

@@ -1,7 +1,7 @@
 """The server's dealings with its nodes: waiting for them, asking them, reading their answers.
 
 Every strategy holds a `Federation` and speaks through it, so that selection, refusal and counting
-are the same for all methods. What happened in a round stands in its `RoundLog`.
+are the same for all methods. A round's `RoundLog` says what happened in it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RoundLog:
     replies that the deadline did not see.
     parameters_up, parameters_down: array values as the papers count them, each client for itself,
     however clients share a node. bytes_up, bytes_down: what the records really weigh. figures: what
-    the method itself has to tell of the round.
+    the method itself reports of the round.
     """
 
     server_round: int = 0
@@ -122,7 +122,7 @@ class Federation:
             self.exchange.trust_nodes()
 
     def begin_round(self, server_round: int, grid: Grid) -> None:
-        """See who is there; raises `FederationError` if nobody is. The log is the round's from now.
+        """See which nodes are there; raises `FederationError` if none is. Begins the round's log.
 
         What happened while the nodes came belongs to round 1.
         """
@@ -132,13 +132,13 @@ class Federation:
         self.log.server_round = server_round
 
     def note(self, figures: Mapping[str, float | None]) -> None:
-        """Enter what the method itself has to tell of the round."""
+        """Enter what the method itself reports of the round."""
         self.log.figures = dict(figures)
 
     # --- checkpoints ------------------------------------------------------------------------
 
     def memory(self) -> dict[str, Any]:
-        """What it must know of its clients to go on in another process."""
+        """What the server must know of its clients to go on in another process."""
         roster = self.roster
 
         def keys(some: Iterable[ClientKey]) -> list[list[str]]:
@@ -155,7 +155,7 @@ class Federation:
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on from what `memory` told. The nodes are still to come."""
+        """Go on from what `memory` returned. The nodes are still to come."""
         shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
         self.arrivals.expect(memory["nodes"], shape)
         for client, node, facts in memory["facts"]:
@@ -174,7 +174,7 @@ class Federation:
         server_round: int,
         newcomers: Collection[ClientKey] = (),
     ) -> list[ClientKey]:
-        """Those of the clients to train this round: a share of them, and all the newcomers."""
+        """The clients to train this round: a share of these, and all newcomers."""
         settings = self.settings
         return select(clients, settings.participation, set(newcomers), settings.seed, server_round)
 
@@ -214,7 +214,7 @@ class Federation:
     def evaluates(self, server_round: int) -> bool:
         """Whether this round's models are evaluated; those of the last round always are.
 
-        While an encoder is learned without labels there is nothing to evaluate.
+        While an encoder learns without labels there is nothing to evaluate.
         """
         of_task = server_round - self.settings.encoder_rounds
         if of_task <= 0:
@@ -228,7 +228,7 @@ class Federation:
     ) -> list[NodeReply]:
         """The usable replies in the order of the nodes' labels, so that sums are reproducible.
 
-        most_samples: that a client can have used, if not all that it declared.
+        most_samples: the most that a client can have used, if not all that it declared.
         Refuses what is wrong or missing, records losses, metrics and costs. Raises
         `FederationError` when too large a share of the nodes asked gave nothing usable.
         """
@@ -298,7 +298,7 @@ class Federation:
                 self.unevaluated.discard(key)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note for the artefacts, and tell, what of an answer is not used."""
+        """Note what of an answer is not used, for the artefacts, and log it."""
         self.log.refused.append(refusal)
         tell(
             "refused",

@@ -1,7 +1,7 @@
 """Where on the server a run may read and write.
 
-Whoever submits a run chooses ``output.dir`` and ``encoder.path``. On a server that runs for others
-its operator therefore sets FEDPROTO_OUTPUT_ROOT: both must then lie in this folder, and relative
+Whoever submits a run chooses ``output.dir`` and ``encoder.path``. The operator of a server that
+runs for others therefore sets FEDPROTO_OUTPUT_ROOT. Both must then lie in this folder, and relative
 paths start there. Without it, as in a simulation, the server is the user's own.
 """
 

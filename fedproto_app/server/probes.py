@@ -1,7 +1,7 @@
 """Probes: queries that cost a node nothing and tell that it is at work, and on what.
 
-A node works on one message after the other. If it answers a probe that was sent after an order, and
-not the order, then the order is lost.
+A node works on one message after the other. If it answers a probe that was sent after an order, but
+not the order, the order is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROBE_LIFE = 600.0  # seconds after which an unanswered probe may be lost, too
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe under way: to which node, when it was sent."""
+    """A probe under way: its node, and when it was sent."""
 
     node: int
     sent: float
@@ -41,7 +41,7 @@ class Probes:
         return self._sent.pop(message_id, None)
 
     def send(self, grid: Grid, nodes: Iterable[int]) -> None:
-        """Probe those of the nodes whose last probe has been answered, or was long ago."""
+        """Probe the nodes whose last probe has been answered, or was long ago."""
         now = time.monotonic()
         self._sent = {i: one for i, one in self._sent.items() if now - one.sent < PROBE_LIFE}
         wanted = sorted(set(nodes) - {probe.node for probe in self._sent.values()})

@@ -1,9 +1,9 @@
 """What the server believes of a node's answer (design rule 5).
 
-An answer may hold anything: records of other types, arrays whose header lies, NaN, counts nobody
-declared. `wire` reads what has the right form; the readers here look at every part before they use
-it, and hand back the good part and a `Refusal` for each bad one. Whatever a message holds, they
-raise nothing but what they say.
+An answer may hold anything: records of other types, arrays whose header lies, NaN, counts that
+nobody declared. `wire` reads what has the right form; the readers here look at every part before
+they use it. They hand back the good part and a `Refusal` for each bad one. Whatever a message
+holds, they raise only what they document.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def read_reply(
     """The usable part of a node's reply, and what was refused of it.
 
     asked: the clients that were asked, with the most samples that each can have used.
-    spec: the arrays that must come. metrics: those that a client whose kept model is
-    told must have. fault: why a client's metrics cannot be true, or None.
+    spec: the arrays that must come. metrics: those that a client must have if its kept
+    model is reported. fault: why a client's metrics cannot be true, or None.
     A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
     refuses that client; a fault of what all its clients share (an averaged model, missing
     records) refuses the node's whole reply.
@@ -84,7 +84,7 @@ def read_reply(
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
     reasons = set(reply.failed.values())
-    if not reply.names and len(reasons) == 1:  # what failed is the node: its disk is full, say
+    if not reply.names and len(reasons) == 1:  # the node itself failed: its disk is full, say
         refusals.append(Refusal(node, "", reasons.pop()))
     else:
         refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
@@ -139,7 +139,7 @@ def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Ar
 
 
 def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[int]]:
-    """For each client the classes that its rows of arrays by class speak of."""
+    """For each client the classes of its rows of arrays by class."""
     if len(told) != clients:
         raise Unusable(f"malformed reply: classes of {len(told)} clients, expected {clients}")
     for classes in told:
@@ -149,7 +149,7 @@ def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[
 
 
 def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The array in Flower's NumPy serialisation; nothing is allocated before the header fits."""
+    """The array in Flower's NumPy serialisation; nothing is allocated unless the header fits."""
     try:
         file = BytesIO(array.data)
         major = np.lib.format.read_magic(file)[0]

@@ -1,4 +1,4 @@
-"""Whether and with what a run can be resumed, or made longer."""
+"""Whether a run can be resumed or made longer, and with which settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.tasks.table import task_class
 
-# What may differ from before: who must be there, and where the folder is by now.
+# What may differ from before: which nodes must be there, and where the folder is by now.
 FREE = ("nodes.", "output.")
 # What may be raised: it says when the run ends, not what happens in it.
 RAISABLE = ("rounds", "patience")
@@ -36,7 +36,7 @@ def longer(stored: Settings, settings: Settings) -> Settings:
 def require_resumable(settings: Settings, folder: Path) -> None:
     """`SettingsError` if the run in the folder is not one of these settings that can go on.
 
-    A run that is finished can, if it gets what ended it: more rounds, or more patience.
+    A finished run can go on if it gets more of what ended it: rounds, or patience.
     """
     stored = stored_settings(folder)
     before, now = flat_settings(stored), flat_settings(settings)

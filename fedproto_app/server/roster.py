@@ -1,4 +1,4 @@
-"""Who takes part: the clients each node declared, by the node's stable label (design rule 2)."""
+"""Who takes part: the clients that a node declared, by its stable label (design rule 2)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Member:
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What its node declared of a client.
+    """What a node declared of its client.
 
     samples: train samples. group: its true group or "". class_counts: train samples by stage and
     class, () where the node does not tell or nothing is classified.
@@ -90,7 +90,7 @@ class Roster:
         return label
 
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
-        """How many clients would ever have been declared, once this answer is entered."""
+        """How many clients are declared in all, once this answer is entered."""
         label = _label(node_id, answer)
         return len(self.facts.keys() | {ClientKey(name, label) for name in answer.samples})
 

@@ -1,7 +1,7 @@
 """The rounds of a run, over Flower's public strategy interface.
 
-Flower's own `Strategy.start` counts 1 … N and has no way to stop early, to go on from a checkpoint
-or to tell what a phase cost, so the loop stands here.
+Flower's own `Strategy.start` counts 1 … N. It cannot stop early, go on from a checkpoint or say
+what a phase cost, so the loop is here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COSTS = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
 class Patience:
     """Early stopping on validation error, never on test error.
 
-    allowed: evaluations in a row that may bring nothing better; 0: any number.
+    allowed: evaluations in a row without improvement; 0: any number.
     """
 
     allowed: int
@@ -74,7 +74,7 @@ class Outcome:
         self.costs["trainings"] += line["clients"]
 
     def memory(self) -> Memory:
-        """What a checkpoint tells of it, besides the model and the round."""
+        """What a checkpoint holds of it, besides the model and the round."""
         best = self.patience.best if math.isfinite(self.patience.best) else None
         return {"costs": self.costs, "best": best, "waited": self.patience.waited}
 

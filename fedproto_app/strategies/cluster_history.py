@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedproto_app.maths.cluster_identity import ABSENT
 from fedproto_app.server.roster import ClientFacts, ClientKey, key_arrays
 
-MOST_CLIENTS = 200  # of whom whole similarity matrices are kept
+MOST_CLIENTS = 200  # up to so many, whole similarity matrices are kept
 MOST_MATRICES = 12  # kept over the run: the first, the newest, and some evenly between
 
 
@@ -34,8 +34,8 @@ class ClusterHistory:
         forgetting: float | None,
         rand: float | None,
     ) -> None:
-        """Note a round. labels: of those who were there. matrix: their ψ̂ in this order, [n, n];
-        forgetting: α_t; rand: the Rand index; None: unknown.
+        """Note a round. labels: of the clients that were there. matrix: their ψ̂ in this order,
+        [n, n]; forgetting: α_t; rand: the Rand index; None: unknown.
         """
         self._rounds.append(server_round)
         self._labels.append(dict(labels))
@@ -45,7 +45,7 @@ class ClusterHistory:
             self._keep(len(self._rounds) - 1, matrix)
 
     def _keep(self, place: int, matrix: NDArray[np.float32]) -> None:
-        """Keep every so-manieth matrix and the newest, half as many when they grow too many."""
+        """Keep matrices at even distances and the newest; when they grow too many, keep half."""
         newest = max(self._matrices, default=0)
         if newest % self._every:
             del self._matrices[newest]

@@ -1,8 +1,8 @@
 """What the server does with heads in every method that shares them inside clusters.
 
-A round: clients fit a head and send it (train); the server makes the clusters' heads of them; a
+In a round clients fit a head and send it (train). The server makes the clusters' heads of them. A
 client whose cluster has a new head gets it and is evaluated with it (evaluate). Each node gets the
-encoder once. Methods say how clients come to their clusters: `cluster`.
+encoder once. Methods say in `cluster` how clients come to their clusters.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return None
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Who has sent a head before, and the clusters' heads that did not reach their clients."""
+        """The clients that have sent a head, and the heads that did not reach their clients."""
         if not self._heard:
             return {}
         shape = (len(self._pending), *self.head_shape)
@@ -158,7 +158,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return under("heard", heard) | under("pending", {**pending, "heads": heads})
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Nodes get the encoder once more: it was not told to whom it went."""
+        """Nodes get the encoder once more: nobody knows which of them have it."""
         if state:
             self._heard = set(keys_of(of_group(state, "heard")))
             pending = of_group(state, "pending")
@@ -181,7 +181,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def _answers(
         self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
     ) -> list[NodeReply]:
-        """The usable replies, and who has the encoder by them.
+        """The usable replies; notes which nodes have the encoder by them.
 
         A node that did not answer may have lost its disk, and gets the encoder once more.
         """

@@ -35,10 +35,10 @@ from fedproto_app.strategies.head_smoothers import make_smoother
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
-    """ψ̂ [N, N] of all clients ever heard, whose cluster each is in, each cluster's head.
+    """ψ̂ [N, N] of all clients ever heard, each client's cluster, each cluster's head.
 
-    Only clients of connected nodes are clustered. Of the others the latest head and the rows of ψ̂
-    stay as they were, for their return.
+    Only clients of connected nodes are clustered. The latest heads and the rows of ψ̂ of the
+    others stay as they were, for their return.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         return new
 
     def _find_clusters(self) -> tuple[Matrix, float]:
-        """Cluster those who are there by their latest heads; returns their ψ̂_t and α_t."""
+        """Cluster the clients that are there by their latest heads; returns their ψ̂_t and α_t."""
         chosen = self.section
         connected = set(self.federation.roster.clients())
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])

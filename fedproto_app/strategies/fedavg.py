@@ -108,6 +108,6 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
 
 def _float32(arrays: ArrayRecord) -> ArrayRecord:
-    """Flower multiplies by Python floats, which keeps float32; say so rather than hope."""
+    """Flower multiplies by Python floats, which keeps float32; check it all the same."""
     assert all(array.dtype == "float32" for array in arrays.values())
     return arrays

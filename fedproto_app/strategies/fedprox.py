@@ -10,7 +10,7 @@ from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 
 class FedProxStrategy(FedProx, FedAvgStrategy):
-    """Flower's FedProx puts µ into the round's config; what is next in line sends it."""
+    """Flower's FedProx puts µ into the round's config; the class after it sends it."""
 
     def __init__(
         self, settings: Settings, section: FedProxSettings, federation: Federation

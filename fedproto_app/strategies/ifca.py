@@ -69,7 +69,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         }
 
     def _choices(self, fitted: Mapping[ClientKey, Fitted]) -> dict[ClientKey, NDArray[np.bool_]]:
-        """The clusters [C] of each client; one that says anything else is refused."""
+        """The clusters [C] of each client; a client that sends anything else is refused."""
         wanted = self.section.overlap
         choices = {}
         for key, one in fitted.items():
@@ -82,7 +82,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         return choices
 
     def _tell(self, server_round: int) -> None:
-        """Note the round of those who are there; clients in several clusters have no Rand index."""
+        """Note the round of the clients that are there; with several clusters, no Rand index."""
         there = set(self.federation.roster.clients())
         keys = [key for key in self._chosen if key in there]
         figures: dict[str, float | None] = {"clusters": float(len(self._heads))}

@@ -1,8 +1,8 @@
 """FUELS (Liu et al., AAAI 2025), server half: ServerExecute (A, Algorithm 1).
 
 The server keeps the latest prototype of every client ever heard from and the N×N matrix of their
-Jensen-Shannon divergences, of which a round recomputes only the rows of the clients that
-reported (the paper's reuse under the participation ratio α). Each client gets the mean of the
+Jensen-Shannon divergences. A round recomputes only the rows of the clients that reported (the
+paper's reuse under the participation ratio α). Each client gets the mean of the
 prototypes like its own (PR_n) and of the others (NR_n).
 """
 

@@ -1,7 +1,7 @@
 """A method in two phases: Flower's FedAvg learns an encoder, then the method's own strategy works.
 
-The encoder stands as the global model of the run from the first phase on, so it ends up in
-``model/global.safetensors``, from where another run can take it (``encoder.path``).
+The encoder is the run's global model from the first phase on. So it ends up in
+``model/global.safetensors``, where another run can find it (``encoder.path``).
 """
 
 from __future__ import annotations

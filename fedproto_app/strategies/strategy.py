@@ -1,4 +1,4 @@
-"""What the run asks of the server half of every method, beyond Flower's own Strategy interface."""
+"""What a run needs of the server half of every method, beyond Flower's own Strategy interface."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedproto_app.settings import Settings
 
 
 class MethodStrategy(Protocol):
-    """A Flower strategy that also tells what it must remember."""
+    """A Flower strategy that also says what it must remember."""
 
     def initial_arrays(self) -> Arrays:
         """The global model before round 1, empty if the method has none."""
@@ -127,7 +127,7 @@ class PersonalStrategy(MethodDefaults, Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Only those who trained since their last evaluation and were not chosen this round."""
+        """Only clients that trained since their last evaluation and were not chosen this round."""
         if not self.federation.evaluates(server_round):
             return []
         there = self.federation.roster.clients()
