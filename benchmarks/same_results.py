@@ -15,81 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedproto_app.methods import methods_of
+from fedproto_app.tasks.table import TASKS, small_run
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = "from fedproto_app.cli.main import main; main()"
-ALL_TASKS = ("solo", "fedavg", "fedprox", "fedrep", "apfl", "ditto")
-METHODS = {
-    "forecasting": ("fuels", "fedproto", *ALL_TASKS),
-    "classification": ("gldp", *ALL_TASKS),
-    "sequence-classification": ("fed-react", "ifca", "flsc", *ALL_TASKS),
-    "sequence-regression": ("fed-react", "ifca", "flsc", *ALL_TASKS),
-}
-SMALL: dict[str, Any] = {
-    "rounds": 3,
-    "model.representation-dim": 16,
-    "data.synthetic.clients": 8,
-    "data.synthetic.days": 14,
-    "fuels.prototype-dim": 4,
-    "output.pictures": False,
-}
-SEQUENCES = {
-    **SMALL,
-    "rounds": 4,
-    "model.embedding-dim": 6,
-    "model.hidden-dim": 8,
-    "sequence.batch-size": 10,
-    "encoder.rounds": 2,
-    "encoder.steps": 3,
-    "encoder.blocks": 3,
-    "encoder.channels": 6,
-    "encoder.reduced-dim": 8,
-    "encoder.output-dim": 10,
-    "fed-react.clusters": 2,
-    "fed-react.samples": 16,
-}
-SETTINGS: dict[str, Mapping[str, Any]] = {
-    "forecasting": SMALL,
-    "classification": {
-        **SMALL,
-        "keep": "last",
-        "rounds": 4,
-        "local-epochs": 2,
-        "data.source": "digits",
-        "data.partition.clients": 8,
-        "data.partition.classes": 3,
-        "data.partition.stages": 2,
-        "data.partition.imbalance-factor": 4.0,
-        "data.partition.samples": 12,
-        "model.width": 4,
-        "optimizer.name": "sgd",
-        "optimizer.learning-rate": 0.05,
-        "classification.batch-size": 5,
-        "classification.flip": False,
-        "gldp.encoder-epochs": 2,
-        "gldp.head-epochs": 2,
-    },
-    "sequence-classification": {
-        **SEQUENCES,
-        "data.source": "synthetic-air-writing",
-        "data.synthetic.sequences": 320,
-        "data.sequences.steps": 16,
-        "data.clusters.clients": 8,
-        "data.clusters.clusters": 2,
-    },
-    "sequence-regression": {
-        **SEQUENCES,
-        "data.source": "synthetic-ev",
-        "data.sequences.window": 20,
-        "data.sequences.scaling": "client",
-        "data.sequences.target-scale": 100.0,
-        "data.clusters.scheme": "given",
-    },
-}
-PAIRS = [f"{method}@{task}" for task, methods in METHODS.items() for method in methods]
+PAIRS = [f"{method}@{task}" for task in TASKS for method in methods_of(task)]
 
 
 def main() -> None:
@@ -132,7 +66,7 @@ def _run(tree: Path, options: list[str], folder: Path, pair: str) -> bytes:
     table = folder / "run" / "clients.csv"
     if not (folder / "run" / "summary.json").exists():
         method, task = pair.split("@")
-        settings = {**SETTINGS[task], "task": task, "method": method}
+        settings = {**small_run(task), "method": method}
         settings |= {"output.dir": str(folder), "output.name": "run"}
         changes = [f"--set={key}={_toml(value)}" for key, value in settings.items()]
         start = time.perf_counter()

@@ -6,7 +6,8 @@ do on a network.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -14,10 +15,27 @@ from flwr.serverapp import Grid
 
 from fedproto_app.client_app import app as client_app
 from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, number, take_identity, to_bytes
-from fedproto_app.settings import Settings, flat_settings
+from fedproto_app.settings import DataSettings, Settings, flat_settings
 
 FIRST_ID = 1000  # Flower's id of the first node
 _RAISED = 6  # the code of Flower's error for a ClientApp that raised
+
+# Settings for runs here: who has not answered when asked for it first, will not answer.
+AT_ONCE: Mapping[str, Any] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
+
+
+def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[dict[str, Any]]:
+    """The configs of so many nodes to which a source's clients are dealt."""
+    return [
+        {
+            "partition-id": index,
+            "num-partitions": count,
+            "data-source": data.source,
+            "data-path": data.path,
+            "state-dir": str(state_dir),
+        }
+        for index in range(count)
+    ]
 
 
 class LocalGrid(Grid):
@@ -35,7 +53,7 @@ class LocalGrid(Grid):
             )
             for index, config in enumerate(node_configs)
         }
-        self._replies: dict[str, Message] = {}  # not yet pulled, by the order's id
+        self.replies: dict[str, Message] = {}  # not yet pulled, by the order's id
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
@@ -45,11 +63,11 @@ class LocalGrid(Grid):
         for message in messages:
             ids.append(number(message))
             if (reply := self.answer(message)) is not None:
-                self._replies[ids[-1]] = reply
+                self.replies[ids[-1]] = reply
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self._replies.pop(one) for one in list(message_ids) if one in self._replies]
+        return [self.replies.pop(one) for one in list(message_ids) if one in self.replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -33,6 +33,7 @@ class TaskRecord:
     targets: "classes" or "real numbers", where sources of one kind hold either; else "".
     sources: a mapping whose keys are the names of its sources.
     pool: the class that a user's own source hands over; "" = series.
+    small: a mapping with the settings of a run of seconds, 8 clients, for checks of methods.
     options: names of settings and tables of `[data]` that mean something for its data.
     draws: whether its check can draw who holds what.
     forecasts: whether its kept models say the next values of a series.
@@ -55,6 +56,7 @@ class TaskRecord:
     reasons_against: str
     report: str
     check: str
+    small: str
     options: tuple[str, ...] = ()
     targets: str = ""
     pool: str = ""
@@ -83,6 +85,7 @@ _FORECASTING = TaskRecord(
     reasons_against=f"{_HERE}.forecasting.clients:reasons_against",
     report=f"{_HERE}.forecasting.report:ForecastingReport",
     check=f"{_HERE}.forecasting.check:check",
+    small=f"{_HERE}.small_runs:SERIES",
     options=(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
         *("max-clients", "max-steps"),
@@ -99,6 +102,7 @@ _CLASSIFICATION = TaskRecord(
     reasons_against=f"{_HERE}.images.clients:reasons_against",
     report=f"{_HERE}.images.report:ClassificationReport",
     check=f"{_HERE}.images.check:check",
+    small=f"{_HERE}.small_runs:IMAGES",
     check_settings=f"{_HERE}.images.clients:require_fitting_settings",
     options=("partition", "classes", "corrupt-images", "max-clients"),
     draws=True,
@@ -114,6 +118,7 @@ _SEQUENCE_CLASSIFICATION = TaskRecord(
     reasons_against=f"{_HERE}.sequences.clients:reasons_against",
     report=f"{_HERE}.sequences.report:SequenceClassificationReport",
     check=f"{_HERE}.sequences.check:check",
+    small=f"{_HERE}.small_runs:LABELLED_SEQUENCES",
     options=(
         *("sequences", "clusters", "classes", "train-share", "validation-share"),
         *("max-clients", "max-steps"),
@@ -126,6 +131,7 @@ _SEQUENCE_REGRESSION = replace(
     targets="real numbers",
     task=f"{_HERE}.sequences.task:SequenceRegressionTask",
     report=f"{_HERE}.sequences.report:SequenceRegressionReport",
+    small=f"{_HERE}.small_runs:MEASURED_SEQUENCES",
 )
 
 TASKS: dict[str, TaskRecord] = {
@@ -202,6 +208,11 @@ def check_settings(settings: Settings) -> None:
     record = task_record(settings.task)
     if record.check_settings:
         record.part("check_settings")(settings)
+
+
+def small_run(task: str) -> dict[str, Any]:
+    """The settings of a run of seconds, which check a method on the task."""
+    return {"task": task, **task_record(task).part("small")}
 
 
 def require_fitting_source(settings: Settings) -> None:

@@ -55,7 +55,7 @@ def test_a_site_that_loads_for_long_holds_up_nobody(tmp_path: Path) -> None:
     assert names(federation) == {"0"}
     assert len(held) == 1  # it was asked once
     (loaded,) = held
-    grid._replies[loaded.metadata.reply_to_message_id] = loaded
+    grid.replies[loaded.metadata.reply_to_message_id] = loaded
     federation.arrivals.await_clients(grid)
     assert names(federation) == {"0", "1"}
 
