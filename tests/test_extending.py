@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedproto_app.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
-from tests.test_invariants import run
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 
@@ -39,9 +39,9 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[s
 def test_the_models_train(
     tmp_path: Path, programs: dict[str, str], task: str, method: str, module: str
 ) -> None:
-    changes = {"method": method, "rounds": 2, "model.module": module}
-    folder = run(tmp_path, "own", 2, task, **changes)
-    assert read_run(folder.path).settings["model.module"] == module
+    changes = {"rounds": 2, "model.module": module}
+    folder = SmallRuns(task, method, tmp_path, **changes).run("own", 2)
+    assert read_run(folder).settings["model.module"] == module
 
 
 def test_the_models_are_short(programs: dict[str, str]) -> None:

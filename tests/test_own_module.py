@@ -9,11 +9,11 @@ import pytest
 
 from fedproto_app.data.sources import load_histories
 from fedproto_app.errors import SettingsError
+from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.node.inference import forecast, open_state
 from fedproto_app.report.runs import read_clients, read_rounds, read_run
 from fedproto_app.settings import DataSettings
 from tests.made_series import made_series, train_on
-from tests.test_invariants import TOLERANCE, assert_same, run
 
 MODULES = {
     "forecasting": "perceptron",
@@ -37,24 +37,24 @@ def named(module: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("task", "method"), PAIRS)
 def test_a_cohort_equals_its_clients_one_by_one(tmp_path: Path, task: str, method: str) -> None:
-    changes = {"method": method, **ROUNDS, **named(MODULES[task])}
-    together = run(tmp_path, "together", 1, task, **changes)
-    alone = run(tmp_path, "alone", 2, task, **changes, **{"cohort-size": 1})
-    assert_same(together, alone, TOLERANCE)
-    assert read_run(together.path).summary["rounds"] == 2 + (method == "fed-react")
+    runs = SmallRuns(task, method, tmp_path, **ROUNDS, **named(MODULES[task]))
+    deviation = cohorts_equal_their_clients(runs)
+    assert deviation.held, deviation
+    assert read_run(runs.run("one-node", 1)).summary["rounds"] == 2 + (method == "fed-react")
 
 
 def test_the_module_learns(tmp_path: Path) -> None:
-    changes = {"method": "fedavg", "optimizer.learning-rate": 0.01, **named("perceptron")}
-    folder = run(tmp_path, "learning", 1, **changes)
-    losses = [one["loss"]["total"] for one in read_rounds(folder.path)]
+    changes = {"optimizer.learning-rate": 0.01, **named("perceptron")}
+    folder = SmallRuns("forecasting", "fedavg", tmp_path, **changes).run("learning", 1)
+    losses = [one["loss"]["total"] for one in read_rounds(folder)]
     assert losses[-1] < 0.7 * losses[0]
 
 
 @pytest.mark.parametrize("method", ["solo", "fedavg", "fedprox", "apfl", "ditto"])
 def test_methods_without_representations_take_any_module(tmp_path: Path, method: str) -> None:
-    folder = run(tmp_path, "any", 1, method=method, rounds=1, **named("whole_perceptron"))
-    assert all(math.isfinite(float(row["mse"])) for row in read_clients(folder.path))
+    changes = {"rounds": 1, **named("whole_perceptron")}
+    folder = SmallRuns("forecasting", method, tmp_path, **changes).run("any", 1)
+    assert all(math.isfinite(float(row["mse"])) for row in read_clients(folder))
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_methods_on_representations_need_both_children(
         "representation, so the module needs two children named encoder and head$"
     )
     with pytest.raises(SettingsError, match=reason):
-        run(tmp_path, "refused", 1, task, method=method, **named(module))
+        SmallRuns(task, method, tmp_path, **named(module)).run("refused", 1)
     assert not (tmp_path / "runs" / "refused" / "rounds.jsonl").exists()
 
 
 def test_every_method_refuses_an_unfit_module_before_it_works(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"batch_norm': 1 is a BatchNorm1d"):
-        run(tmp_path, "refused", 1, method="solo", **named("batch_norm"))
+        SmallRuns("forecasting", "solo", tmp_path, **named("batch_norm")).run("refused", 1)
     assert not (tmp_path / "runs" / "refused" / "rounds.jsonl").exists()
 
 

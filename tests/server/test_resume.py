@@ -13,40 +13,19 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
+from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.errors import SettingsError
+from fedproto_app.invariants import SmallRuns, kills_change_nothing
 from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder, settings_digest
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.resume import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
-from tests.local_grid import (
-    LocalGrid,
-    digits_settings,
-    regression_settings,
-    sequence_settings,
-    small_settings,
-    synthetic_nodes,
-)
+from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
-CHANGES: dict[str, dict[str, Any]] = {
-    "sequence-classification": SEQUENCES,
-    "sequence-regression": SEQUENCES,
-}
-MAKE: dict[str, Callable[..., Settings]] = {
-    "forecasting": small_settings,
-    "classification": digits_settings,
-    "sequence-classification": sequence_settings,
-    "sequence-regression": regression_settings,
-}
-SOURCES = {
-    "forecasting": "synthetic-traffic",
-    "classification": "digits",
-    "sequence-classification": "synthetic-air-writing",
-    "sequence-regression": "synthetic-ev",
-}
 PAIRS = [
     *[("forecasting", m) for m in ("fuels", "fedavg", "fedrep", "fedproto", "apfl", "ditto")],
     ("classification", "gldp"),
@@ -62,8 +41,8 @@ class Killed(BaseException):
 
 
 def settings_of(tmp_path: Path, task: str, method: str, **changes: Any) -> Settings:
-    every = {"method": method, "participation": 0.6, "rounds": 4, **CHANGES.get(task, {})}
-    return MAKE[task](tmp_path, **{**every, **changes})
+    every = {"method": method, "participation": 0.6, "rounds": 4}
+    return small_settings(tmp_path, task, **{**every, **changes})
 
 
 def play(
@@ -74,7 +53,7 @@ def play(
     kill: the message whose reply the server does not live to see. validation: the validation
     errors of the rounds as the clients report them, in place of the true ones.
     """
-    nodes = synthetic_nodes(2, tmp_path / f"state-{settings.output.name}", settings.data.source)
+    nodes = nodes_sharing(settings.data, 2, tmp_path / f"state-{settings.output.name}")
     answered = 0
 
     def count(node_id: int, reply: Message) -> Message:
@@ -145,14 +124,10 @@ def test_killed_in_the_middle_of_any_round_it_ends_the_same(
     tmp_path: Path, task: str, method: str
 ) -> None:
     """A node has worked already, the other not; killed twice."""
-    whole = settings_of(tmp_path, task, method, **{"output.name": "whole"})
-    cut = settings_of(tmp_path, task, method, **{"output.name": "parts"})
-    expected = play(tmp_path, whole)
-    killed(tmp_path, cut, kill=6)
-    killed(tmp_path, resumed(cut), kill=3)
-    folder = play(tmp_path, resumed(cut))
-    assert len(lines(folder.path)) == whole.all_rounds
-    assert_same(folder.path, expected.path)
+    runs = SmallRuns(task, method, tmp_path, **(SEQUENCES if "sequence" in task else {}))
+    deviation = kills_change_nothing(runs)
+    assert deviation.held, deviation
+    assert len(lines(runs.run("killed", 2))) == 4 + (method in ("fed-react", "ifca", "flsc"))
 
 
 @pytest.mark.parametrize("method", ["fuels", "fedavg"])
