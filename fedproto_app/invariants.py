@@ -217,14 +217,16 @@ def apart(ours: Mapping[str, Any], theirs: Mapping[str, Any], allowed: float) ->
 
 
 def _difference(one: Any, other: Any) -> float:
-    """The largest relative difference; infinite if they are not equal and no numbers."""
+    """The largest relative difference; infinite if they are not equal and no numbers.
+
+    What is not a number in both is equal.
+    """
     ours, theirs = np.asarray(one), np.asarray(other)
-    if np.array_equal(ours, theirs):
-        return 0.0
     kinds = {ours.dtype.kind, theirs.dtype.kind}
     if ours.shape != theirs.shape or not kinds <= set("biuf"):
-        return math.inf
-    gap = np.abs(ours.astype(np.float64) - theirs)
+        return 0.0 if np.array_equal(ours, theirs) else math.inf
+    both_none = np.isnan(ours) & np.isnan(theirs)
+    gap = np.where(both_none, 0, np.abs(ours.astype(np.float64) - theirs))
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(gap <= _NO_DIFFERENCE, gap, gap / np.abs(theirs))
-    return float(np.nan_to_num(relative, nan=math.inf, posinf=math.inf).max())
+    return float(np.nan_to_num(relative, nan=math.inf, posinf=math.inf).max(initial=0.0))

@@ -86,6 +86,7 @@ def test_none_of_them_holds_for_a_lawless_method(
         ({"a": 1.0, "b": 1e-13}, {"a": 1.0, "b": 0.0}, 1e-13, "b"),
         ({"a": 0.1}, {"a": 0.0}, np.inf, "a"),
         ({"a": 0.1}, {"a": np.nan}, np.inf, "a"),
+        ({"a": np.array([1.0, np.nan])}, {"a": np.array([1.0, np.nan])}, 0.0, "a"),
         ({"a": 0.1}, {"a": None}, np.inf, "a"),
         ({"a": "left"}, {"a": "right"}, np.inf, "a"),
         ({"a": "left"}, {"a": "left"}, 0.0, "a"),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedproto_app import __version__
+from fedproto_app.cli.check_method import check_method
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.forecast import forecast
@@ -25,6 +26,7 @@ app.command()(compare)
 app.command()(pictures)
 app.command()(forecast)
 app.command()(keys)
+app.command()(check_method)
 app.add_typer(data_app, name="data")
 
 

@@ -103,8 +103,9 @@ def _train_epoch(
 ) -> dict[str, Tensor]:
     size = len(cohort.names)
     trainable = [name for name in cohort.parameters if phase.trains(name)]
-    sums: dict[str, Tensor] = {}
-    steps = torch.zeros(size)
+    # There without any step too, as where a method wants two batches and no client has them.
+    sums = {"total": torch.zeros(size, device=learner.task.device)}
+    steps = torch.zeros(size, device=learner.task.device)
     context.start_epoch()
     for batch in learner.batches(samples, generators):
         active = len(batch.inputs)
@@ -124,5 +125,4 @@ def _train_epoch(
             mean = sums.setdefault(name, torch.zeros(size, device=term.device))
             mean[:active] += term.detach()
         steps[:active] += 1
-    steps = steps.clamp(min=1).to(total.device)
-    return {name: value / steps for name, value in sums.items()}
+    return {name: value / steps.clamp(min=1) for name, value in sums.items()}

@@ -124,8 +124,10 @@ class Node:
         cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
         for row, client in enumerate(clients if own else []):
             stored = self._store.read_state(client.name, upto) or {}
-            for name, tensor in self._state(cohort, row).items() if stored else ():
-                tensor.copy_(stored[name])
+            state = self._state(cohort, row)
+            if not stored.keys().isdisjoint(state):  # else it was judged, and has never trained
+                for name, tensor in state.items():
+                    tensor.copy_(stored[name])
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
