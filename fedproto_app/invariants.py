@@ -6,7 +6,6 @@ order, and randomness of `fedproto_app.randomness`. ``fedproto check-method`` pr
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.methods import make_learner
+from fedproto_app.halves import make_learner
 from fedproto_app.metrics import Metric
 from fedproto_app.node.inference import kept_model, open_state
 from fedproto_app.report.artefacts import RunFolder
@@ -34,7 +33,8 @@ _NO_DIFFERENCE = 1e-12  # between numbers that may be zero
 
 _PLACES = ("client", "node", "group")  # columns of clients.csv that are no results
 _COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder once more
-_SOME = {"participation": 0.6, "rounds": 4}
+_SOME: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
+_ALONE: Mapping[str, Any] = {"cohort-size": 1}
 _ERRORS = {"mse": "mse", "mae": "mae", "validation_mse": "validation-mse"}  # columns and metrics
 
 
@@ -118,8 +118,8 @@ class _MortalGrid(LocalGrid):
 
 def cohorts_equal_their_clients(runs: SmallRuns) -> Deviation:
     """Clients that train together, padded to the longest, and the same one by one."""
-    alone = runs.run("alone", 1, **{"cohort-size": 1})
-    return apart(results(runs.run("one-node", 1)), results(alone), TOLERANCE)
+    together, alone = runs.run("one-node", 1), runs.run("alone", 1, **_ALONE)
+    return apart(results(together), results(alone), TOLERANCE)
 
 
 def one_node_equals_eight(runs: SmallRuns) -> Deviation:
@@ -129,7 +129,8 @@ def one_node_equals_eight(runs: SmallRuns) -> Deviation:
 
 def seeds_repeat(runs: SmallRuns) -> Deviation:
     """Two runs with one seed, bit for bit."""
-    return apart(*(everything(runs.run(label, 2, **_SOME)) for label in ("once", "again")), 0.0)
+    once, again = runs.run("once", 2, **_SOME), runs.run("again", 2, **_SOME)
+    return apart(everything(again), everything(once), 0.0)
 
 
 def kills_change_nothing(runs: SmallRuns) -> Deviation:

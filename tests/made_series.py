@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import load_histories
+from fedproto_app.data.windows import make_windows
+from fedproto_app.node.inference import NodeState, forecast, open_state
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_clients
+from fedproto_app.settings import DataSettings
 from tests.local_grid import run_locally, small_settings
 
 PERIOD, LOOKBACK, ROWS = 6, 12, 120  # two periodic values
@@ -53,3 +61,39 @@ def train_on(data: Path, tmp_path: Path, **changes: Any) -> tuple[RunFolder, Pat
     run, _ = run_locally(settings, [node])
     [state] = (tmp_path / "state").glob("*/0")
     return run, state
+
+
+def histories(data: Path) -> list[ClientSeries]:
+    """The series of a CSV file, to its last row."""
+    return load_histories(DataSettings(source="wide-csv", path=str(data)))
+
+
+def one_step(state: NodeState, series: ClientSeries) -> float:
+    """The next value of the series."""
+    [made], _ = forecast(state, [series], 1)
+    return float(made.values[0])
+
+
+def forecasts_have_the_reported_errors(tmp_path: Path, **changes: Any) -> list[dict[str, str]]:
+    """Train on the series, then walk over each test part with the kept model, a step at a time.
+
+    Returns the rows of clients.csv.
+    """
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    run, folder = train_on(data, tmp_path, **changes)
+    state = open_state(folder)
+    rows = {row["client"]: row for row in read_clients(run.path)}
+    assert set(rows) == {"gappy", "late", "steady"}
+    for series in histories(data):
+        windows = make_windows(series, state.settings.data)
+        errors = []
+        for step in range(LOOKBACK + windows.validation_end, len(series.values)):
+            if np.isfinite(truth := series.values[step]):
+                known = replace(series, values=series.values[:step])
+                errors.append((one_step(state, known) - truth) / windows.std)
+        row = rows[series.name]
+        assert np.mean(np.square(errors)) == pytest.approx(float(row["mse"]), rel=1e-4)
+        mae_units = np.mean(np.abs(errors)) * windows.std
+        assert mae_units == pytest.approx(float(row["mae_units"]), rel=1e-4)
+    return list(rows.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +10,13 @@ import pytest
 
 from fedproto_app.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+from tests.page_programs import write_programs
 
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The page's programs by their names, importable."""
-    found = {}
-    for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
-        name = program.split("\n", 1)[0].removeprefix("# ")
-        (tmp_path / name).write_text(program)
-        found[name] = program
+    found = write_programs("extending.md", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield found
     for name in found:

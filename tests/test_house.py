@@ -21,7 +21,7 @@ PACKAGE = "fedproto_app"
 CHECKS = ["tasks.*.check", "tasks.findings"]  # what `fedproto data check` prints
 # From the top down: a room imports itself and what is below it. The first fitting pattern counts.
 ROOMS = {
-    "entry points": ["api", "server_app", "client_app", "cli.*", "engine.*", *CHECKS],
+    "entry points": ["api", "server_app", "client_app", "cli.*", "engine.*", "invariants", *CHECKS],
     "the loop": ["server.rounds"],
     "reports": ["report.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
     "operations": ["ops.*"],

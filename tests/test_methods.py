@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
-from fedproto_app.methods import METHODS, Method, method_named
+from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
+from fedproto_app.methods import METHODS, Method, method_named, methods_of
 from fedproto_app.report.artefacts import settings_digest
-from fedproto_app.report.runs import read_rounds
+from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.resume import require_resumable
 from fedproto_app.settings import (
+    Section,
     Settings,
     default_run_name,
     flat_settings,
@@ -73,6 +76,12 @@ NUMBER = 3
 LOUD_METHOD = "loud_method:METHOD"
 
 
+class Loudness(Section):
+    """The section that the settings of the app would have."""
+
+    loudness: float = 2.0
+
+
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's own modules on the path of this process."""
@@ -125,6 +134,19 @@ def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) ->
     assert losses["loud"] == pytest.approx(3 * losses["solo"], rel=1e-5)
     stored = tomllib.loads((tmp_path / "runs" / "loud" / "settings.toml").read_text())
     assert stored["own"] == {"loudness": 3.0, "inner-steps": 1}
+
+
+def test_a_row_of_the_table_is_all_that_a_method_of_the_app_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`methods.py` is the file that is touched; with numbers of its own the settings, too."""
+    halves = method_named(LOUD_METHOD)
+    row = replace(halves, name="built-in", settings=None, section=lambda settings: Loudness())
+    monkeypatch.setitem(METHODS, row.name, row)
+    assert row.name in methods_of("forecasting")
+    runs = SmallRuns("forecasting", row.name, tmp_path)
+    assert cohorts_equal_their_clients(runs).held
+    assert read_run(runs.run("one-node", 1)).summary["method"] == "built-in"
 
 
 def test_its_own_table_survives_every_way_that_settings_take(tmp_path: Path) -> None:

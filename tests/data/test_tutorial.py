@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,17 +12,13 @@ import pytest
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
 from fedproto_app.tasks.forecasting.check import facts_of, period_votes
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.page_programs import write_programs
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the tutorial's programs in it."""
-    text = (REPOSITORY / "docs" / "tutorial-your-data.md").read_text()
-    for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        name = program.split("\n", 1)[0].removeprefix("# ")
-        (tmp_path / name).write_text(program)
+    write_programs("tutorial-your-data.md", tmp_path)
     return tmp_path
 
 

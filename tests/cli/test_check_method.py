@@ -1,0 +1,51 @@
+"""``fedproto check-method``: what it prints of methods that keep the rules, and of one without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Fedproto
+from tests.test_invariants import LAWLESS
+
+
+def test_a_method_of_the_app_passes(fedproto: Fedproto) -> None:
+    done = fedproto("check-method", "solo", "--task", "forecasting", "--set", "local-epochs=2")
+    assert (done.code, done.err) == (0, "")
+    title, *rows = done.out.splitlines()
+    assert title.split() == ["task", "invariant", "largest", "relative", "difference"]
+    assert len(rows) == 5
+    assert all(row.startswith(" forecasting ") and " held " in row for row in rows)
+
+
+def test_what_does_not_hold_is_told_with_its_size(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lawless_method.py").write_text(LAWLESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["check-method", "lawless_method:METHOD", "--task", "sequence-regression"]
+    done = fedproto(*words, "--set", "data.clusters.clients=8")
+    assert done.code == 1
+    rows = done.out.splitlines()[1:]
+    assert len(rows) == 4
+    assert all("did not hold" in row and "(allowed 0" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["fuel"], "error: method = 'fuel': unknown method; did you mean 'fuels'"),
+        (["no_module:METHOD"], "there is no module 'no_module' here"),
+        (["gldp", "--task", "forecasting"], "works with task = 'classification' only"),
+        (["solo", "--task", "chess"], "task = 'chess': unknown"),
+        (["solo", "--set", "rounds=0"], "rounds = 0"),
+    ],
+)
+def test_what_cannot_be_checked_is_told_before_a_run(
+    fedproto: Fedproto, words: list[str], told: str
+) -> None:
+    done = fedproto("check-method", *words)
+    assert done.code == 2
+    assert told in done.err
+    assert done.out == ""
