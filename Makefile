@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-newest check wheel bench containers faults results clean
+.PHONY: demo test test-all test-newest check wheel bench containers faults results clean
 
 demo: $(RUN)  ## train three methods on the embedded data, print the table of methods
 	for method in fuels fedavg solo; do \
@@ -18,8 +18,11 @@ demo: $(RUN)  ## train three methods on the embedded data, print the table of me
 	done
 	$(BIN)/fedproto compare runs/demo
 
-test: $(DEV)  ## all tests
-	$(BIN)/pytest -n auto
+test: $(DEV)  ## the tests, every method and fault once
+	$(BIN)/pytest -n auto -m "not exhaustive"
+
+test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, exhaustive say
+	$(BIN)/pytest -n auto $(if $(ONLY),-m "$(ONLY)")
 
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
 	$(NEWEST_VENV)/bin/pytest -n auto

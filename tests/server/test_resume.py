@@ -26,13 +26,19 @@ from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
-PAIRS = [
-    *[("forecasting", m) for m in ("fuels", "fedavg", "fedrep", "fedproto", "apfl", "ditto")],
+FIRST = [
+    ("forecasting", "fuels"),
+    ("forecasting", "fedrep"),
     ("classification", "gldp"),
+    ("sequence-classification", "fed-react"),
+]
+MORE = [
+    *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto")],
     ("classification", "solo"),
-    *[("sequence-classification", method) for method in ("fed-react", "ifca", "flsc", "fedprox")],
+    *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],
     ("sequence-regression", "fed-react"),
 ]
+PAIRS = [*FIRST, *(pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in MORE)]
 SECONDS = ("seconds", "node_seconds", "bytes_down")  # nodes get an encoder once more
 
 
