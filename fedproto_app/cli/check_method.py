@@ -47,7 +47,7 @@ def check_method(
     and compares them: clients together and one by one, on one node and on
     eight, twice with one seed, killed and resumed, and of forecasts what
     is reported and what the kept models do. Nothing of the runs stays.
-    Takes about 15 seconds a task. Exit code: 0 all held, 1 something did
+    Takes about 10 seconds a task. Exit code: 0 all held, 1 something did
     not hold or a run failed, 2 wrong settings.
 
     [bold]Examples[/bold]

@@ -36,7 +36,7 @@ def test_what_does_not_hold_is_told_with_its_size(
     ("words", "told"),
     [
         (["fuel"], "error: method = 'fuel': unknown method; did you mean 'fuels'"),
-        (["no_module:METHOD"], "there is no module 'no_module' here"),
+        (["no_module:METHOD"], "No module named 'no_module'"),
         (["gldp", "--task", "forecasting"], "works with task = 'classification' only"),
         (["solo", "--task", "chess"], "task = 'chess': unknown"),
         (["solo", "--set", "rounds=0"], "rounds = 0"),
