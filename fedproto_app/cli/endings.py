@@ -97,11 +97,11 @@ def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
     if (run / "summary.json").exists() and not changes:
         return f"stopped when all rounds were done: {_short(run)}"
     checkpoint, _ = newest_checkpoint(run / "checkpoint")
-    when = f"after round {checkpoint.server_round}" if checkpoint else "before round 1 was done"
+    saved = f"round {checkpoint.server_round} is saved" if checkpoint else "no round is saved yet"
     words = ["fedproto", "run", "--resume", _short(run)]
     words += ["--app", str(app)] if app else []
     words += [word for change in changes for word in ("--set", change)]
-    return f"stopped {when}; go on with: {shlex.join(words)}"
+    return f"stopped; {saved}; go on with: {shlex.join(words)}"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ own simulation. State is written with the checkpoints, of which there is one eve
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,10 +30,13 @@ MEMORY_SHARE = 0.4  # of this machine's, for the state of all nodes
 
 
 class WithState(Persistence):
-    """A checkpoint every few seconds, after the workers have written their nodes' state."""
+    """A checkpoint after the first round, then every few seconds.
+
+    Before each the workers write their nodes' state.
+    """
 
     def __init__(self, pool: WorkerPool) -> None:
-        self._pool, self._last = pool, time.monotonic()
+        self._pool, self._last = pool, -math.inf
 
     def is_due(self, *, last: bool) -> bool:
         return last or time.monotonic() - self._last >= CHECKPOINT_EVERY

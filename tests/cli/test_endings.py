@@ -44,9 +44,9 @@ def finished(run: Path) -> None:
         (None, "stopped: nothing was written yet"),
         (
             begun,
-            "stopped before round 1 was done; go on with: fedproto run --resume 'my runs/first'",
+            "stopped; no round is saved yet; go on with: fedproto run --resume 'my runs/first'",
         ),
-        (trained, "stopped after round 7; go on with: fedproto run --resume 'my runs/first'"),
+        (trained, "stopped; round 7 is saved; go on with: fedproto run --resume 'my runs/first'"),
         (finished, "stopped when all rounds were done: my runs/first"),
     ],
 )
