@@ -18,10 +18,10 @@ def test_the_function_is_found() -> None:
 @pytest.mark.parametrize(
     ("named", "reason"),
     [
-        ("nowhere.at.all:join", "there is no module 'nowhere'"),
-        ("os.path:absent", "has no 'absent'"),
+        ("nowhere.at.all:join", "No module named 'nowhere'"),
+        ("os.path:absent", "has no attribute 'absent'"),
         ("os.path:sep", "sep is not a function"),
-        (":join", "expected 'package.module:name'"),
+        (":join", "Empty module name"),
     ],
 )
 def test_what_cannot_be_found_is_told_with_its_setting(named: str, reason: str) -> None:

