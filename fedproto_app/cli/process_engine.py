@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fedproto_app.cli.endings import stopped_later
 from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.ops.guardian import Guardian
-from fedproto_app.report.progress import Progress
+from fedproto_app.report.progress import Progress, keep_log
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import report_for
 
@@ -59,13 +58,6 @@ def draw_after(folder: Path, console: Console) -> None:
 
     with console.status("drawing pictures …"):
         draw_pictures(folder)
-
-
-def keep_log(log: Path, artefacts: Path) -> None:
-    """Add the log to that of the run, which may have one of before it was resumed."""
-    if log.exists() and artefacts.exists():
-        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as kept:
-            shutil.copyfileobj(source, kept)
 
 
 def _most_workers(settings: Settings) -> int:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
-import shutil
 import tempfile
-import time
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -16,9 +12,9 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
-from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty, stopped_later
+from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty
+from fedproto_app.cli.flower_engine import require_cpus, simulate_in_flower
 from fedproto_app.cli.process_engine import draw_after, simulate_here
-from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
 from fedproto_app.cli.run_settings import (
     NODES,
     deployed_settings,
@@ -29,16 +25,12 @@ from fedproto_app.cli.run_settings import (
 )
 from fedproto_app.errors import SettingsError
 from fedproto_app.ops.flower_app import write_app
-from fedproto_app.ops.superlink import NamedSuperLink, RunStatus, SuperLink, tail
-from fedproto_app.report.progress import GrowingFile, NewRounds, Progress
+from fedproto_app.ops.superlink import NamedSuperLink
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
-from fedproto_app.settings import Settings, flower_config
-from fedproto_app.tasks.table import report_for
+from fedproto_app.settings import Settings
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
-
-_LOOK_EVERY = 0.3  # seconds between two looks at the run's files
 
 
 class Engine(StrEnum):
@@ -150,7 +142,7 @@ def run(
                 submitted = folder or write_app(Path(own) / "app")
                 artefacts = follow_run(named, submitted, settings, console, verbose, stop)
         else:
-            _check_cpus(cpus_per_node)
+            require_cpus(cpus_per_node)
             if resume:
                 settings, nodes = resumed_settings(resume, config, changes or [], nodes)
             else:
@@ -160,7 +152,7 @@ def run(
             stop.says = partial(left_behind, artefacts, app, changes or [] if resume else [])
             with removed_if_empty(artefacts):
                 if engine is Engine.flower:
-                    _simulate(
+                    simulate_in_flower(
                         folder, settings, nodes, cpus_per_node, gpus_per_node, console, verbose
                     )
                 else:
@@ -173,39 +165,6 @@ def run(
             typer.echo(f"artefacts, on the server: {artefacts}")
         if engine is Engine.process and not superlink and settings.output.pictures:
             draw_after(artefacts, console)
-
-
-def _simulate(
-    app: Path | None,
-    settings: Settings,
-    nodes: int,
-    cpus: int,
-    gpus: float | None,
-    console: Console,
-    verbose: bool,
-) -> None:
-    """Run in Flower's simulation. Exits with 1 if the run failed."""
-    import_path = folder_of_users_code(settings)
-    gpus = _gpus(settings.device, nodes, cpus) if gpus is None else gpus
-    check_encoder(settings)
-    check_data(settings, import_path)
-    artefacts = Path(settings.output.dir) / settings.output.name
-    with (
-        Progress(console, settings.all_rounds, report_for(settings.task).progress) as progress,
-        tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        SuperLink(Path(home), import_path) as superlink,
-    ):
-        progress.stage("starting Flower")
-        submitted = app or write_app(Path(home) / "app")
-        run_id = superlink.simulate(submitted, flower_config(settings), nodes, cpus, gpus)
-        log = Path(home) / "flower.log"
-        try:
-            status = _watch(superlink, run_id, log, artefacts, progress, verbose)
-        finally:
-            _keep_log(log, artefacts)
-    if not status.completed:
-        _explain_failure(status, artefacts)
-        raise typer.Exit(1)
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
@@ -221,74 +180,3 @@ def _print_tables(settings: Settings, artefacts: Path) -> None:
     clients = clients_table(settings.task, read_clients(artefacts))
     out.print(run_table(read_run(artefacts)), clients, sep="\n")
     out.print(f"artefacts: {artefacts}", highlight=False)
-
-
-def _watch(
-    superlink: SuperLink,
-    run_id: str,
-    log: Path,
-    artefacts: Path,
-    progress: Progress,
-    verbose: bool,
-) -> RunStatus:
-    """Show the run's rounds, and its log if verbose, until Flower says that it has finished."""
-    rounds, said = NewRounds(artefacts / "rounds.jsonl"), GrowingFile(log)
-    follower = superlink.follow(run_id, log)
-    while True:
-        superlink.check()
-        ended = follower.poll() is not None  # asked first: what came before it is then all there
-        for record in rounds.new():
-            progress.show(record)
-        for line in said.new_lines():
-            if verbose:
-                progress.say(line)
-        if ended:
-            status = superlink.status(run_id)
-            if status.finished:
-                return status
-            follower = superlink.follow(run_id, log)  # the stream broke, the run goes on
-            said = GrowingFile(log)
-        time.sleep(_LOOK_EVERY)
-
-
-def _explain_failure(status: RunStatus, artefacts: Path) -> None:
-    """Say on stderr why the run failed: the server's own line, or the end of Flower's log."""
-    said, log = artefacts / "error.txt", artefacts / "flower.log"
-    if said.exists():
-        typer.echo(f"error: {said.read_text(encoding='utf-8').strip()}", err=True)
-    else:
-        typer.echo(tail(log), err=True)
-        typer.echo(f"error: the run ended as {status.status}: {status.details}", err=True)
-    typer.echo(f"full log: {log}", err=True)
-
-
-def _keep_log(log: Path, artefacts: Path) -> None:
-    """Add the log to that of the run, which may have one of before it was resumed."""
-    if log.exists():
-        artefacts.mkdir(parents=True, exist_ok=True)
-        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as kept:
-            shutil.copyfileobj(source, kept)
-
-
-def _check_cpus(cpus: int) -> None:
-    available = os.cpu_count() or 1
-    if cpus > available:
-        raise SettingsError(f"--cpus-per-node {cpus}: this machine has {available}")
-
-
-def _gpus(device: str, nodes: int, cpus: int) -> float:
-    """GPUs for each node, of which as many run at once as the CPUs allow: Flower's simulation hides
-    GPUs from a node that takes none."""
-    if device == "cpu":
-        return 0.0
-    with stopped_later():
-        from fedproto_app.node.trainer import torch_device
-
-    if torch_device(device).type == "cpu":  # "auto", and there is none
-        return 0.0
-    import torch  # is there by now
-
-    at_once = min(nodes, max(1, (os.cpu_count() or 1) // cpus))
-    share = torch.cuda.device_count() / at_once
-    # Flower takes shares below one, or whole GPUs; rounded down, so that all fit.
-    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000

@@ -34,6 +34,8 @@ class WorkerPool:
     """
 
     def __init__(self, count: int, log: Path, import_path: Path | None = None) -> None:
+        if not hasattr(os, "fork"):
+            raise FederationError("this system cannot fork workers; use --engine flower")
         self.count = count
         pairs = [socket.socketpair() for _ in range(count)]
         ending, self._lifeline = os.pipe()  # closed by the system, too, however this process ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -156,3 +157,10 @@ def clock_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def keep_log(log: Path, artefacts: Path) -> None:
+    """Add the log to that of the run, which may have one of before it was resumed."""
+    if log.exists() and artefacts.exists():
+        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as kept:
+            shutil.copyfileobj(source, kept)

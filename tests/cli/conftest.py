@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from fedproto_app.cli import run as run_module
+from fedproto_app.cli import flower_engine
 from fedproto_app.cli.main import main
 from fedproto_app.errors import FederationError
 from fedproto_app.ops.superlink import RunStatus
@@ -41,7 +41,7 @@ def fedproto(
     def call(*arguments: object) -> Outcome:
         words = ["fedproto", *map(str, arguments)]
         simulates = words[1:2] == ["run"] and "--superlink" not in words
-        if simulates and isinstance(run_module.SuperLink, FakeSuperLink):
+        if simulates and isinstance(flower_engine.SuperLink, FakeSuperLink):
             words.append("--engine=flower")
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as ended:
@@ -126,8 +126,8 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
     def replace(end: str) -> FakeSuperLink:
         fake = FakeSuperLink(end)
-        monkeypatch.setattr(run_module, "SuperLink", fake)
-        monkeypatch.setattr(run_module, "_LOOK_EVERY", 0.0)
+        monkeypatch.setattr(flower_engine, "SuperLink", fake)
+        monkeypatch.setattr(flower_engine, "_LOOK_EVERY", 0.0)
         return fake
 
     return replace

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.cli import run as run_module
-from fedproto_app.cli import run_settings
+from fedproto_app.cli import flower_engine, run_settings
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fake, Fedproto
@@ -369,7 +368,7 @@ def test_nodes_share_the_gpus_there_are(
     monkeypatch.setattr("torch.cuda.is_available", lambda: there > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: there)
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert run_module._gpus(device, nodes, cpus) == expected
+    assert flower_engine.gpus_of_a_node(device, nodes, cpus) == expected
 
 
 @pytest.mark.parametrize(("device", "there"), [("cuda", 0), ("cuda:1", 1)])
@@ -379,4 +378,4 @@ def test_a_gpu_that_is_not_there_is_refused(
     monkeypatch.setattr("torch.cuda.is_available", lambda: there > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: there)
     with pytest.raises(SettingsError, match=f"device = '{device}': this machine has {there}"):
-        run_module._gpus(device, 2, 1)
+        flower_engine.gpus_of_a_node(device, 2, 1)

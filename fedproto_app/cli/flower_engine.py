@@ -1,0 +1,126 @@
+"""``fedproto run --engine flower``: a SuperLink of the run's own, which simulates with Ray."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from fedproto_app.cli.endings import stopped_later
+from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
+from fedproto_app.errors import SettingsError
+from fedproto_app.ops.flower_app import write_app
+from fedproto_app.ops.superlink import RunStatus, SuperLink, tail
+from fedproto_app.report.progress import GrowingFile, NewRounds, Progress, keep_log
+from fedproto_app.settings import Settings, flower_config
+from fedproto_app.tasks.table import report_for
+
+_LOOK_EVERY = 0.3  # seconds between two looks at the run's files
+
+
+def simulate_in_flower(
+    app: Path | None,
+    settings: Settings,
+    nodes: int,
+    cpus: int,
+    gpus: float | None,
+    console: Console,
+    verbose: bool,
+) -> None:
+    """Run on so many simulated SuperNodes. Exits with 1 if the run failed.
+
+    app: the folder of a Flower app, None for one without code. cpus, gpus: of each node; None: the
+    GPUs there are in equal parts, if the device asks for them.
+    """
+    import_path = folder_of_users_code(settings)
+    gpus = gpus_of_a_node(settings.device, nodes, cpus) if gpus is None else gpus
+    check_encoder(settings)
+    check_data(settings, import_path)
+    artefacts = Path(settings.output.dir) / settings.output.name
+    with (
+        Progress(console, settings.all_rounds, report_for(settings.task).progress) as progress,
+        tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
+        SuperLink(Path(home), import_path) as superlink,
+    ):
+        progress.stage("starting Flower")
+        submitted = app or write_app(Path(home) / "app")
+        run_id = superlink.simulate(submitted, flower_config(settings), nodes, cpus, gpus)
+        log = Path(home) / "flower.log"
+        try:
+            status = _watch(superlink, run_id, log, artefacts, progress, verbose)
+        finally:
+            if log.exists():  # also of a run that the server never began
+                artefacts.mkdir(parents=True, exist_ok=True)
+            keep_log(log, artefacts)
+    if not status.completed:
+        _explain_failure(status, artefacts)
+        raise typer.Exit(1)
+
+
+def require_cpus(cpus: int) -> None:
+    """`SettingsError` for more CPUs a node than there are."""
+    available = os.cpu_count() or 1
+    if cpus > available:
+        raise SettingsError(f"--cpus-per-node {cpus}: this machine has {available}")
+
+
+def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
+    """GPUs for each node, of which as many run at once as the CPUs allow: Flower's simulation hides
+    GPUs from a node that takes none."""
+    if device == "cpu":
+        return 0.0
+    with stopped_later():
+        from fedproto_app.node.trainer import torch_device
+
+    if torch_device(device).type == "cpu":  # "auto", and there is none
+        return 0.0
+    import torch  # is there by now
+
+    at_once = min(nodes, max(1, (os.cpu_count() or 1) // cpus))
+    share = torch.cuda.device_count() / at_once
+    # Flower takes shares below one, or whole GPUs; rounded down, so that all fit.
+    return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
+
+
+def _watch(
+    superlink: SuperLink,
+    run_id: str,
+    log: Path,
+    artefacts: Path,
+    progress: Progress,
+    verbose: bool,
+) -> RunStatus:
+    """Show the run's rounds, and its log if verbose, until Flower says that it has finished."""
+    rounds, said = NewRounds(artefacts / "rounds.jsonl"), GrowingFile(log)
+    follower = superlink.follow(run_id, log)
+    while True:
+        superlink.check()
+        ended = follower.poll() is not None  # asked first: what came before it is then all there
+        for record in rounds.new():
+            progress.show(record)
+        for line in said.new_lines():
+            if verbose:
+                progress.say(line)
+        if ended:
+            status = superlink.status(run_id)
+            if status.finished:
+                return status
+            follower = superlink.follow(run_id, log)  # the stream broke, the run goes on
+            said = GrowingFile(log)
+        time.sleep(_LOOK_EVERY)
+
+
+def _explain_failure(status: RunStatus, artefacts: Path) -> None:
+    """Say on stderr why the run failed: the server's own line, or the end of Flower's log."""
+    said, log = artefacts / "error.txt", artefacts / "flower.log"
+    if said.exists():
+        typer.echo(f"error: {said.read_text(encoding='utf-8').strip()}", err=True)
+    else:
+        typer.echo(tail(log), err=True)
+        typer.echo(f"error: the run ended as {status.status}: {status.details}", err=True)
+    typer.echo(f"full log: {log}", err=True)
