@@ -58,14 +58,17 @@ def merged(parts: Iterable[PartReply]) -> Reply:
     """The node's reply to an order of which these are all the parts."""
     every = list(parts)
     cohorts = sorted((one for part in every for one in part.cohorts), key=lambda one: one.place)
-    absent = {name: reason for part in every for name, reason in part.absent.items()}
+    names = [name for one in cohorts for name in one.names]
+    failed = {name: reason for one in cohorts for name, reason in one.failed.items()}
+    # A process that fails says so of the whole order, though others did their parts of it.
+    failed |= {n: why for part in every for n, why in part.absent.items() if n not in names}
     return Reply(
-        names=[name for one in cohorts for name in one.names],
+        names=names,
         samples=[count for one in cohorts for count in one.samples],
         losses=_joined(cohorts, [one.losses for one in cohorts]),
         metrics=_joined(cohorts, [one.metrics for one in cohorts]),
         kept_rounds=[kept for one in cohorts for kept in one.kept_rounds],
-        failed={**{n: why for one in cohorts for n, why in one.failed.items()}, **absent},
+        failed=failed,
         arrays={**_mean(cohorts), **_concatenated(cohorts)},
         seconds=sum(part.seconds for part in every),
         classes=[classes for one in cohorts for classes in one.classes],

@@ -65,3 +65,10 @@ def test_a_cohort_of_which_nobody_is_left_sends_nothing() -> None:
     assert reply.arrays["w"].tolist() == [2.0, 2.0]
     assert reply.arrays["prototypes"].shape == (1, 2)
     assert merged([PartReply([lost], {}, 0.0)]).arrays == {}
+
+
+def test_a_process_that_fails_does_not_undo_what_others_did() -> None:
+    done = PartReply([cohort(0, "a", weight=1, value=1.0)], {}, 0.0)
+    full = PartReply([], dict.fromkeys(["a", "b"], "no space"), 0.0)
+    reply = merged([done, full])
+    assert (reply.names, reply.failed) == (["a"], {"b": "no space"})
