@@ -125,6 +125,11 @@ def test_in_the_first_second_there_is_no_traceback(
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert said.decode().splitlines()[-1] in ("stopped", "stopped: nothing was written yet")
+    last = said.decode().splitlines()[-1]
     assert b"Traceback" not in said
-    assert not list(here.glob("runs/*"))
+    if list(here.glob("runs/*")):  # on a fast machine the run has begun by then
+        assert last.startswith("stopped; ")
+        assert "saved" in last
+        assert "; go on with: fedproto run --resume runs/" in last
+    else:
+        assert last in ("stopped", "stopped: nothing was written yet")
