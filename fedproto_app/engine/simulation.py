@@ -32,14 +32,15 @@ MEMORY_SHARE = 0.4  # of this machine's, for the state of all nodes
 class WithState(Persistence):
     """A checkpoint after the first round, then every few seconds.
 
-    Before each the workers write their nodes' state.
+    Before each the workers write their nodes' state. every: seconds between two; 0 where state
+    does not wait in memory: the disk keeps the newest states, so it must not run ahead.
     """
 
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool, self._last = pool, -math.inf
+    def __init__(self, pool: WorkerPool, every: float = CHECKPOINT_EVERY) -> None:
+        self._pool, self._every, self._last = pool, every, -math.inf
 
     def is_due(self, *, last: bool) -> bool:
-        return last or time.monotonic() - self._last >= CHECKPOINT_EVERY
+        return last or time.monotonic() - self._last >= self._every
 
     def prepare(self) -> None:
         self._pool.flush()
@@ -70,8 +71,9 @@ def simulate(
     grid = WorkerGrid(pool, nodes, workers)
     with telling_of_errors() as known:
         folder = known.folder = _ShownFolder(settings, show)
-        pool.start(flat_settings(settings), nodes, _memory_for(nodes, workers))
-        conduct(grid, settings, folder, WithState(pool))
+        memory = _memory_for(nodes, workers)
+        pool.start(flat_settings(settings), nodes, memory)
+        conduct(grid, settings, folder, WithState(pool, CHECKPOINT_EVERY if memory else 0.0))
         return folder
 
 

@@ -127,6 +127,33 @@ def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
     assert clients_csv(tmp_path / "runs" / "cut") == clients_csv(expected.path)
 
 
+def test_state_that_workers_share_never_runs_ahead_of_the_checkpoint(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    """Quick rounds, two workers a node, killed after 7: its states are those of round 6."""
+    changes = {
+        "method": "solo",
+        "rounds": 8,
+        "cohort-size": 2,
+        "nodes.start-deadline": 60.0,
+        "nodes.round-deadline": 60.0,
+    }
+    whole = small_settings(tmp_path, **{**changes, "output.name": "whole"})
+    expected, _ = run_locally(whole, synthetic_nodes(NODES, tmp_path / "state"))
+    cut = small_settings(tmp_path, **{**changes, "output.name": "cut"})
+
+    def kill(record: Mapping[str, Any]) -> None:
+        if record["round"] == 7:
+            raise Killed
+
+    with pytest.raises(Killed):
+        simulate(cut, NODES, pool, 4, kill)
+    again: list[int] = []
+    simulate(resumed(cut), NODES, pool, 4, lambda record: again.append(record["round"]))
+    assert again == [7, 8]
+    assert clients_csv(tmp_path / "runs" / "cut") == clients_csv(expected.path)
+
+
 def resumed(settings: Settings) -> Settings:
     table = settings.model_dump(by_alias=True)
     table["output"]["resume"] = True
