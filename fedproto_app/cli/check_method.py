@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedproto_app.cli.endings import stopped_later
 from fedproto_app.cli.run_settings import told
 from fedproto_app.errors import SettingsError
 from fedproto_app.methods import method_named, require_known
@@ -61,9 +60,9 @@ def check_method(
     except ValueError as error:
         raise SettingsError(str(error)) from None
     chosen = tasks or [task for task in TASKS if works_with(task)]
-    with stopped_later():  # torch and Flower are slow to import, which others need not wait for
-        from fedproto_app.engine.simulation import flowers_log
-        from fedproto_app.invariants import SmallRuns, invariants_of
+    # torch and Flower are slow to import, which others need not wait for
+    from fedproto_app.engine.simulation import flowers_log
+    from fedproto_app.invariants import SmallRuns, invariants_of
 
     table = Table(box=None, header_style="bold")
     for title in ("task", "invariant", "", "largest relative difference"):

@@ -5,6 +5,7 @@ It imports nothing slow, so that it can be there from the first moment on.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -13,10 +14,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn, Self
 
 NOTHING = "stopped: nothing was written yet"
 
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+_LATER = 0.05  # seconds until a signal that came too early comes again
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _CODES = [128 + number for number in (signal.SIGINT, *_ENDING)]
 
@@ -33,28 +37,46 @@ def end_on_signals() -> None:
 
 
 @contextmanager
-def stopped_later() -> Iterator[None]:
-    """Holds Ctrl-C and signals back until the block is done, for imports.
+def imports_first() -> Iterator[None]:
+    """In this block Ctrl-C and signals wait for the end of an import that they come upon.
 
-    Libraries in C++, as torch is, end the whole program when an exception comes while they load.
-    Only the main thread of a program hears of either.
+    Libraries in C++, as torch is, abort the whole program when an exception comes while they load.
+    Modules are imported when they are needed, so no place in the program is free of it. Only the
+    main thread of a program hears of signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, _: came.append(number))
+        number: handler
         for number in (signal.SIGINT, *_ENDING)
-        if callable(signal.getsignal(number))  # not where they are ignored
+        if callable(handler := signal.getsignal(number))  # not where they are ignored
     }
+
+    def wait_or_handle(number: int, frame: FrameType | None) -> None:
+        if _imports(frame):
+            again = threading.Timer(_LATER, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+        else:
+            before[signal.Signals(number)](number, frame)
+
+    for number in before:
+        signal.signal(number, wait_or_handle)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether the code runs on behalf of an import statement."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Stopped(SystemExit):

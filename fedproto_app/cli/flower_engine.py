@@ -11,7 +11,6 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.endings import stopped_later
 from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
 from fedproto_app.errors import SettingsError
 from fedproto_app.ops.flower_app import write_app
@@ -74,8 +73,7 @@ def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
     GPUs from a node that takes none."""
     if device == "cpu":
         return 0.0
-    with stopped_later():
-        from fedproto_app.node.trainer import torch_device
+    from fedproto_app.node.trainer import torch_device
 
     if torch_device(device).type == "cpu":  # "auto", and there is none
         return 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from fedproto_app.cli.endings import WhenStopped, end_on_signals, stopped_later
+from fedproto_app.cli.endings import WhenStopped, end_on_signals, imports_first
 from fedproto_app.errors import FederationError, FedProtoError
 from fedproto_app.users_code import look_here_for_users_code
 
@@ -15,11 +15,12 @@ def main() -> NoReturn:
     federation that failed, 2 for a mistake in settings, data or arguments."""
     end_on_signals()
     look_here_for_users_code()
-    with WhenStopped(), stopped_later():
-        from fedproto_app.cli.commands import app  # slow to import
     try:
-        with WhenStopped(lambda: "stopped"):
-            app()
+        with WhenStopped(), imports_first():
+            from fedproto_app.cli.commands import app  # slow to import
+
+            with WhenStopped(lambda: "stopped"):
+                app()
     except FedProtoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, FederationError) else 2)

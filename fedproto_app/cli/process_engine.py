@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedproto_app.cli.endings import stopped_later
+from fedproto_app.cli.endings import imports_first
 from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.ops.guardian import Guardian
@@ -29,6 +29,7 @@ def simulate_here(
     check_encoder(settings)
     shown = report_for(settings.task).progress
     with (
+        imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         Guardian(Path(home)),  # it goes even when this process is killed; workers see to themselves
@@ -40,8 +41,7 @@ def simulate_here(
             clients = check_data(settings, import_path)
             progress.stage("starting the nodes")
             # torch and Flower are slow to import; the workers do the same meanwhile
-            with stopped_later():
-                from fedproto_app.engine.simulation import flowers_log, simulate
+            from fedproto_app.engine.simulation import flowers_log, simulate
 
             used = workers or min(count, _useful_workers(settings, nodes, clients))
             folder = Path(settings.output.dir) / settings.output.name
@@ -63,8 +63,7 @@ def draw_after(folder: Path, console: Console) -> None:
 def _most_workers(settings: Settings) -> int:
     """One for each core; where nodes compute on GPUs, one for each of these."""
     if settings.device != "cpu":
-        with stopped_later():
-            from fedproto_app.node.trainer import torch_device
+        from fedproto_app.node.trainer import torch_device
 
         if torch_device(settings.device).type != "cpu":
             import torch

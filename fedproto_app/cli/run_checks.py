@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedproto_app.cli.endings import stopped_later
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.methods import METHODS, method_named
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import reasons_against, task_record
+from fedproto_app.tasks.table import reasons_against
 
 
 def folder_of_users_code(settings: Settings) -> Path | None:
@@ -39,8 +38,6 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
-    with stopped_later():
-        task_record(settings.task).part("reasons_against")  # its readers are slow to import
     reasons = reasons_against(settings)
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedproto_app.cli.endings import end_on_signals, stopped_later
+from fedproto_app.cli.endings import end_on_signals, imports_first
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, Fedproto
 
@@ -81,14 +82,21 @@ def test_what_a_stopped_resume_needs_again_is_in_the_line(
     )
 
 
-def test_while_libraries_load_a_stop_waits() -> None:
-    loaded = False
+def test_a_stop_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_to_load.py").write_text(
+        "import signal, time\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+        "loaded = time.sleep(0.2) is None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = None
     try:
-        with stopped_later():
-            signal.raise_signal(signal.SIGINT)
-            loaded = True
+        with imports_first():
+            module = import_module("slow_to_load")
+            time.sleep(10)
     except KeyboardInterrupt:
-        assert loaded
+        assert module is not None
+        assert module.loaded
     else:
         pytest.fail("nobody was told of it")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -99,7 +107,7 @@ def test_who_ignores_signals_is_not_stopped() -> None:
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by nohup
         end_on_signals()
-        with stopped_later():
+        with imports_first():
             signal.raise_signal(signal.SIGHUP)
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
