@@ -1,7 +1,8 @@
 """From one client's series to its samples, split in time and standardised.
 
-Decisions of docs/fuels.md, section "Data → samples". With look-back L = max(c, q·p), sample k
-forecasts ``values[L + k]`` from its c close and q periodic predecessors.
+Decisions of docs/fuels.md, section "Data → samples". With look-back L, the largest distance of an
+input, and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c
+values before the first of them and from those at fixed distances before each of them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,24 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
+_WEEK = 7  # periods
+
 
 @dataclass(frozen=True)
 class ClientWindows:
     """The samples of one client, on the scale of its train part.
 
-    inputs: [n, c + q] float32, close values then periodic values, oldest first.
-    targets: [n] float32, 0 where missing. present: [n] bool, False where the target is missing.
+    n samples of H targets, of N = n + H - 1 values that are forecast.
+
+    inputs: [n, c + Q·H + j] float32: close values oldest first, then for each distance, longest
+        first, the values so far before each target, then numbers of the first target's time
+        (`time_numbers`).
+    targets: [n, H] float32, 0 where missing. present: [n, H] bool, False where missing.
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
         is p consecutive samples, and its row b has phase b of the source's clock, so that row b
         of any two clients' prototypes is the same time of day.
-    train_end, validation_end: sample numbers where validation and test begin.
+    train_end, validation_end: of the N values, where those of validation and test begin. A sample
+        belongs to the part in which all its targets lie.
     mean, std: of the train part, in the data's units.
     clock: of the source, None where it only counts.
     """
@@ -44,6 +52,16 @@ class ClientWindows:
     std: float
     missing_share: float
     clock: Clock | None = None
+
+    @property
+    def validation(self) -> slice:
+        """The samples of the validation part."""
+        return slice(self.train_end, self.validation_end - self.targets.shape[1] + 1)
+
+    @property
+    def test(self) -> slice:
+        """The samples of the test part."""
+        return slice(self.validation_end, None)
 
     @property
     def class_counts(self) -> tuple[tuple[int, ...], ...]:
@@ -63,31 +81,44 @@ class ClientWindows:
 
 def lookback(settings: DataSettings) -> int:
     """Values before a target that its sample needs."""
-    return max(settings.close_window, settings.periodic_window * settings.period)
+    return max(settings.close_window, *settings.distances)
 
 
-def window_positions(targets: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
-    """[n, c + q] where the inputs of the forecasts of these places [n] stand, oldest first."""
-    close = targets[:, None] - np.arange(settings.close_window, 0, -1)
-    periodic = targets[:, None] - settings.period * np.arange(settings.periodic_window, 0, -1)
-    return np.concatenate([close, periodic], axis=1)
+def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
+    """[n, c + Q·H] where the inputs of the samples stand whose first targets are at `first` [n]."""
+    close = first[:, None] - np.arange(settings.close_window, 0, -1)
+    targets = first[:, None] + np.arange(settings.horizon)  # (n, H)
+    distant = [targets - distance for distance in settings.distances]
+    return np.concatenate([close, *distant], axis=1)
 
 
-def split_counts(samples: int, settings: DataSettings) -> tuple[int, int, int]:
-    """Train, validation and test samples of so many, in time order."""
-    train = math.floor(samples * settings.train_share + 1e-9)
-    validation = math.floor(samples * settings.validation_share + 1e-9)
-    return train, validation, samples - train - validation
+def time_numbers(positions: NDArray[np.int64], settings: DataSettings) -> NDArray[np.float32]:
+    """[n] positions on the source's clock → [n, j] what the models see of these times.
+
+    With ``calendar = "phase"`` the phase of the period, with ``"week"`` also the number of the
+    period modulo 7: the day of the week where a period is a day. A source without times counts
+    from its own beginning.
+    """
+    phase, week = positions % settings.period, positions // settings.period % _WEEK
+    seen = np.stack([phase, week], axis=1).astype(np.float32)
+    return seen[:, : settings.times]
+
+
+def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
+    """Train, validation and test values of so many to be forecast, in time order."""
+    train = math.floor(values * settings.train_share + 1e-9)
+    validation = math.floor(values * settings.validation_share + 1e-9)
+    return train, validation, values - train - validation
 
 
 def shortest_length(settings: DataSettings) -> int:
     """Steps that a series needs for one train batch, one validation and one test sample."""
-    samples = settings.period
+    horizon, values = settings.horizon, settings.period
     while True:
-        train, validation, test = split_counts(samples, settings)
-        if train >= settings.period and validation >= 1 and test >= 1:
-            return lookback(settings) + samples
-        samples += 1
+        train, validation, test = split_counts(values, settings)
+        if train - horizon + 1 >= settings.period and min(validation, test) >= horizon:
+            return lookback(settings) + values
+        values += 1
 
 
 def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
@@ -96,14 +127,15 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
     if not np.isfinite(series.values).any():
         return "no value is present"
     if length < needed:
+        ahead = f" and horizon {settings.horizon}" if settings.horizon > 1 else ""
         return (
             f"{length} steps, but period {settings.period} with {settings.periodic_window} "
-            f"periodic values needs at least {needed}"
+            f"periodic values{ahead} needs at least {needed}"
         )
     present = np.isfinite(series.values[lookback(settings) :])
     train, validation, _ = split_counts(len(present), settings)
     parts = {
-        "train": present[train - train // settings.period * settings.period : train],
+        "train": present[train - _trained_values(train, settings) : train],
         "validation": present[train : train + validation],
         "test": present[train + validation :],
     }
@@ -117,23 +149,30 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     """Cut, split and standardise one client's series; raises `DataError` if it is refused."""
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")
-    history, period = lookback(settings), settings.period
-    samples = len(series.values) - history
-    train, validation, _ = split_counts(samples, settings)
+    back, horizon = lookback(settings), settings.horizon
+    forecast = len(series.values) - back  # N
+    train, validation, _ = split_counts(forecast, settings)
 
-    known = series.values[: history + train]  # nothing later than the last train target
+    # Nothing later than the last train target; with a limited history nothing older than it.
+    oldest = train - _trained_values(train, settings) if settings.history else 0
+    known = series.values[oldest : back + train]
+    if not np.isfinite(known).any():
+        raise DataError(f"client {series.name!r} refused: no value of its train part is present")
     mean, std = float(np.nanmean(known)), _scale(known)
     scaled = (series.values - mean) / std
     present = np.isfinite(scaled)
     filled = carry_forward(scaled)
-    positions = window_positions(history + np.arange(samples), settings)
+    firsts = back + np.arange(forecast - horizon + 1)
+    targets = firsts[:, None] + np.arange(horizon)
+    values = filled[window_positions(firsts, settings)].astype(np.float32)
+    times = time_numbers(series.start + firsts, settings)
     return ClientWindows(
         name=series.name,
         group=series.group,
-        inputs=filled[positions].astype(np.float32),
-        targets=np.where(present, filled, 0.0)[history:].astype(np.float32),
-        present=present[history:],
-        batches=_phase_aligned_batches(train, series.start + history, period),
+        inputs=np.concatenate([values, times], axis=1),
+        targets=np.where(present, filled, 0.0)[targets].astype(np.float32),
+        present=present[targets],
+        batches=_phase_aligned_batches(train - horizon + 1, series.start + back, settings),
         train_end=train,
         validation_end=train + validation,
         mean=mean,
@@ -141,6 +180,13 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         missing_share=float(1 - present.mean()),
         clock=series.clock,
     )
+
+
+def _trained_values(train: int, settings: DataSettings) -> int:
+    """How many of so many train values are targets of train batches."""
+    batches = (train - settings.horizon + 1) // settings.period
+    batches = min(batches, settings.history or batches)
+    return batches * settings.period + settings.horizon - 1
 
 
 def _scale(known: NDArray[np.float64]) -> float:
@@ -156,12 +202,15 @@ def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(last >= 0, values[last], 0.0)
 
 
-def _phase_aligned_batches(train: int, first_target: int, period: int) -> NDArray[np.int64]:
-    """[S, p] sample numbers: the newest S·p train samples, row b of each batch at phase b.
+def _phase_aligned_batches(
+    samples: int, first_target: int, settings: DataSettings
+) -> NDArray[np.int64]:
+    """[S, p] sample numbers: the newest S·p of so many train samples, row b of each at phase b.
 
-    first_target: clock position of sample 0's target.
+    first_target: clock position of sample 0's first target.
     """
-    batches = train // period
-    oldest = train - batches * period  # the oldest samples are trimmed, not the newest
+    period = settings.period
+    batches = min(samples // period, settings.history or samples)
+    oldest = samples - batches * period  # the oldest samples are trimmed, not the newest
     order = (np.arange(period) - (first_target + oldest)) % period
     return (oldest + period * np.arange(batches)[:, None] + order).astype(np.int64)

@@ -49,7 +49,8 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
     ) -> dict[str, Tensor]:
         representation = self.task.represent(parameters, batch)
         context.own.add(representation.detach(), batch.age)
-        terms = {"prediction": self.task.loss(self.task.predict(parameters, representation), batch)}
+        prediction = self.task.predict(parameters, representation, batch)
+        terms = {"prediction": self.task.loss(prediction, batch)}
         if context.global_prototype is not None:
             distance = prototype_distance(representation, context.global_prototype)
             terms["prototype"] = self.section.prototype_weight * distance

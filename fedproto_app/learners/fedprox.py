@@ -40,7 +40,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
     ) -> dict[str, Tensor]:
-        prediction = self.task.predict(parameters, self.task.represent(parameters, batch))
+        prediction = self.task.predict(parameters, self.task.represent(parameters, batch), batch)
         return {
             "prediction": self.task.loss(prediction, batch),
             "proximal": proximal_term(parameters, context.anchor, context.proximal_mu),

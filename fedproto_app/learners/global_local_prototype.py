@@ -88,7 +88,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: RelationContext
     ) -> dict[str, Tensor]:
         representation = self.task.represent(parameters, batch)
-        logits = self.task.predict(parameters, representation)
+        logits = self.task.predict(parameters, representation, batch)
         terms = {"prediction": self.task.loss(logits, batch)}
         if not self.section.relations:
             return terms

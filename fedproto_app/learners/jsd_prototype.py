@@ -109,7 +109,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         original = projected[:, :rows]
         context.own.add(original.detach(), batch.age)
 
-        prediction = self.task.predict(parameters, represented[:, :rows])
+        prediction = self.task.predict(parameters, represented[:, :rows], batch)
         terms = {"prediction": self.task.loss(prediction, batch)}
         if batch.augmented is not None:
             weight = parameters.get(FILTER, original.new_ones(len(original), rows, rows))

@@ -52,4 +52,5 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
 
     def loss_of(self, model: Mapping[str, Tensor], batch: Any) -> Tensor:
         """The supervised loss of a model under w's names, [k]."""
-        return self.task.loss(self.task.predict(model, self.task.represent(model, batch)), batch)
+        prediction = self.task.predict(model, self.task.represent(model, batch), batch)
+        return self.task.loss(prediction, batch)

@@ -22,5 +22,5 @@ class SoloLearner(Learner[Context, AnyTask]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: Context
     ) -> dict[str, Tensor]:
-        prediction = self.task.predict(parameters, self.task.represent(parameters, batch))
+        prediction = self.task.predict(parameters, self.task.represent(parameters, batch), batch)
         return {"prediction": self.task.loss(prediction, batch)}

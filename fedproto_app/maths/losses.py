@@ -15,12 +15,12 @@ from torch.nn import functional
 
 
 def prediction_loss(prediction: Tensor, target: Tensor, present: Tensor) -> Tensor:
-    """Mean squared error over the rows whose target is present (A, eq. 4; P, eq. 14): [K, B] → [K].
+    """Mean squared error over the targets that are present (A, eq. 4; P, eq. 14): [K, …] → [K].
 
     A client without any present target in the batch has loss 0.
     """
-    squared = (target - prediction).square() * present
-    return squared.sum(dim=1) / present.sum(dim=1).clamp(min=1)
+    squared = ((target - prediction).square() * present).flatten(start_dim=1)
+    return squared.sum(dim=1) / present.flatten(start_dim=1).sum(dim=1).clamp(min=1)
 
 
 def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:

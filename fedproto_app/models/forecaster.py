@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
 from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.model import ENCODER, LinearHeadModel
@@ -19,30 +20,32 @@ _CLOSE, _PERIODIC = ENCODER + "close.", ENCODER + "periodic."
 
 
 class Forecaster(LinearHeadModel):
-    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of windows [K, B, c + q].
+    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of samples [K, B, c + Q·H + j].
 
-    At d_r = 256 the encoder has exactly 100,608 values (A, Table 1) and the decoder 257.
+    GRU_p reads the values of all H targets at a distance together. The decoder makes H values of r
+    and the m columns of the calendar, which the encoder does not see: what it represents is the
+    series. At d_r = 256, H = 1, m = 0 the encoder has exactly 100,608 values (A, Table 1) and the
+    decoder 257.
     """
 
-    def __init__(self, representation_dim: int, close_window: int) -> None:
-        super().__init__(representation_dim, 1, DECODER)
-        self._close_window = close_window
+    def __init__(self, representation_dim: int, layout: WindowLayout) -> None:
+        super().__init__(representation_dim, layout.horizon, DECODER, beside=layout.calendar_width)
+        self._layout = layout
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         hidden = self.representation_dim // 2
         return {
             part + name: value
-            for part in (_CLOSE, _PERIODIC)
-            for name, value in gru_parameters(hidden, generator).items()
+            for part, width in ((_CLOSE, 1), (_PERIODIC, self._layout.horizon))
+            for name, value in gru_parameters(hidden, generator, width).items()
         }
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        (windows,) = inputs
-        close, periodic = windows[..., : self._close_window], windows[..., self._close_window :]
+        (samples,) = inputs
         return torch.cat(
             [
-                gru_last_hidden(parameters, _CLOSE, close),
-                gru_last_hidden(parameters, _PERIODIC, periodic),
+                gru_last_hidden(parameters, _CLOSE, self._layout.close_values(samples)),
+                gru_last_hidden(parameters, _PERIODIC, self._layout.distant_values(samples)),
             ],
             dim=2,
         )

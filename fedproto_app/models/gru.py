@@ -1,4 +1,4 @@
-"""A one-layer GRU over short univariate windows, batched over clients.
+"""A one-layer GRU over short windows, batched over clients.
 
 Every parameter has a leading client axis, [K, …]; the equations are those of `torch.nn.GRU`
 (Cho et al. 2014), gates in its order reset, update, new. Matrices are stored as [in, out], the
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 
-def gru_parameters(hidden: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """One client's parameters for input size 1: U(±1/√hidden), torch's own initialisation."""
+def gru_parameters(hidden: int, generator: torch.Generator, width: int = 1) -> dict[str, Tensor]:
+    """One client's parameters for inputs of this width: U(±1/√hidden), torch's initialisation."""
     bound = hidden**-0.5
     shapes = {
-        "weight_ih": (1, 3 * hidden),
+        "weight_ih": (width, 3 * hidden),
         "weight_hh": (hidden, 3 * hidden),
         "bias_ih": (3 * hidden,),
         "bias_hh": (3 * hidden,),
@@ -32,16 +32,16 @@ def gru_parameters(hidden: int, generator: torch.Generator) -> dict[str, Tensor]
 def gru_last_hidden(parameters: Mapping[str, Tensor], prefix: str, window: Tensor) -> Tensor:
     """The hidden state after the last value of the window.
 
-    parameters: ``<prefix>weight_ih`` [K, 1, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
+    parameters: ``<prefix>weight_ih`` [K, I, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
         ``bias_hh`` [K, 3H].
-    window: [K, B, T]. Returns [K, B, H].
+    window: [K, B, T·I], the I inputs of each step side by side. Returns [K, B, H].
     """
     weight_ih, weight_hh = parameters[prefix + "weight_ih"], parameters[prefix + "weight_hh"]
     bias_ih = parameters[prefix + "bias_ih"].unsqueeze(1)  # [K, 1, 3H]
     bias_hh = parameters[prefix + "bias_hh"].unsqueeze(1)
     state: Tensor | None = None
-    for value in torch.split(window, 1, dim=2):  # (K, B, 1)
-        from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, 1) x (K, 1, 3H)
+    for value in torch.split(window, weight_ih.shape[1], dim=2):  # (K, B, I)
+        from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, I) x (K, I, 3H)
         # The state starts at 0, so the first product is the bias alone.
         from_state = bias_hh if state is None else torch.baddbmm(bias_hh, state, weight_hh)
         state = _gru_cell(from_input, from_state, state)

@@ -53,14 +53,19 @@ class Model(ABC):
 
 
 class LinearHeadModel(Model):
-    """A model whose head is one linear layer, D → outputs."""
+    """A model whose head is one linear layer, D → outputs.
 
-    def __init__(self, representation_dim: int, outputs: int, head: str = HEAD) -> None:
+    beside: m, columns that the head gets after those of the representation, [K, B, D + m].
+    """
+
+    def __init__(
+        self, representation_dim: int, outputs: int, head: str = HEAD, beside: int = 0
+    ) -> None:
         self.representation_dim = representation_dim
-        self._outputs, self._head = outputs, head
+        self._outputs, self._head, self._inputs = outputs, head, representation_dim + beside
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        named = linear_parameters(self.representation_dim, self._outputs, generator)
+        named = linear_parameters(self._inputs, self._outputs, generator)
         return {self._head + name: value for name, value in named.items()}
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ def _next_values(
     for place in range(known, known + steps):
         positions = window_positions(np.array([place]), task.settings.data)
         inputs = torch.from_numpy(values[:, positions].astype(np.float32))  # (K, 1, c + q)
-        values[:, place] = task.predict(models, task.encode(models, inputs))[:, 0].numpy()
+        values[:, place] = task.forecast(models, inputs)[:, 0, 0].numpy()
     return values[:, known:]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedproto_app.settings.section import (
     PLAIN_NAMES,
@@ -19,6 +19,16 @@ from fedproto_app.settings.section import (
     ShareOrZero,
     setting,
 )
+
+
+def _whole_numbers(given: object) -> str:
+    text = str(given)  # of one number too, which is no text in TOML
+    if not all(part.strip().isdecimal() and int(part) for part in text.split(",") if text):
+        raise ValueError(f"data.lags = {text!r}: expected whole numbers above 0 between commas")
+    return text
+
+
+LagList = Annotated[str, BeforeValidator(_whole_numbers)]
 
 
 class SyntheticSettings(Section):
@@ -135,8 +145,19 @@ class DataSettings(Section):
         "", "in tables; default: the file's or the source's name", PLAIN_NAMES
     )
     period: Annotated[int, Field(ge=2)] = setting(24, "p, samples a period; the batch size too")
-    close_window: Count = setting(3, "c")
-    periodic_window: Count = setting(3, "q")
+    close_window: Count = setting(3, "c, the newest values that a forecast is made of")
+    periodic_window: Count = setting(3, "q, values one, two, … periods before the one forecast")
+    lags: LagList = setting(
+        "", "further values, so many steps before the one forecast", "numbers between commas"
+    )
+    horizon: Count = setting(1, "H, values forecast at once", "1 … `period`")
+    calendar: Literal["none", "phase", "week"] = setting(
+        "none",
+        "what the models see of the time: nothing, its phase of the period, or also the weekday",
+    )
+    history: CountOrZero = setting(
+        0, "train on the newest so many periods of the train part alone; 0: on all"
+    )
     train_share: Share = setting(
         0.7, "of the samples, oldest first; of sequences with classes at random, class by class"
     )
@@ -170,6 +191,40 @@ class DataSettings(Section):
                 f"got {self.train_share} + {self.validation_share}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _is_known_when_forecast(self) -> DataSettings:
+        if self.horizon > self.period:
+            raise ValueError(
+                f"data.horizon = {self.horizon}: more than data.period = {self.period}; the values "
+                "a period before the last ones forecast would not be known yet"
+            )
+        for lag in self.further_lags:
+            if lag < self.horizon or (self.horizon == 1 and lag <= self.close_window):
+                raise ValueError(
+                    f"data.lags = {self.lags!r}: {lag} must be above data.close-window = "
+                    f"{self.close_window}, which holds the values before"
+                    if self.horizon == 1
+                    else f"data.lags = {self.lags!r}: {lag} must be at least data.horizon = "
+                    f"{self.horizon}, or its value is not known yet"
+                )
+        return self
+
+    @property
+    def further_lags(self) -> tuple[int, ...]:
+        """The numbers of `lags`."""
+        return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
+
+    @property
+    def times(self) -> int:
+        """How many numbers the models see of a time."""
+        return ("none", "phase", "week").index(self.calendar)
+
+    @property
+    def distances(self) -> tuple[int, ...]:
+        """Steps before the value forecast, longest first, of the inputs besides the close ones."""
+        periodic = (self.period * number for number in range(1, self.periodic_window + 1))
+        return tuple(sorted({*periodic, *self.further_lags}, reverse=True))
 
     @property
     def title(self) -> str:

@@ -159,8 +159,14 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """The representation of the batch's samples, [k, B, D]."""
 
     @abstractmethod
-    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-        """What the head makes of representations [k, B, D]."""
+    def predict(
+        self, parameters: Mapping[str, Tensor], representation: Tensor, batch: BatchT | None = None
+    ) -> Tensor:
+        """What the head makes of representations [k, B, D].
+
+        batch: whose representations they are, for a task whose heads see more of a sample than its
+        representation; None for representations of no sample.
+        """
 
     @abstractmethod
     def loss(self, prediction: Tensor, batch: BatchT) -> Tensor:

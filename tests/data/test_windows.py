@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.windows import make_windows, shortest_length, split_counts, why_refused
+from fedproto_app.data.windows import (
+    make_windows,
+    shortest_length,
+    split_counts,
+    time_numbers,
+    why_refused,
+)
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
@@ -24,7 +30,7 @@ def test_inputs_are_close_then_periodic_values_oldest_first() -> None:
     np.testing.assert_allclose(raw[0], [6, 7, 0, 4], atol=1e-4)
     np.testing.assert_allclose(raw[5], [11, 12, 5, 9], atol=1e-4)
     np.testing.assert_allclose(
-        windows.targets * windows.std + windows.mean, np.arange(8, 40), atol=1e-4
+        windows.targets[:, 0] * windows.std + windows.mean, np.arange(8, 40), atol=1e-4
     )
 
 
@@ -121,3 +127,59 @@ def test_a_client_that_cannot_train_is_refused_by_name(values: object, reason: s
     with pytest.raises(DataError, match="client 'bad' refused") as caught:
         make_windows(series(values, name="bad"), SMALL)
     assert reason in str(caught.value)
+
+
+AHEAD = DataSettings(period=4, close_window=2, periodic_window=2, horizon=3)
+
+
+def test_several_values_ahead_by_hand() -> None:
+    windows = make_windows(series(np.arange(50)), AHEAD)
+    raw = windows.inputs * windows.std + windows.mean
+    # Sample 0's targets are v[8], v[9], v[10]: close v[6], v[7]; two periods before each of them
+    # v[0], v[1], v[2]; one period before v[4], v[5], v[6].
+    np.testing.assert_allclose(raw[0], [6, 7, 0, 1, 2, 4, 5, 6], atol=1e-4)
+    targets = windows.targets * windows.std + windows.mean
+    np.testing.assert_allclose(targets[[0, -1]], [[8, 9, 10], [47, 48, 49]], atol=1e-4)
+    # 42 values are forecast: 29 of the train part, 4 of the validation part, 9 of the test part.
+    assert (windows.train_end, windows.validation_end) == (29, 33)
+    parts = {"validation": windows.validation, "test": windows.test}
+    held = {part: sorted(set(targets[where].ravel().round())) for part, where in parts.items()}
+    assert held == {"validation": [37, 38, 39, 40], "test": list(range(41, 50))}
+    assert targets[windows.batches].max() == pytest.approx(36)  # 28 is the last of the train part
+    assert windows.batches.shape == (6, 4)  # 27 train samples
+
+
+def test_a_limited_history_is_the_newest_and_has_a_scale_of_its_own() -> None:
+    values = np.random.default_rng(1).normal(size=60) + np.r_[np.zeros(24), np.full(36, 9.0)]
+    full = make_windows(series(values), SMALL)
+    short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
+    assert len(full.batches) > 2
+    np.testing.assert_array_equal(short.batches, full.batches[-2:])
+    train = 36  # of the 52 values that are forecast
+    known = values[8 + train - 8 - 8 : 8 + train]  # two periods of targets and their look-back
+    assert (short.mean, short.std) == (pytest.approx(known.mean()), pytest.approx(known.std()))
+    older = values.copy()
+    older[: 8 + train - 16] = 1e6  # what is forgotten has no part in anything
+    again = make_windows(series(older), SMALL.model_copy(update={"history": 2}))
+    used = short.batches.ravel()
+    np.testing.assert_array_equal(again.inputs[used], short.inputs[used])
+
+
+def test_further_lags_stand_among_the_periodic_values() -> None:
+    lagged = DataSettings(period=4, close_window=2, periodic_window=1, lags="9, 3")
+    assert lagged.distances == (9, 4, 3)
+    windows = make_windows(series(np.arange(60)), lagged)
+    raw = windows.inputs[0] * windows.std + windows.mean
+    np.testing.assert_allclose(raw, [7, 8, 0, 5, 6], atol=1e-4)  # the target is v[9]
+
+
+def test_times_are_the_phase_and_the_day_of_the_week() -> None:
+    week = DataSettings(period=24, calendar="week")
+    clock = np.datetime64("2024-03-02T22", "h")  # a Saturday, from which on it counts in hours
+    start = int((clock - np.datetime64("1970-01-01T00", "h")) / np.timedelta64(1, "h"))
+    positions = start + np.array([0, 1, 2, 26])
+    # 1970-01-01 was a Thursday: Saturday is 2, Sunday 3, Monday 4.
+    np.testing.assert_array_equal(time_numbers(positions, week), [[22, 2], [23, 2], [0, 3], [0, 4]])
+    assert time_numbers(positions, DataSettings()).shape == (4, 0)
+    windows = make_windows(series(np.arange(400), start=5), week)
+    np.testing.assert_array_equal(windows.inputs[:3, -2:], [[5, 3], [6, 3], [7, 3]])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import Forecaster, project, projector_parameters
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
+
+LAYOUT = WindowLayout(close=3, distances=3, horizon=1, period=24, times=0)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -21,7 +24,7 @@ def parameters_of(representation_dim: int, prototype_dim: int = 0) -> dict[str, 
     """One client's model, and a projector where prototype_dim > 0."""
     draws = generator()
     return {
-        **Forecaster(representation_dim, close_window=3).initial_parameters(draws),
+        **Forecaster(representation_dim, LAYOUT).initial_parameters(draws),
         **projector_parameters(representation_dim, prototype_dim, draws),
     }
 
@@ -35,29 +38,29 @@ def test_sizes_are_the_papers() -> None:
     assert size == {"encoder.": 100_608, "decoder.": 257, "projector.": 256 * 32 + 32}
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 5])
-def test_gru_equals_torch_for_every_client(steps: int) -> None:
+@pytest.mark.parametrize(("steps", "width"), [(1, 1), (2, 1), (3, 1), (5, 1), (3, 4)])
+def test_gru_equals_torch_for_every_client(steps: int, width: int) -> None:
     hidden, clients, rows = 5, 3, 4
     each = [
-        {name: value.double() for name, value in gru_parameters(hidden, generator(i)).items()}
+        {n: value.double() for n, value in gru_parameters(hidden, generator(i), width).items()}
         for i in range(clients)
     ]
-    window = torch.randn(clients, rows, steps, dtype=torch.float64, generator=generator(9))
+    window = torch.randn(clients, rows, steps * width, dtype=torch.float64, generator=generator(9))
     ours = gru_last_hidden(stack(*each), "", window)
     for k, client in enumerate(each):
-        reference = torch.nn.GRU(1, hidden, batch_first=True).double()
+        reference = torch.nn.GRU(width, hidden, batch_first=True).double()
         with torch.no_grad():
             reference.weight_ih_l0.copy_(client["weight_ih"].T)
             reference.weight_hh_l0.copy_(client["weight_hh"].T)
             reference.bias_ih_l0.copy_(client["bias_ih"])
             reference.bias_hh_l0.copy_(client["bias_hh"])
-            _, last = reference(window[k].unsqueeze(2))
+            _, last = reference(window[k].view(rows, steps, width))
         torch.testing.assert_close(ours[k], last[0], rtol=0, atol=1e-12)
 
 
 def test_encoder_reads_close_and_periodic_values_apart() -> None:
-    forecaster, parameters = Forecaster(8, close_window=3), stack(parameters_of(8))
-    inputs = torch.randn(1, 5, 7, generator=generator(1))
+    forecaster, parameters = Forecaster(8, LAYOUT), stack(parameters_of(8))
+    inputs = torch.randn(1, 5, 6, generator=generator(1))
     base = forecaster.encode(parameters, inputs)
     assert base.shape == (1, 5, 8)
     moved = inputs.clone()
@@ -70,7 +73,7 @@ def test_decoder_and_projector_are_linear_layers() -> None:
     parameters = stack(parameters_of(4, 2))
     r = torch.randn(1, 3, 4, generator=generator(2))
     expected = r[0] @ parameters["decoder.weight"][0] + parameters["decoder.bias"][0]
-    torch.testing.assert_close(Forecaster(4, 3).predict(parameters, r)[0], expected)
+    torch.testing.assert_close(Forecaster(4, LAYOUT).predict(parameters, r)[0], expected)
     expected = r[0] @ parameters["projector.weight"][0] + parameters["projector.bias"][0]
     torch.testing.assert_close(project(parameters, r)[0], expected)
 

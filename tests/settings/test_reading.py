@@ -55,7 +55,14 @@ def test_flat_and_nested_are_the_same() -> None:
             ["data.cluster: unknown setting; did you mean data.clusters?"],
         ),
         ({"nodes.q": 1}, ["nodes.q: unknown setting; known in [nodes]: maximum-clients, "]),
-        ({"data.choice": 1}, ["data.choice: unknown setting; known in [data]: classes, "]),
+        ({"data.horizon": 25}, ["data.horizon = 25: more than data.period = 24"]),
+        ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
+        ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
+        ({"data.lags": 7, "data.horizon": 8}, ["7 must be at least data.horizon = 8"]),
+        (
+            {"data.choice": 1},
+            ["data.choice: unknown setting; known in [data]: calendar, classes, "],
+        ),
         (
             {"task": "clasification"},
             ["task = 'clasification'", "did you mean 'classification' or "],

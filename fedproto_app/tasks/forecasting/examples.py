@@ -44,8 +44,9 @@ class Example:
 class Forecast:
     """The test part of one client, in the data's own units.
 
-    truth: [n], NaN where missing. forecast: [n]. phases: [n] of the period, on the source's clock.
-    mse: of all present values, on the standardised scale. std: units per unit of that scale.
+    truth: [n], NaN where missing. forecast: [n], made for H values at once, every H steps.
+    phases: [n] of the period, on the source's clock. mse: of all samples, on the standardised
+    scale. std: units per unit of that scale.
     """
 
     truth: NDArray[np.float64]
@@ -118,17 +119,19 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     task, windows = ForecastingTask(settings), make_windows(series, settings.data)
-    test = slice(windows.validation_end, None)
+    test = windows.test
     parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
-    inputs = torch.from_numpy(windows.inputs[test]).unsqueeze(0)  # (1, n, c + q)
+    inputs = torch.from_numpy(windows.inputs[test]).unsqueeze(0)  # (1, n, c + Q·H + j)
     with torch.no_grad():
-        scaled = task.predict(parameters, task.encode(parameters, inputs))[0].double().numpy()
+        scaled = task.forecast(parameters, inputs)[0].double().numpy()
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
+    shown = slice(None, None, settings.data.horizon)  # each value once
+    values = truth[shown].ravel()
     return Forecast(
-        truth=truth * windows.std + windows.mean,
-        forecast=scaled * windows.std + windows.mean,
-        phases=(first + np.arange(len(truth))) % settings.data.period,
+        truth=values * windows.std + windows.mean,
+        forecast=scaled[shown].ravel() * windows.std + windows.mean,
+        phases=(first + np.arange(len(values))) % settings.data.period,
         mse=float(np.nanmean((scaled - truth) ** 2)),
         std=windows.std,
     )

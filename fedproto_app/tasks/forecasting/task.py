@@ -1,4 +1,4 @@
-"""The forecasting task: one value ahead, from windows of a client's own series."""
+"""The forecasting task: the next H values, from windows of a client's own series."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
+from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.metrics import Metric
 from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
 from fedproto_app.models.module_checks import ModuleShape
@@ -24,14 +25,15 @@ EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evalu
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
 METRICS = tuple(Metric(name) for name in NAMES)
+_OF_A_STEP = "mse/step-"
 
 
 @dataclass(frozen=True)
 class Batch:
     """One training step's samples of the first k clients of a cohort.
 
-    inputs: [k, B, c + q]; augmented: the same, temporally shifted, or None if nobody asked;
-    targets, present: [k, B]; age: [k], how many batches of the client are newer than this one.
+    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if nobody asked;
+    targets, present: [k, B, H]; age: [k], how many batches of the client are newer than this one.
     """
 
     inputs: Tensor
@@ -50,13 +52,13 @@ class CohortSamples:
     """
 
     names: list[str]
-    inputs: Tensor  # [K, n, c + q]
-    targets: Tensor  # [K, n]
-    present: Tensor  # [K, n] float, 0 where the target is missing or padding
+    inputs: Tensor  # [K, n, c + Q·H + j]
+    targets: Tensor  # [K, n, H]
+    present: Tensor  # [K, n, H] float, 0 where the target is missing or padding
     batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
     batch_counts: list[int]
-    is_validation: Tensor  # [K, n] float
-    is_test: Tensor  # [K, n] float
+    is_validation: Tensor  # [K, n, H] float
+    is_test: Tensor  # [K, n, H] float
     std: Tensor  # [K] float64, the data's units per unit of the standardised scale
 
     @property
@@ -70,7 +72,7 @@ class CohortSamples:
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
-    """One-step-ahead forecasting, with FUELS's encoder and decoder or the user's module."""
+    """Forecasting of H values at once, with FUELS's encoder and decoder or the user's module."""
 
     head = DECODER
     criterion = Metric("validation-mse")
@@ -78,7 +80,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def required_metrics(settings: Settings) -> tuple[Metric, ...]:
-        return METRICS
+        """Of several steps ahead also the MSE of each."""
+        steps = settings.data.horizon
+        return (*METRICS, *(step_metric(step) for step in range(steps if steps > 1 else 0)))
 
     @staticmethod
     def sample_multiple(settings: Settings) -> int:
@@ -87,7 +91,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @staticmethod
     def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if metric.name not in NAMES or metric.rule:
+            if (metric.name not in NAMES and not _is_of_a_step(metric.name)) or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
@@ -98,11 +102,21 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return None if shape == DataShape() else "its data are no series"
 
     def own_model(self) -> Forecaster:
-        return Forecaster(self.settings.model.representation_dim, self.settings.data.close_window)
+        return Forecaster(self.settings.model.representation_dim, self.layout)
+
+    @property
+    def layout(self) -> WindowLayout:
+        """Of the samples."""
+        data = self.settings.data
+        return WindowLayout(
+            data.close_window, len(data.distances), data.horizon, data.period, data.times
+        )
 
     def module_shape(self) -> ModuleShape:
-        window = self.settings.data.close_window + self.settings.data.periodic_window
-        return ModuleShape(window, 1, (window,), self.head)
+        """A user's module gets the values of a sample and the calendar of its first target."""
+        layout = self.layout
+        window = layout.width - layout.times + layout.calendar_width
+        return ModuleShape(window, layout.horizon, (window,), self.head)
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
         """Also a projector if prototype_dim > 0. It is drawn last, so that a method with a
@@ -127,18 +141,18 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         counts = [len(client.batches) for client in clients]
         assert counts == sorted(counts, reverse=True), "cohort out of order"
         length = max(len(client.targets) for client in clients)
-        width = clients[0].inputs.shape[1]
+        width, horizon = clients[0].inputs.shape[1], clients[0].targets.shape[1]
         size, period = len(clients), clients[0].batches.shape[1]
         inputs = torch.zeros(size, length, width)
-        targets, present = torch.zeros(size, length), torch.zeros(size, length)
-        validation, test = torch.zeros(size, length), torch.zeros(size, length)
+        targets, present = torch.zeros(2, size, length, horizon)
+        validation, test = torch.zeros(2, size, length, 1)
         batches = torch.zeros(size, counts[0], period, dtype=torch.int64)
         for row, client in enumerate(clients):
             n = len(client.targets)
             inputs[row, :n] = torch.from_numpy(client.inputs)
             targets[row, :n] = torch.from_numpy(client.targets)
             present[row, :n] = torch.from_numpy(client.present)
-            validation[row, client.train_end : client.validation_end] = 1
+            validation[row, client.validation] = 1
             test[row, client.validation_end : n] = 1
             batches[row, : counts[row]] = torch.from_numpy(client.batches)
         to = self.device
@@ -187,6 +201,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             if keep is not None:
                 share = keep[who[:, 0], order[:k, step]].unsqueeze(2)  # (k, B, 1)
                 augmented = share * inputs + (1 - share) * samples.inputs[who, picked + 1]
+                if times := self.layout.times:  # these are names of times, not amounts
+                    augmented[..., -times:] = inputs[..., -times:]
             yield Batch(
                 inputs,
                 augmented,
@@ -199,40 +215,81 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return self.encode(parameters, batch.inputs)
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """r: [k, B, c + q] → [k, B, d_r]."""
+        """r: [k, B, c + Q·H + j] → [k, B, d_r]."""
+        if self.settings.model.module:
+            inputs = self.layout.with_calendar(inputs)
         return self.model.encode(parameters, inputs)
 
-    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-        """ŷ: [k, B, d_r] → [k, B]."""
-        return self.model.predict(parameters, representation).squeeze(2)
+    def predict(
+        self, parameters: Mapping[str, Tensor], representation: Tensor, batch: Batch | None = None
+    ) -> Tensor:
+        """ŷ: [k, B, d_r] → [k, B, H]."""
+        return self._decode(parameters, representation, None if batch is None else batch.inputs)
+
+    def forecast(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """ŷ: [k, B, c + Q·H + j] → [k, B, H]."""
+        return self._decode(parameters, self.encode(parameters, inputs), inputs)
+
+    def _decode(
+        self, parameters: Mapping[str, Tensor], representation: Tensor, inputs: Tensor | None
+    ) -> Tensor:
+        if self.layout.times and not self.settings.model.module:
+            assert inputs is not None, "the decoder sees the calendar of a sample"
+            calendar = self.layout.calendar(inputs)
+            representation = torch.cat([representation, calendar], dim=2)
+        return self.model.predict(parameters, representation)
 
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
-        """[k, B] → [k] (A, eq. 4)."""
+        """[k, B, H] → [k] (A, eq. 4)."""
         return prediction_loss(prediction, batch.targets, batch.present)
 
     @torch.no_grad()
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSamples
     ) -> dict[Metric, list[float]]:
-        """Validation and test errors of each client, `METRICS` each a list over the clients.
-
-        MSE and MAE on the standardised scale, RMSE and MAE also in the data's units.
-        """
-        first = int(samples.is_validation.argmax(dim=1).min())  # no train sample is needed here
+        """Validation and test errors of each client, see `judge`."""
+        first = int(samples.is_validation.amax(dim=2).argmax(dim=1).min())  # no train sample
         chunks = torch.split(samples.inputs[:, first:], EVALUATED_AT_ONCE, dim=1)
-        forecasts = [self.predict(parameters, self.encode(parameters, x)) for x in chunks]
-        error = (torch.cat(forecasts, dim=1) - samples.targets[:, first:]).double()
+        forecasts = [self.forecast(parameters, inputs) for inputs in chunks]
+        return self.judge(torch.cat(forecasts, dim=1), samples, first)
+
+    def judge(
+        self, forecasts: Tensor, samples: CohortSamples, first: int = 0
+    ) -> dict[Metric, list[float]]:
+        """`METRICS` of the forecasts [K, n - first, H] of the samples from `first` on, a list over
+        the clients each.
+
+        MSE and MAE on the standardised scale, RMSE and MAE also in the data's units. Of several
+        steps ahead also the MSE of each.
+        """
+        error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
 
         def mean(values: Tensor, mask: Tensor) -> Tensor:
-            return ((values * mask).sum(dim=1) / mask.sum(dim=1)).cpu()
+            kept, count = (values * mask).flatten(start_dim=1), mask.flatten(start_dim=1)
+            return (kept.sum(dim=1) / count.sum(dim=1)).cpu()
 
-        mse, mae = mean(error.square(), test), mean(error.abs(), test)
+        squared, absolute = error.square(), error.abs()
+        mse, mae = mean(squared, test), mean(absolute, test)
         values = (
-            mean(error.square(), validation),
+            mean(squared, validation),
             mse,
             mae,
             mse.sqrt() * samples.std,
             mae * samples.std,
         )
-        return {metric: value.tolist() for metric, value in zip(METRICS, values, strict=True)}
+        told = {metric: value.tolist() for metric, value in zip(METRICS, values, strict=True)}
+        for step in range(error.shape[2] if error.shape[2] > 1 else 0):
+            of_step = mean(squared[..., step], test[..., step])
+            told[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
+        return told
+
+
+def step_metric(step: int) -> Metric:
+    """The test MSE of the values so many steps after the first one forecast."""
+    return Metric(f"{_OF_A_STEP}{step + 1}")
+
+
+def _is_of_a_step(name: str) -> bool:
+    number = name.removeprefix(_OF_A_STEP)
+    return number != name and number.isdecimal() and len(number) < 6

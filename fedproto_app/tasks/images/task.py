@@ -252,7 +252,12 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         chunks = torch.split(pixels, ENCODED_AT_ONCE, dim=1)
         return torch.cat([self.encode(parameters, _normalised(one)) for one in chunks], dim=1)
 
-    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+    def predict(
+        self,
+        parameters: Mapping[str, Tensor],
+        representation: Tensor,
+        batch: ImageBatch | None = None,
+    ) -> Tensor:
         """g_ν: [k, B, D] → logits [k, B, C]."""
         return self.model.predict(parameters, representation)
 

@@ -225,7 +225,12 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         )
         return torch.cat([self.encode(parameters, x, count) for x, count in parts], dim=1)
 
-    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+    def predict(
+        self,
+        parameters: Mapping[str, Tensor],
+        representation: Tensor,
+        batch: SequenceBatch | None = None,
+    ) -> Tensor:
         """[k, B, D] → [k, B, outputs]."""
         return self.model.predict(parameters, representation)
 

@@ -1,0 +1,87 @@
+"""What stands where in a sample of a series, and what is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+MOST_PHASES = 24  # columns of a period; a longer one has one column for several steps
+WEEK = 7
+
+
+@dataclass(frozen=True)
+class WindowLayout:
+    """The columns of samples [..., c + Q·H + j].
+
+    close: c, the newest values, oldest first. distances: Q; for each, the longest first, follow the
+    values so far before each of the H targets. times: j, last, numbers of the first target's time:
+    none, its phase of the period, or also the number of its period modulo 7.
+    """
+
+    close: int
+    distances: int
+    horizon: int
+    period: int
+    times: int
+
+    @property
+    def width(self) -> int:
+        """All columns."""
+        return self.close + self.distances * self.horizon + self.times
+
+    @property
+    def calendar_width(self) -> int:
+        """m, the columns of `calendar`."""
+        return sum(self._kinds)
+
+    @property
+    def regressor_width(self) -> int:
+        """d, the columns of `regressors`."""
+        return self.close + self.distances + (self.calendar_width or 1)
+
+    @property
+    def _kinds(self) -> tuple[int, ...]:
+        return (min(self.period, MOST_PHASES), WEEK)[: self.times]
+
+    def close_values(self, samples: Tensor) -> Tensor:
+        """[..., c]."""
+        return samples[..., : self.close]
+
+    def distant_values(self, samples: Tensor) -> Tensor:
+        """[..., Q·H], the H of each distance side by side."""
+        return samples[..., self.close : self.close + self.distances * self.horizon]
+
+    def calendar(self, samples: Tensor, ahead: int = 0) -> Tensor:
+        """[..., m] what time the target so many steps after the first has: 1 in the column of its
+        phase, then in that of its day of the week, else 0."""
+        numbers = samples[..., samples.shape[-1] - self.times :].long()
+        if not self.times:
+            return samples[..., :0]
+        steps = numbers[..., 0] + ahead
+        phase = steps % self.period * self._kinds[0] // self.period
+        columns = [one_hot(phase, self._kinds[0])]
+        if self.times > 1:
+            day = (numbers[..., 1] + steps // self.period) % WEEK
+            columns.append(one_hot(day, WEEK))
+        return torch.cat(columns, dim=-1).to(samples.dtype)
+
+    def with_calendar(self, samples: Tensor) -> Tensor:
+        """[..., c + Q·H + m]: the values, and the calendar of the first target."""
+        if not self.times:
+            return samples
+        return torch.cat([samples[..., : -self.times], self.calendar(samples)], dim=-1)
+
+    def regressors(self, samples: Tensor) -> Tensor:
+        """[..., H, d] what a linear forecast of each target is made of: the close values, those at
+        the distances before it, its calendar, or a 1 where there is none."""
+        values = self.distant_values(samples)
+        distant = values.reshape(*values.shape[:-1], self.distances, self.horizon)
+        each = []
+        for ahead in range(self.horizon):
+            known = self.calendar(samples, ahead) if self.times else samples.new_ones(1)
+            known = known.expand(*samples.shape[:-1], known.shape[-1])
+            each.append(torch.cat([self.close_values(samples), distant[..., ahead], known], dim=-1))
+        return torch.stack(each, dim=-2)
