@@ -31,6 +31,9 @@ class Method:
     settings: the class of the table ``[own]``, for methods from outside the app.
     section: the method's own numbers, of all settings of a run; both halves get them.
     tasks: those that it works with; empty: all.
+    model: the class of its own models of series, made from their `WindowLayout`; "": the settings
+        choose the model.
+    single_round: whether one round is all that it has; `rounds` is 1 then.
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
@@ -43,6 +46,8 @@ class Method:
     settings: type[Section] | None = None
     section: Callable[[Settings], Any] = attrgetter("own")
     tasks: tuple[str, ...] = ()
+    model: str = ""
+    single_round: bool = False
     encoder_first: bool = False
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None
@@ -63,6 +68,11 @@ class Method:
                 f"method = {settings.method!r}: works with task = "
                 f"{' or '.join(map(repr, self.tasks))} only; task = {settings.task!r} has "
                 f"{', '.join(methods_of(settings.task))}"
+            )
+        if self.model and settings.model.module:
+            raise SettingsError(
+                f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
+                "model of its own"
             )
         if self.check is not None:
             try:
@@ -103,6 +113,8 @@ def _clients_fill_the_clusters(settings: Settings, clients: int) -> None:
         )
 
 
+_LINEAR = "fedproto_app.models.linear_forecaster:LinearForecaster"
+
 _TABLE = (
     Method(
         name="fuels",
@@ -110,6 +122,31 @@ _TABLE = (
         learner="fedproto_app.learners.jsd_prototype:JSDPrototypeLearner",
         section=attrgetter("fuels"),
         tasks=("forecasting",),
+    ),
+    Method(
+        name="naive",
+        strategy="fedproto_app.strategies.solo:SoloStrategy",
+        learner="fedproto_app.learners.naive:NaiveLearner",
+        tasks=("forecasting",),
+        model=_LINEAR,
+        single_round=True,
+    ),
+    Method(
+        name="seasonal-naive",
+        strategy="fedproto_app.strategies.solo:SoloStrategy",
+        learner="fedproto_app.learners.naive:SeasonalNaiveLearner",
+        tasks=("forecasting",),
+        model=_LINEAR,
+        single_round=True,
+    ),
+    Method(
+        name="analytic",
+        strategy="fedproto_app.strategies.analytic:AnalyticStrategy",
+        learner="fedproto_app.learners.analytic:AnalyticLearner",
+        section=attrgetter("analytic"),
+        tasks=("forecasting",),
+        model=_LINEAR,
+        single_round=True,
     ),
     Method(
         name="gldp",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -77,11 +78,13 @@ class WindowLayout:
     def regressors(self, samples: Tensor) -> Tensor:
         """[..., H, d] what a linear forecast of each target is made of: the close values, those at
         the distances before it, its calendar, or a 1 where there is none."""
+        return torch.stack(list(self.each_regressors(samples)), dim=-2)
+
+    def each_regressors(self, samples: Tensor) -> Iterator[Tensor]:
+        """The `regressors` [..., d] of one target after the other, which takes less memory."""
         values = self.distant_values(samples)
         distant = values.reshape(*values.shape[:-1], self.distances, self.horizon)
-        each = []
         for ahead in range(self.horizon):
             known = self.calendar(samples, ahead) if self.times else samples.new_ones(1)
             known = known.expand(*samples.shape[:-1], known.shape[-1])
-            each.append(torch.cat([self.close_values(samples), distant[..., ahead], known], dim=-1))
-        return torch.stack(each, dim=-2)
+            yield torch.cat([self.close_values(samples), distant[..., ahead], known], dim=-1)

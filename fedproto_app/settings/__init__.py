@@ -16,6 +16,7 @@ from fedproto_app.settings.data import (
 )
 from fedproto_app.settings.faults import explain
 from fedproto_app.settings.methods import (
+    AnalyticSettings,
     ApflSettings,
     ChoiceSettings,
     Cosine,
@@ -52,6 +53,7 @@ __all__ = [
     "PLAIN_NAME",
     "SEQUENCE_TASKS",
     "TASK_NAMES",
+    "AnalyticSettings",
     "ApflSettings",
     "Choice",
     "ChoiceSettings",

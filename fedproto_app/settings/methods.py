@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -54,6 +55,37 @@ class FuelsSettings(Section):
                 "it must lie in 0 ... 100"
             )
         return self
+
+
+class AnalyticSettings(Section):
+    """``[analytic]``: ridge regression in closed form."""
+
+    sharing: Literal["none", "federated", "shrunk"] = setting(
+        "shrunk",
+        "each client's own solution, one of all clients' samples, or its own pulled towards that",
+    )
+    penalty: Positive = setting(1.0, "of the solution of all clients' samples")
+    weakest: Positive = setting(
+        0.01,
+        "of the strengths from which a client's validation error chooses, of its own "
+        "solution's penalty and of the pull",
+    )
+    strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
+
+    @model_validator(mode="after")
+    def _strengths_in_order(self) -> AnalyticSettings:
+        if self.strongest < self.weakest:
+            raise ValueError(
+                f"analytic.strongest = {self.strongest}: less than analytic.weakest = "
+                f"{self.weakest}"
+            )
+        return self
+
+    @property
+    def strengths(self) -> list[float]:
+        """Two for each power of ten, from the strongest on."""
+        count = 1 + round(2 * math.log10(self.strongest / self.weakest))
+        return [self.strongest * 10 ** (-number / 2) for number in range(count)]
 
 
 class GldpSettings(Section):

@@ -38,7 +38,10 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     own = table.pop("own", {})
     settings = _validated(Settings, table)
     settings = settings.model_copy(update={"own": _own_section(settings.method, own)})
-    method_named(settings.method).require_fit(settings)
+    method = method_named(settings.method)
+    if method.single_round:
+        settings = settings.model_copy(update={"rounds": 1})
+    method.require_fit(settings)
     check_settings(settings)
     return settings
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 from fedproto_app.methods import METHODS, method_named, require_known
 from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.methods import (
+    AnalyticSettings,
     ApflSettings,
     DittoSettings,
     EncoderSettings,
@@ -154,6 +155,7 @@ class Settings(Section):
     model: ModelSettings = ModelSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     classification: ClassificationSettings = ClassificationSettings()
+    analytic: AnalyticSettings = AnalyticSettings()
     fuels: FuelsSettings = FuelsSettings()
     gldp: GldpSettings = GldpSettings()
     sequence: SequenceModelSettings = SequenceModelSettings()

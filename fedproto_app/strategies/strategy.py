@@ -82,10 +82,12 @@ class PersonalStrategy(MethodDefaults, Strategy):
     evaluation phase is only for clients that trained in rounds without evaluation. Methods
     override `guide` (what a node gets) and `absorb` (what becomes of the replies).
 
-    section: the method's own settings; subclasses say which class.
+    section: the method's own settings; subclasses say which class. final_after_training: false
+    where the server has something to tell the clients before they are evaluated.
     """
 
     section: Any
+    final_after_training = True
 
     def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
         self.settings, self.section, self.federation = settings, section, federation
@@ -107,7 +109,7 @@ class PersonalStrategy(MethodDefaults, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        evaluate = self.federation.evaluates(server_round)
+        evaluate = self.final_after_training and self.federation.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round, evaluate=evaluate)

@@ -12,13 +12,17 @@ from torch import Tensor
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
+from fedproto_app.maths.ridge import sums
 from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.methods import method_named
 from fedproto_app.metrics import Metric
 from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
+from fedproto_app.models.model import Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import Task
+from fedproto_app.users_code import load
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
 
@@ -101,7 +105,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def shape_fault(shape: DataShape) -> str | None:
         return None if shape == DataShape() else "its data are no series"
 
-    def own_model(self) -> Forecaster:
+    def own_model(self) -> Model:
+        """FUELS's forecaster, or that of a method that has its own."""
+        if named := method_named(self.settings.method).model:
+            made: Model = load(named, f"the model of {self.settings.method}")(self.layout)
+            return made
         return Forecaster(self.settings.model.representation_dim, self.layout)
 
     @property
@@ -233,7 +241,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def _decode(
         self, parameters: Mapping[str, Tensor], representation: Tensor, inputs: Tensor | None
     ) -> Tensor:
-        if self.layout.times and not self.settings.model.module:
+        if isinstance(self.model, Forecaster) and self.layout.times:
             assert inputs is not None, "the decoder sees the calendar of a sample"
             calendar = self.layout.calendar(inputs)
             representation = torch.cat([representation, calendar], dim=2)
@@ -242,6 +250,30 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def loss(self, prediction: Tensor, batch: Batch) -> Tensor:
         """[k, B, H] → [k] (A, eq. 4)."""
         return prediction_loss(prediction, batch.targets, batch.present)
+
+    def regression_sums(self, samples: CohortSamples) -> tuple[Tensor, Tensor]:
+        """XᵀX [K, H, d, d] and Xᵀy [K, H, d] of the clients' train samples."""
+        weights = self._is_train(samples)  # (K, n, H)
+        made = [
+            sums(regressors, samples.targets[..., step], weights[..., step])
+            for step, regressors in enumerate(self.layout.each_regressors(samples.inputs))
+        ]
+        grams, moments = zip(*made, strict=True)
+        return torch.stack(grams, dim=1), torch.stack(moments, dim=1)
+
+    @torch.no_grad()
+    def training_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
+        """The MSE of each client's train samples, [K], for methods that train without batches."""
+        chunks = torch.split(samples.inputs, EVALUATED_AT_ONCE, dim=1)
+        forecasts = torch.cat([self.forecast(parameters, inputs) for inputs in chunks], dim=1)
+        return prediction_loss(forecasts, samples.targets, self._is_train(samples))
+
+    def _is_train(self, samples: CohortSamples) -> Tensor:
+        """[K, n, H], 1 for the present targets of the samples that are in batches."""
+        used = torch.zeros_like(samples.present[..., :1])
+        for row, count in enumerate(samples.batch_counts):
+            used[row, samples.batches[row, :count].flatten()] = 1
+        return used * samples.present
 
     @torch.no_grad()
     def evaluate(

@@ -1,0 +1,87 @@
+"""Ridge regression in closed form, client half: one message up, one down, no rounds.
+
+A client sends XᵀX and Xᵀy of its train samples, d(d + 1)/2 + d values for each step ahead. Sums
+over clients are the sums of all samples, so the federated solution is that of pooled data. The
+client's own coefficients are pulled towards it as strongly as its validation samples like best:
+    min over w of ‖y − Xw‖² + s·‖w − w_all‖².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.maths.ridge import solve, symmetric, triangle
+from fedproto_app.messages import Order
+from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.settings import AnalyticSettings
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+# What goes up from each client, and, summed over the clients, comes down.
+GRAM, MOMENT = "gram", "moment"
+
+
+class SumsContext(Context):
+    """gram: [K, H, d, d]; moment: [K, H, d]; of the cohort's train samples."""
+
+    def __init__(self, gram: Tensor, moment: Tensor) -> None:
+        self.gram, self.moment = gram, moment
+
+
+class AnalyticLearner(Learner[SumsContext, ForecastingTask]):
+    """The client's own sums, and what is made of them and of those of all."""
+
+    section: AnalyticSettings
+
+    def phases(self) -> Sequence[Phase]:
+        return []
+
+    def context(self, order: Order, cohort: Cohort) -> SumsContext:
+        return SumsContext(*self.task.regression_sums(cohort.samples))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: SumsContext
+    ) -> dict[str, Tensor]:
+        raise AssertionError("there is no phase that asks for it")
+
+    def conclude(self, cohort: Cohort, context: SumsContext) -> dict[str, Tensor]:
+        """The client's own solution, which stays if it shares nothing."""
+        self._choose(cohort, context, torch.zeros_like(context.moment))
+        return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
+
+    def contribution(self, cohort: Cohort, context: SumsContext, server_round: int) -> Contribution:
+        if self.section.sharing == "none":
+            return Contribution()
+        gram, moment = triangle(context.gram).float(), context.moment.float()
+        return Contribution({GRAM: gram.cpu().numpy(), MOMENT: moment.cpu().numpy()})
+
+    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+        """Fit each client again, now that the sums over all are known."""
+        if MOMENT not in order.arrays:
+            return []
+        moment = torch.from_numpy(order.arrays[MOMENT]).double().to(self.task.device)
+        packed = torch.from_numpy(order.arrays[GRAM]).double().to(self.task.device)
+        gram = symmetric(packed, moment.shape[-1])
+        shared = solve(gram, moment, self.section.penalty, 0.0).expand(len(cohort.names), -1, -1)
+        if self.section.sharing == "federated":
+            cohort.parameters[COEFFICIENTS].copy_(shared)
+        else:
+            self._choose(cohort, SumsContext(*self.task.regression_sums(cohort.samples)), shared)
+        return list(range(len(cohort.names)))
+
+    def _choose(self, cohort: Cohort, own: SumsContext, toward: Tensor) -> None:
+        """Of all strengths of the pull the one with the least validation error, each client's."""
+        strengths = self.section.strengths
+        best = torch.full((len(cohort.names),), torch.inf, dtype=torch.float64)
+        for strength in strengths:
+            fitted = solve(own.gram, own.moment, strength, toward)
+            model = {**cohort.parameters, COEFFICIENTS: fitted.float()}
+            error = torch.tensor(self.task.evaluate(model, cohort.samples)[self.task.criterion])
+            better = error < best
+            best = torch.where(better, error, best)
+            cohort.parameters[COEFFICIENTS][better] = fitted[better].float()

@@ -1,0 +1,74 @@
+"""Ridge regression from sums over samples, which add up over clients.
+
+Shapes: any leading axes (clients, steps ahead), d regressors. Everything is float64: the sums of a
+thousand samples lose in float32 what small penalties need.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_SLACK = 1e-4  # relative; sums travel in float32
+
+
+def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """XᵀX [..., d, d] and Xᵀy [..., d] of X [..., n, d] and y [..., n].
+
+    weights: [..., n] of the samples; 0: it does not count.
+    """
+    regressors, targets = regressors.double(), targets.double()
+    weighed = regressors * weights.double().unsqueeze(-1)
+    gram = weighed.transpose(-1, -2) @ regressors
+    return gram, (weighed.transpose(-1, -2) @ targets.unsqueeze(-1)).squeeze(-1)
+
+
+def solve(gram: Tensor, moment: Tensor, penalty: Tensor | float, toward: Tensor | float) -> Tensor:
+    """[..., d] the w with the least ‖y − Xw‖² + penalty · ‖w − toward‖², penalty > 0.
+
+    gram: XᵀX [..., d, d]; moment: Xᵀy [..., d]; penalty: [...]; toward: [..., d].
+    (XᵀX + penalty · I) w = Xᵀy + penalty · toward.
+    """
+    penalty = torch.as_tensor(penalty, dtype=gram.dtype, device=gram.device).unsqueeze(-1)
+    ridge = torch.diag_embed(penalty.expand(*gram.shape[:-1]))
+    solved: Tensor = torch.linalg.solve(gram + ridge, moment + penalty * toward)
+    return solved
+
+
+def triangle_size(width: int) -> int:
+    """Entries of a symmetric matrix [d, d] that the others follow from."""
+    return width * (width + 1) // 2
+
+
+def triangle(symmetric: Tensor) -> Tensor:
+    """[..., d, d] → [..., d(d + 1)/2], the rows of its upper triangle one after the other."""
+    row, column = torch.triu_indices(*symmetric.shape[-2:])
+    return symmetric[..., row, column]
+
+
+def symmetric(triangle: Tensor, width: int) -> Tensor:
+    """[..., d(d + 1)/2] → [..., d, d], the inverse of `triangle`."""
+    row, column = torch.triu_indices(width, width)
+    matrix = triangle.new_zeros(*triangle.shape[:-1], width, width)
+    matrix[..., row, column] = triangle
+    matrix[..., column, row] = triangle
+    return matrix
+
+
+def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> str | None:
+    """Why these cannot be sums over so many samples of values with mean square ≤ largest, or None.
+
+    gram: [..., d, d]; moment: [..., d].
+    """
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    bound = samples * largest * (1 + _SLACK)
+    if squares.min() < 0:
+        return "a sum of squares is negative"
+    if squares.max() > bound:
+        return f"a mean square is {squares.max() / samples:g}, more than {largest:g}"
+    products = squares.unsqueeze(-1) * squares.unsqueeze(-2)
+    if (gram.square() > products * (1 + _SLACK) + _SLACK).any():
+        return "a sum of products is larger than the squares allow"
+    if (moment.square() > squares * bound + _SLACK).any():
+        return "a product with the targets is larger than the squares allow"
+    return None
