@@ -1,0 +1,103 @@
+"""The server of the closed form: sums over clients, and which sums it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from fedproto_app.messages import Arrays, Reply
+from fedproto_app.metrics import Metric
+from fedproto_app.report.runs import read_clients, read_rounds
+from fedproto_app.server.federation import NodeReply
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.analytic import AnalyticStrategy
+from fedproto_app.wire import numpy_arrays
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.strategies.one_node import NODE, SAMPLES, one_node
+
+
+@pytest.fixture
+def analytic() -> AnalyticStrategy:
+    """Of two regressors: one close value and one a period before; the third is the constant."""
+    settings = settings_from(
+        {"method": "analytic", "data.period": 2, "data.close-window": 1, "data.periodic-window": 1}
+    )
+    return AnalyticStrategy(settings, settings.analytic, one_node(settings))
+
+
+def sums_of(scale: float) -> Arrays:
+    """Of samples x = (scale, 0, 1), y = scale."""
+    gram = np.array([[scale**2, 0, scale, 0, 0, 1]], dtype=np.float32) * SAMPLES
+    moment = np.array([[scale**2, 0, scale]], dtype=np.float32) * SAMPLES
+    return {"gram": gram, "moment": moment}
+
+
+def report(strategy: AnalyticStrategy, **clients: Arrays) -> None:
+    arrays = {key: np.stack([one[key] for one in clients.values()]) for key in ("gram", "moment")}
+    reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    strategy.absorb([NodeReply(NODE, reply, message)])
+
+
+def totals(strategy: AnalyticStrategy) -> Arrays:
+    strategy.federation.log.server_round = 1
+    [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
+    return numpy_arrays(order.content.array_records["arrays"])
+
+
+def test_everyone_gets_the_sums_over_all(analytic: AnalyticStrategy) -> None:
+    report(analytic, a=sums_of(1.0), b=sums_of(3.0))
+    report(analytic, b=sums_of(2.0))  # the latest of each client counts, once
+    made = totals(analytic)
+    assert made["gram"].tolist() == [[20, 0, 12, 0, 0, 8]]  # 4 · (1 + 4), 4 · (1 + 2), 4 · 2
+    assert made["moment"].tolist() == [[20, 0, 12]]
+    again = AnalyticStrategy(analytic.settings, analytic.section, analytic.federation)
+    again.restore(analytic.state())
+    np.testing.assert_array_equal(totals(again)["gram"], made["gram"])
+
+
+def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> None:
+    huge = {name: array * 1e25 for name, array in sums_of(1.0).items()}
+    crooked = sums_of(1.0)
+    crooked["gram"][0, 1] = 3000.0
+    report(analytic, a=sums_of(1.0), b=huge, c=crooked)
+    reasons = {refusal.client: refusal.reason for refusal in analytic.federation.log.refused}
+    assert set(reasons) == {"b", "c"}
+    assert all("its sums cannot be those of 4 samples" in reason for reason in reasons.values())
+    assert totals(analytic)["gram"].tolist() == [[4, 0, 4, 0, 0, 4]]
+
+
+def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, method="analytic", rounds=7, **{"data.calendar": "phase"})
+    assert settings.rounds == 1
+    folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    [line] = read_rounds(folder.path)
+    values = 30 * 31 // 2 + 30
+    assert values == 495
+    assert line["parameters_up"] == line["parameters_down"] == 8 * values
+    errors = {row["client"]: float(row["mse"]) for row in read_clients(folder.path)}
+    assert len(errors) == 8
+    # One node with all clients sends the same sums, so ends at the same errors.
+    other = small_settings(
+        tmp_path, method="analytic", **{"data.calendar": "phase", "output.name": "one"}
+    )
+    alone, _ = run_locally(other, synthetic_nodes(1, tmp_path / "other"))
+    assert {row["client"]: float(row["mse"]) for row in read_clients(alone.path)} == errors
+
+
+def test_the_simplest_things_run_too(tmp_path: Path) -> None:
+    worst = {}
+    for method, more in (
+        ("naive", {}),
+        ("seasonal-naive", {}),
+        ("analytic", {"analytic.sharing": "none"}),
+    ):
+        settings = small_settings(tmp_path, method=method, **more, **{"output.name": method})
+        folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / method))
+        [line] = read_rounds(folder.path)
+        assert line["parameters_up"] == line["parameters_down"] == 0
+        worst[method] = line[Metric("test_mse").name]
+    assert worst["analytic"] < worst["naive"]
