@@ -196,6 +196,14 @@ class ApflSettings(Section):
     adaptive: bool = setting(True, "learn α")
 
 
+class FedAvgSettings(Section):
+    """``[fedavg]``."""
+
+    fine_tune_epochs: CountOrZero = setting(
+        0, "epochs on a client's own data that make its model of the shared one; 0: it is that one"
+    )
+
+
 class FedProxSettings(Section):
     """``[fedprox]``."""
 

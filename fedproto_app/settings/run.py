@@ -14,6 +14,7 @@ from fedproto_app.settings.methods import (
     ApflSettings,
     DittoSettings,
     EncoderSettings,
+    FedAvgSettings,
     FedProtoSettings,
     FedProxSettings,
     FedReactSettings,
@@ -164,6 +165,7 @@ class Settings(Section):
     flsc: FlscSettings = FlscSettings()
     ditto: DittoSettings = DittoSettings()
     apfl: ApflSettings = ApflSettings()
+    fedavg: FedAvgSettings = FedAvgSettings()
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()

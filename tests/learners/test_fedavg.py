@@ -1,0 +1,31 @@
+"""FedAvg's client: the shared model, and the personal one that fine-tuning makes of it."""
+
+from __future__ import annotations
+
+import torch
+
+from fedproto_app.messages import Order
+from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner, train
+
+ORDER = Order("run", "t", 1, NAMES)
+
+
+def test_without_fine_tuning_the_model_is_the_shared_one() -> None:
+    learner = tiny_learner("fedavg")
+    assert all(learner.is_shared(name) for name in learner.initial_parameters())
+    assert learner.personalised(tiny_cohort(learner), ORDER) is None
+    assert global_model(learner).keys() == learner.initial_parameters().keys()
+
+
+def test_fine_tuning_is_training_that_the_shared_model_does_not_see() -> None:
+    learner = tiny_learner("fedavg", **{"fedavg.fine-tune-epochs": 1})
+    cohort = tiny_cohort(learner)
+    before = {name: value.clone() for name, value in cohort.parameters.items()}
+    made = learner.personalised(cohort, ORDER)
+    assert made is not None
+    assert all(torch.equal(value, cohort.parameters[name]) for name, value in before.items())
+    _, _, trained = train(tiny_learner("fedavg"), ORDER)
+    for name, value in made.items():  # one epoch of its own order of batches
+        assert not torch.equal(value[0], before[name][0])
+        assert value.shape == trained.parameters[name].shape
+    assert not torch.equal(made["decoder.weight"][0], made["decoder.weight"][1])
