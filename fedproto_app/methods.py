@@ -31,8 +31,8 @@ class Method:
     settings: the class of the table ``[own]``, for methods from outside the app.
     section: the method's own numbers, of all settings of a run; both halves get them.
     tasks: those that it works with; empty: all.
-    model: the class of its own models of series, made from their `WindowLayout`; "": the settings
-        choose the model.
+    model: what makes its own models of series, (settings, `WindowLayout`) → `Model`; "": the
+        settings choose the model.
     single_round: whether one round is all that it has; `rounds` is 1 then.
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
@@ -113,7 +113,7 @@ def _clients_fill_the_clusters(settings: Settings, clients: int) -> None:
         )
 
 
-_LINEAR = "fedproto_app.models.linear_forecaster:LinearForecaster"
+_LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 
 _TABLE = (
     Method(
@@ -122,6 +122,15 @@ _TABLE = (
         learner="fedproto_app.learners.jsd_prototype:JSDPrototypeLearner",
         section=attrgetter("fuels"),
         tasks=("forecasting",),
+    ),
+    Method(
+        name="kindred",
+        strategy="fedproto_app.strategies.kindred:KindredStrategy",
+        learner="fedproto_app.learners.kindred:KindredLearner",
+        section=attrgetter("kindred"),
+        tasks=("forecasting",),
+        model="fedproto_app.tasks.forecasting.own_models:random_features",
+        single_round=True,
     ),
     Method(
         name="gldp",

@@ -27,7 +27,7 @@ GRAM, MOMENT = "gram", "moment"
 
 
 class SumsContext(Context):
-    """gram: [K, H, d, d]; moment: [K, H, d]; of the cohort's train samples."""
+    """gram: [K, H, d, d]; moment: [K, H, d, 1]; of the cohort's train samples."""
 
     def __init__(self, gram: Tensor, moment: Tensor) -> None:
         self.gram, self.moment = gram, moment
@@ -57,19 +57,18 @@ class AnalyticLearner(Learner[SumsContext, ForecastingTask]):
     def contribution(self, cohort: Cohort, context: SumsContext, server_round: int) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
-        gram, moment = triangle(context.gram).float(), context.moment.float()
+        gram, moment = triangle(context.gram).float(), context.moment.squeeze(-1).float()
         return Contribution({GRAM: gram.cpu().numpy(), MOMENT: moment.cpu().numpy()})
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
         if MOMENT not in order.arrays:
             return []
-        moment = torch.from_numpy(order.arrays[MOMENT]).double().to(self.task.device)
+        moment = torch.from_numpy(order.arrays[MOMENT]).double().to(self.task.device)[..., None]
         packed = torch.from_numpy(order.arrays[GRAM]).double().to(self.task.device)
-        gram = symmetric(packed, moment.shape[-1])
-        shared = solve(gram, moment, self.section.penalty, 0.0).expand(len(cohort.names), -1, -1)
+        shared = solve(symmetric(packed, moment.shape[-2]), moment, self.section.penalty)
         if self.section.sharing == "federated":
-            cohort.parameters[COEFFICIENTS].copy_(shared)
+            cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # all clients' the same
         else:
             self._choose(cohort, SumsContext(*self.task.regression_sums(cohort.samples)), shared)
         return list(range(len(cohort.names)))
@@ -79,9 +78,9 @@ class AnalyticLearner(Learner[SumsContext, ForecastingTask]):
         strengths = self.section.strengths
         best = torch.full((len(cohort.names),), torch.inf, dtype=torch.float64)
         for strength in strengths:
-            fitted = solve(own.gram, own.moment, strength, toward)
-            model = {**cohort.parameters, COEFFICIENTS: fitted.float()}
+            fitted = solve(own.gram, own.moment, strength, toward)[..., 0].float()
+            model = {**cohort.parameters, COEFFICIENTS: fitted}
             error = torch.tensor(self.task.evaluate(model, cohort.samples)[self.task.criterion])
             better = error < best
             best = torch.where(better, error, best)
-            cohort.parameters[COEFFICIENTS][better] = fitted[better].float()
+            cohort.parameters[COEFFICIENTS][better] = fitted[better]

@@ -13,26 +13,26 @@ _SLACK = 1e-4  # relative; sums travel in float32
 
 
 def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """XᵀX [..., d, d] and Xᵀy [..., d] of X [..., n, d] and y [..., n].
+    """XᵀX [..., d, d] and XᵀY [..., d, t] of X [..., n, d] and Y [..., n, t].
 
     weights: [..., n] of the samples; 0: it does not count.
     """
-    regressors, targets = regressors.double(), targets.double()
-    weighed = regressors * weights.double().unsqueeze(-1)
-    gram = weighed.transpose(-1, -2) @ regressors
-    return gram, (weighed.transpose(-1, -2) @ targets.unsqueeze(-1)).squeeze(-1)
+    regressors = regressors.double()
+    weighed = (regressors * weights.double().unsqueeze(-1)).transpose(-1, -2)
+    return weighed @ regressors, weighed @ targets.double()
 
 
-def solve(gram: Tensor, moment: Tensor, penalty: Tensor | float, toward: Tensor | float) -> Tensor:
-    """[..., d] the w with the least ‖y − Xw‖² + penalty · ‖w − toward‖², penalty > 0.
+def solve(gram: Tensor, moment: Tensor, penalty: float, toward: Tensor | float = 0.0) -> Tensor:
+    """[..., d, t] the W with the least ‖Y − XW‖² + penalty · ‖W − toward‖².
 
-    gram: XᵀX [..., d, d]; moment: Xᵀy [..., d]; penalty: [...]; toward: [..., d].
-    (XᵀX + penalty · I) w = Xᵀy + penalty · toward.
+    gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; penalty > 0; toward: as moment. It solves
+    (XᵀX + penalty · I) W = XᵀY + penalty · toward; where that matrix is not positive, which true
+    sums are, the solution is NaN.
     """
-    penalty = torch.as_tensor(penalty, dtype=gram.dtype, device=gram.device).unsqueeze(-1)
-    ridge = torch.diag_embed(penalty.expand(*gram.shape[:-1]))
-    solved: Tensor = torch.linalg.solve(gram + ridge, moment + penalty * toward)
-    return solved
+    ridge = gram + penalty * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(ridge)
+    solved = torch.cholesky_solve(moment + penalty * toward, factor)
+    return torch.where((failed > 0)[..., None, None], torch.nan, solved)
 
 
 def triangle_size(width: int) -> int:
@@ -58,7 +58,7 @@ def symmetric(triangle: Tensor, width: int) -> Tensor:
 def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> str | None:
     """Why these cannot be sums over so many samples of values with mean square ≤ largest, or None.
 
-    gram: [..., d, d]; moment: [..., d].
+    gram: [..., d, d]; moment: [..., d, t].
     """
     squares = gram.diagonal(dim1=-2, dim2=-1)
     bound = samples * largest * (1 + _SLACK)
@@ -69,6 +69,6 @@ def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> st
     products = squares.unsqueeze(-1) * squares.unsqueeze(-2)
     if (gram.square() > products * (1 + _SLACK) + _SLACK).any():
         return "a sum of products is larger than the squares allow"
-    if (moment.square() > squares * bound + _SLACK).any():
+    if (moment.square() > squares.unsqueeze(-1) * bound + _SLACK).any():
         return "a product with the targets is larger than the squares allow"
     return None

@@ -30,6 +30,7 @@ from fedproto_app.settings.methods import (
     FuelsSettings,
     GldpSettings,
     HeadSimilarity,
+    KindredSettings,
 )
 from fedproto_app.settings.model import ModelSettings, OptimizerSettings
 from fedproto_app.settings.reading import (
@@ -74,6 +75,7 @@ __all__ = [
     "FuelsSettings",
     "GldpSettings",
     "HeadSimilarity",
+    "KindredSettings",
     "ModelSettings",
     "OptimizerSettings",
     "PartitionSettings",

@@ -88,6 +88,45 @@ class AnalyticSettings(Section):
         return [self.strongest * 10 ** (-number / 2) for number in range(count)]
 
 
+class KindredSettings(Section):
+    """``[kindred]``: our own method (docs: forecasting.md)."""
+
+    sharing: Literal["kin", "common", "random", "none"] = setting(
+        "kin",
+        "whose data stand behind a client's: mostly those of clients like it, all others' alike, "
+        "as `kin` of clients at random (a control), or nobody's",
+    )
+    features: CountOrZero = setting(
+        100, "random features of each of two kinds; 0: linear in what is known"
+    )
+    temperature: Positive = setting(
+        0.5, "how far kinship reaches, in medians of the divergence; all others alike stand beside"
+    )
+    eta: Positive = setting(
+        0.3, "η, how much a client trusts its validation samples; 1: as independent ones"
+    )
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Of the priors that a client gets."""
+        return (self.temperature, math.inf)
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """s: so much a prior weighs against the client's own data."""
+        return (0.1, 0.5, 2.0, 10.0)
+
+    @property
+    def penalties(self) -> tuple[float, ...]:
+        """λ beside a prior."""
+        return (1e-3, 1e-2)
+
+    @property
+    def penalties_alone(self) -> tuple[float, ...]:
+        """λ without one."""
+        return (1e-4, 1e-3, 1e-2, 1e-1)
+
+
 class GldpSettings(Section):
     """``[gldp]``."""
 

@@ -22,6 +22,7 @@ from fedproto_app.settings.methods import (
     FlscSettings,
     FuelsSettings,
     GldpSettings,
+    KindredSettings,
 )
 from fedproto_app.settings.model import (
     ClassificationSettings,
@@ -157,6 +158,7 @@ class Settings(Section):
     optimizer: OptimizerSettings = OptimizerSettings()
     classification: ClassificationSettings = ClassificationSettings()
     analytic: AnalyticSettings = AnalyticSettings()
+    kindred: KindredSettings = KindredSettings()
     fuels: FuelsSettings = FuelsSettings()
     gldp: GldpSettings = GldpSettings()
     sequence: SequenceModelSettings = SequenceModelSettings()

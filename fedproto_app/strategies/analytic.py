@@ -99,7 +99,7 @@ class AnalyticStrategy(PersonalStrategy):
 
 
 def _fault(sums: Arrays, samples: int) -> str | None:
-    moment = torch.from_numpy(sums[MOMENT]).double()
-    gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-1])
+    moment = torch.from_numpy(sums[MOMENT]).double().unsqueeze(-1)
+    gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
     fault = sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
     return fault and f"its sums cannot be those of {samples} samples: {fault}"

@@ -15,23 +15,24 @@ def draws(*shape: int) -> torch.Tensor:
 
 
 def test_one_regressor_by_hand() -> None:
-    regressors, targets = torch.tensor([[1.0], [2.0], [5.0]]), torch.tensor([1.0, 3.0, 9.0])
+    regressors, targets = torch.tensor([[1.0], [2.0], [5.0]]), torch.tensor([[1.0], [3.0], [9.0]])
     gram, moment = sums(regressors, targets, torch.tensor([1.0, 1.0, 0.0]))
-    assert (gram.tolist(), moment.tolist()) == ([[5]], [7])  # 1 + 4, 1 · 1 + 2 · 3
-    assert solve(gram, moment, 1.0, 0.0).tolist() == [pytest.approx(7 / 6)]
-    assert solve(gram, moment, 1.0, 2.0).tolist() == [pytest.approx(9 / 6)]  # (7 + 1 · 2) / (5 + 1)
-    assert solve(gram, moment, 1e12, 2.0).tolist() == [pytest.approx(2)]
+    assert (gram.tolist(), moment.tolist()) == ([[5]], [[7]])  # 1 + 4, 1 · 1 + 2 · 3
+    assert solve(gram, moment, 1.0).item() == pytest.approx(7 / 6)
+    assert solve(gram, moment, 1.0, 2.0).item() == pytest.approx(9 / 6)  # (7 + 1 · 2) / (5 + 1)
+    assert solve(gram, moment, 1e12, 2.0).item() == pytest.approx(2)
+    assert solve(-gram, moment, 1.0).isnan().all()
 
 
 def test_it_is_scikit_learns_and_sums_add_up() -> None:
-    regressors, targets, weights = draws(2, 30, 5), draws(2, 30), torch.ones(2, 30)
+    regressors, targets, weights = draws(2, 30, 5), draws(2, 30, 2), torch.ones(2, 30)
     weights[:, 20:] = 0
     gram, moment = sums(regressors, targets, weights)
     for client in range(2):
         oracle = Ridge(alpha=0.7, fit_intercept=False)
         oracle.fit(regressors[client, :20].double(), targets[client, :20].double())
-        found = solve(gram, moment, 0.7, 0.0)[client]
-        np.testing.assert_allclose(found, oracle.coef_, rtol=1e-9)
+        found = solve(gram, moment, 0.7)[client]
+        np.testing.assert_allclose(found.T, oracle.coef_, rtol=1e-9)
     first = sums(regressors[:, :7], targets[:, :7], weights[:, :7])
     rest = sums(regressors[:, 7:], targets[:, 7:], weights[:, 7:])
     torch.testing.assert_close(first[0] + rest[0], gram)
@@ -46,7 +47,7 @@ def test_the_triangle_says_all_of_a_symmetric_matrix() -> None:
 
 
 def test_true_sums_have_no_fault_and_others_do() -> None:
-    gram, moment = sums(draws(30, 5), draws(30), torch.ones(30))
+    gram, moment = sums(draws(30, 5), draws(30, 1), torch.ones(30))
     scaled = (gram.float().double(), moment.float().double())  # as they travel
     assert sums_fault(*scaled, samples=30, largest=3.0) is None
     wrong = gram.clone()

@@ -108,7 +108,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def own_model(self) -> Model:
         """FUELS's forecaster, or that of a method that has its own."""
         if named := method_named(self.settings.method).model:
-            made: Model = load(named, f"the model of {self.settings.method}")(self.layout)
+            make = load(named, f"the model of {self.settings.method}")
+            made: Model = make(self.settings, self.layout)
             return made
         return Forecaster(self.settings.model.representation_dim, self.layout)
 
@@ -252,10 +253,10 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return prediction_loss(prediction, batch.targets, batch.present)
 
     def regression_sums(self, samples: CohortSamples) -> tuple[Tensor, Tensor]:
-        """XᵀX [K, H, d, d] and Xᵀy [K, H, d] of the clients' train samples."""
-        weights = self._is_train(samples)  # (K, n, H)
+        """XᵀX [K, H, d, d] and Xᵀy [K, H, d, 1] of the clients' train samples, step by step."""
+        weights = self.train_targets(samples)
         made = [
-            sums(regressors, samples.targets[..., step], weights[..., step])
+            sums(regressors, samples.targets[..., step, None], weights[..., step])
             for step, regressors in enumerate(self.layout.each_regressors(samples.inputs))
         ]
         grams, moments = zip(*made, strict=True)
@@ -266,9 +267,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         """The MSE of each client's train samples, [K], for methods that train without batches."""
         chunks = torch.split(samples.inputs, EVALUATED_AT_ONCE, dim=1)
         forecasts = torch.cat([self.forecast(parameters, inputs) for inputs in chunks], dim=1)
-        return prediction_loss(forecasts, samples.targets, self._is_train(samples))
+        return prediction_loss(forecasts, samples.targets, self.train_targets(samples))
 
-    def _is_train(self, samples: CohortSamples) -> Tensor:
+    def train_targets(self, samples: CohortSamples) -> Tensor:
         """[K, n, H], 1 for the present targets of the samples that are in batches."""
         used = torch.zeros_like(samples.present[..., :1])
         for row, count in enumerate(samples.batch_counts):

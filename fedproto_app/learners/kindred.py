@@ -1,0 +1,190 @@
+"""Kindred, client half: a closed form that borrows from the clients that are like this one.
+
+Our own method: FUELS's idea, prototypes that tell who is alike, used before anything is fitted
+and not in a loss. One message up and one down.
+
+Up go the client's prototype, its mean day, and the mean products of its random features φ with
+themselves and with what is to be forecast, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the others'
+A and B into priors of the client's own, by how like the prototypes are. The client fits
+    W = (A + s·A' + λ·I)⁻¹ (B + s·B')
+for every prior (A', B'), strength s and penalty λ, with some blocks of the features and with all,
+and alone (s = 0). Last value and last period stand beside these candidates. Its model is their
+mean, weighed by their errors on the client's own validation samples, so what does not help it
+weighs little. All candidates are linear in φ, so the mean is one model again, [H, D].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.maths.kinship import shares
+from fedproto_app.maths.ridge import solve, sums, symmetric, triangle
+from fedproto_app.messages import Order
+from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.settings import KindredSettings
+from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+
+# What goes up, and with one prior after the other what comes down.
+PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
+
+
+class Means(NamedTuple):
+    """Of K clients: A [K, D, D] and B [K, D, H], float64."""
+
+    gram: Tensor
+    moment: Tensor
+
+
+class MeansContext(Context):
+    """The cohort's own means, the features of all its samples [K, n, D], and what W is to forecast
+    of them: the targets less the newest value, [K, n, H]."""
+
+    def __init__(self, own: Means, features: Tensor, residuals: Tensor) -> None:
+        self.own, self.features, self.residuals = own, features, residuals
+
+
+class KindredLearner(Learner[MeansContext, ForecastingTask]):
+    """Means up; a weighted mean of fits, once the priors are down."""
+
+    section: KindredSettings
+
+    @property
+    def model(self) -> RandomFeatureForecaster:
+        """What makes the features."""
+        model = self.task.model
+        assert isinstance(model, RandomFeatureForecaster)
+        return model
+
+    def phases(self) -> Sequence[Phase]:
+        return []
+
+    def context(self, order: Order, cohort: Cohort) -> MeansContext:
+        samples = cohort.samples
+        features = self.task.encode(cohort.parameters, samples.inputs)
+        residuals = samples.targets - features[..., self.model.newest, None]
+        used = self.task.train_targets(samples).amin(dim=2)  # of these every target is there
+        gram, moment = sums(features, residuals, used)
+        count = used.sum(dim=1).clamp(min=1).double()[:, None, None]
+        return MeansContext(Means(gram / count, moment / count), features, residuals)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: MeansContext
+    ) -> dict[str, Tensor]:
+        raise AssertionError("there is no phase that asks for it")
+
+    def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
+        """What the client makes of its data alone, which stays if no prior comes."""
+        self._fit(cohort, context, [])
+        return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
+
+    def contribution(
+        self, cohort: Cohort, context: MeansContext, server_round: int
+    ) -> Contribution:
+        if self.section.sharing == "none":
+            return Contribution()
+        sent = {
+            PROTOTYPE: mean_day(cohort.samples),
+            GRAM: triangle(context.own.gram),
+            MOMENT: context.own.moment.transpose(1, 2),
+        }
+        return Contribution({name: value.float().cpu().numpy() for name, value in sent.items()})
+
+    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+        """Fit the clients that got priors with them."""
+        row_of = {name: row for row, name in enumerate(order.guided)}
+        rows = [row for row, name in enumerate(cohort.names) if name in row_of]
+        if not rows:
+            return []
+        take = [row_of.get(name, 0) for name in cohort.names]  # who has none borrows, and is left
+        packed, moments = (
+            torch.from_numpy(order.arrays[name][take]).double().to(self.task.device)
+            for name in (GRAM, MOMENT)
+        )
+        before = cohort.parameters[COEFFICIENTS].clone()
+        grams = symmetric(packed, self.model.representation_dim)
+        priors = [
+            Means(gram, moment.transpose(1, 2))
+            for gram, moment in zip(grams.unbind(1), moments.unbind(1), strict=True)
+        ]
+        self._fit(cohort, self.context(order, cohort), priors)
+        for row in set(range(len(cohort.names))) - set(rows):
+            cohort.parameters[COEFFICIENTS][row] = before[row]
+        return rows
+
+    def _fit(self, cohort: Cohort, context: MeansContext, priors: Sequence[Means]) -> None:
+        """The mean of all candidates, by the error that each has on the validation samples."""
+        first, last = validation_range(cohort.samples)
+        features = context.features[:, first:last].double()
+        residuals = context.residuals[:, first:last].double()
+        counted = cohort.samples.is_validation[:, first:last].double()
+        fits = list(self._candidates(context.own, priors))
+        errors = [
+            (((features @ fit - residuals).square() * counted).sum(dim=(1, 2))) for fit in fits
+        ]
+        targets = counted.sum(dim=(1, 2))
+        parts = shares(
+            torch.stack(errors, dim=1) / targets.unsqueeze(1),
+            targets / residuals.shape[2],
+            self.section.eta,
+        )
+        mixed = torch.zeros_like(fits[0])
+        for number, fit in enumerate(fits):
+            mixed += parts[:, number, None, None] * fit.nan_to_num()
+        cohort.parameters[COEFFICIENTS].copy_(mixed.transpose(1, 2))
+
+    def _candidates(self, own: Means, priors: Sequence[Means]) -> Iterator[Tensor]:
+        """Coefficients [K, D, H], 0 outside the block of features that a candidate uses."""
+        section, none = self.section, torch.zeros_like(own.moment)
+        yield none  # the last value
+        yield self._last_period(none)
+        for block in self._blocks():
+            inside = torch.tensor(block, device=none.device)
+            alone = Means(own.gram[:, inside[:, None], inside], own.moment[:, inside])
+            for penalty in section.penalties_alone:
+                yield none.index_copy(1, inside, solve(*alone, penalty))
+            for prior in priors:
+                gram, moment = prior.gram[:, inside[:, None], inside], prior.moment[:, inside]
+                for strength in section.strengths:
+                    joined = alone.gram + strength * gram, alone.moment + strength * moment
+                    for penalty in section.penalties:
+                        yield none.index_copy(1, inside, solve(*joined, penalty))
+
+    def _blocks(self) -> list[list[int]]:
+        """The plain features, with the ones of each kind, with all."""
+        plain, bent, waves = self.model.block_widths
+        first = list(range(plain))
+        tanh = list(range(plain, plain + bent))
+        cos = list(range(plain + bent, plain + bent + waves))
+        return [first, first + tanh, first + cos, first + tanh + cos] if bent else [first]
+
+    def _last_period(self, none: Tensor) -> Tensor:
+        """1 for the feature that is the value a period before the target, less the newest one."""
+        layout = self.task.layout
+        place = self.task.settings.data.distances.index(layout.period)
+        chosen = none.clone()
+        for step in range(layout.horizon):
+            chosen[:, layout.close - 1 + place * layout.horizon + step, step] = 1.0
+        return chosen
+
+
+def mean_day(samples: CohortSamples) -> Tensor:
+    """[K, p] the mean of each client's train targets by phase, 0 where all of one are missing."""
+    rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
+    targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
+    present = samples.present[rows, samples.batches][..., 0].clone()
+    for row, count in enumerate(samples.batch_counts):
+        present[row, count:] = 0
+    return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
+def validation_range(samples: CohortSamples) -> tuple[int, int]:
+    """The first validation sample of any client, and the one after the last."""
+    there = samples.is_validation.amax(dim=(0, 2)).nonzero()
+    return int(there.min()), int(there.max()) + 1

@@ -1,0 +1,156 @@
+"""Kindred, server half: who is like whom, and each client's priors.
+
+From the prototypes it computes the Jensen-Shannon divergence of every two clients. A client's
+prior is the mean of the others' A and B, weighed by how like they are, for every temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE
+from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.maths.kinship import kinship
+from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
+from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
+from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.settings import KindredSettings, Settings
+from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.table import make_task
+
+# A client's values have mean square 1 on its own scale, differences of two of them at most 4; a
+# spike that is carried over a gap can make it more.
+LARGEST_MEAN_SQUARE = 400.0
+LARGEST_PROTOTYPE = 100.0
+
+
+class KindredStrategy(PersonalStrategy):
+    """State: the latest prototype and means of every client ever heard from.
+
+    With ``sharing = "none"`` there is nothing to exchange.
+    """
+
+    section: KindredSettings
+
+    def __init__(
+        self, settings: Settings, section: KindredSettings, federation: Federation
+    ) -> None:
+        super().__init__(settings, section, federation)
+        self._told: dict[ClientKey, Arrays] = {}
+        self.final_after_training = section.sharing == "none"
+        task = make_task(settings, federation.shape)
+        assert isinstance(task, ForecastingTask)
+        model = task.model
+        assert isinstance(model, RandomFeatureForecaster)
+        self._width = model.representation_dim
+        if not self.final_after_training:
+            self.spec = ArraySpec(
+                per_client={
+                    PROTOTYPE: (settings.data.period,),
+                    GRAM: (triangle_size(self._width),),
+                    MOMENT: (settings.data.horizon, self._width),
+                }
+            )
+
+    def absorb(self, answers: list[NodeReply]) -> None:
+        """Take in what the clients report, unless it cannot be true."""
+        for answer in answers if self.spec.per_client else []:
+            for row, key in enumerate(answer.keys()):
+                told = {name: array[row] for name, array in answer.reply.arrays.items()}
+                if fault := self._fault(told):
+                    self.federation.refuse(Refusal(key.node, key.client, fault))
+                else:
+                    self._told[key] = told
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if self.final_after_training:
+            return super().configure_evaluate(server_round, arrays, config, grid)
+        known = sorted(self._told)
+        weights = self._weights(known)
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.order(keys, server_round)
+            guided = [key for key in keys if key in self._told] if len(known) > 1 else []
+            if not guided:
+                return plain
+            rows = [known.index(key) for key in guided]
+            priors = {name: self._mixed(name, known, weights[:, rows]) for name in (GRAM, MOMENT)}
+            return replace(plain, arrays=priors, guided=[key.client for key in guided])
+
+        trained = [
+            key for key in self.federation.roster.clients() if key in self.federation.trained
+        ]
+        return self.federation.orders(trained, order, MessageType.EVALUATE)
+
+    def _weights(self, known: list[ClientKey]) -> Tensor:
+        """[T, N, N] for every temperature, row n: whose means client n's prior is made of."""
+        if len(known) < 2:
+            return torch.zeros(0, len(known), len(known))
+        prototypes = torch.from_numpy(np.stack([self._told[key][PROTOTYPE] for key in known]))
+        divergence = pairwise_divergence(prototypes.unsqueeze(1))
+        if self.section.sharing == "random":  # the control: somebody else's relatives
+            draws = numpy_stream(self.settings.seed, "random relatives")
+            order = torch.from_numpy(draws.permutation(len(known)))
+            divergence = divergence[order][:, order]
+        common = self.section.sharing == "common"
+        temperatures = [math.inf] if common else self.section.temperatures
+        return torch.stack([kinship(divergence, each) for each in temperatures])
+
+    def _mixed(self, name: str, known: list[ClientKey], weights: Tensor) -> NDArray[np.float32]:
+        """[k, T, …] of weights [T, k, N]."""
+        every = torch.from_numpy(np.stack([self._told[key][name] for key in known])).double()
+        mixed = weights @ every.flatten(start_dim=1)  # (T, k, …)
+        shaped = mixed.transpose(0, 1).reshape(*mixed.shape[1::-1], *every.shape[1:])
+        return np.asarray(shaped.float().numpy())
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        if not self._told:
+            return {}
+        names = (PROTOTYPE, GRAM, MOMENT)
+        stacked = {name: np.stack([one[name] for one in self._told.values()]) for name in names}
+        return {**key_arrays(self._told), **stacked}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        for row, key in enumerate(keys_of(state) if state else []):
+            self._told[key] = {name: state[name][row] for name in (PROTOTYPE, GRAM, MOMENT)}
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``divergence``: the prototypes [N, 1, p], the clients' groups, the divergence [N, N]."""
+        known = sorted(self._told)
+        if len(known) < 2:
+            return {}
+        prototypes = np.stack([self._told[key][PROTOTYPE] for key in known])[:, None]
+        facts = self.federation.roster.facts
+        return {
+            "divergence": {
+                **key_arrays(dict.fromkeys(known)),
+                "prototypes": prototypes,
+                "groups": np.array([facts[key].group for key in known]),
+                "divergence": pairwise_divergence(torch.from_numpy(prototypes)).numpy(),
+            }
+        }
+
+    def _fault(self, told: Arrays) -> str | None:
+        """Why these cannot be the means of a client's samples."""
+        if (largest := float(np.abs(told[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
+            return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
+        gram = symmetric(torch.from_numpy(told[GRAM]).double(), self._width)
+        moment = torch.from_numpy(told[MOMENT]).double().T
+        fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE)
+        return fault and f"its means cannot be those of its samples: {fault}"

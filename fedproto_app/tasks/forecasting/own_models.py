@@ -1,0 +1,20 @@
+"""The models of methods that bring their own, made for the windows that the settings choose."""
+
+from __future__ import annotations
+
+from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.models.linear_forecaster import LinearForecaster
+from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import Settings
+
+
+def linear(settings: Settings, layout: WindowLayout) -> LinearForecaster:
+    """For the closed forms."""
+    return LinearForecaster(layout)
+
+
+def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureForecaster:
+    """For Kindred: every process draws the same features."""
+    draws = torch_stream(settings.seed, "random features")
+    return RandomFeatureForecaster(layout, settings.kindred.features, draws)
