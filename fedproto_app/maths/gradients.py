@@ -20,6 +20,8 @@ def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) ->
         gradients = torch.autograd.grad(
             term.sum(), parameters, retain_graph=True, materialize_grads=True
         )
-        squares = [gradient.flatten(start_dim=1).square().sum(dim=1) for gradient in gradients]
+        squares = [
+            gradient.reshape(len(gradient), -1).square().sum(dim=1) for gradient in gradients
+        ]
         norms[name] = torch.stack(squares).sum(dim=0).sqrt()
     return norms
