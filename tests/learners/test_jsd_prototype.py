@@ -82,7 +82,7 @@ def test_rho_multiplies_the_inter_loss() -> None:
 
 
 def test_every_loss_has_its_weight() -> None:
-    """Algorithm 1's: ρ on the prediction, none on L_inter."""
+    """As A, Algorithm 1 has them: ρ on the prediction, none on L_inter."""
     changes = {"fuels.prediction-weight": 5, "fuels.intra-weight": 3, "fuels.inter-weight": 1}
     plain, weighted = learner(**{"fuels.inter-weight": 1}), learner(**changes)
     clients, what = tiny_cohort(plain), order(NAMES)

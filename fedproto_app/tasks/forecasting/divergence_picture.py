@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.tasks.forecasting.raw_divergence import divergence_of_data, rank_correlation
+from fedproto_app.data.sources import load_series
+from fedproto_app.errors import FedProtoError
+from fedproto_app.report.runs import read_run
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_CLIENTS = 1000  # rows of the picture; more would be finer than its pixels
 _NAMED_CLIENTS = 40  # more names than that cannot be read
+
+_log = logging.getLogger(__name__)
 
 
 def draw_divergence(run_dir: Path) -> Figure:
@@ -34,7 +42,7 @@ def draw_divergence(run_dir: Path) -> Figure:
     shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
     groups, names, divergence = groups[shown], names[shown], divergence[np.ix_(shown, shown)]
     matrices, title = {"prototypes": divergence}, run_dir.name
-    if (raw := divergence_of_data(run_dir, names.tolist())) is not None:
+    if (raw := _divergence_of_data(run_dir, names.tolist())) is not None:
         matrices["mean days of the train part"] = raw
         if (agreement := rank_correlation(divergence, raw)) is not None:
             title += f": Spearman's correlation of the two {agreement:.2f}"
@@ -54,6 +62,24 @@ def draw_divergence(run_dir: Path) -> Figure:
     else:
         figure.suptitle(title, fontsize=12)
     return figure
+
+
+def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
+    """`raw_divergence` of these clients of a simulation, read again where the run read them.
+
+    None for a deployed run, whose data the server never has, and where the data are gone.
+    """
+    if not (run_dir / "state").is_dir():
+        return None
+    try:
+        settings = settings_from(read_run(run_dir).settings)
+        series = {one.name: one for one in load_series(settings.data)}
+        if missing := sorted(set(names) - set(series)):
+            raise FedProtoError(f"client {missing[0]!r} is not in the data any more")
+        return raw_divergence([series[name] for name in names], settings.data)
+    except (FedProtoError, OSError) as error:
+        _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
+        return None
 
 
 def _name_clients(axes: Axes, names: NDArray[np.str_], groups: NDArray[np.str_]) -> None:

@@ -6,9 +6,7 @@ softmax of the mean day of the train part, p values on the client's standardised
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,32 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
-from fedproto_app.errors import FedProtoError
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.report.runs import read_run
-from fedproto_app.settings import DataSettings, settings_from
-
-_log = logging.getLogger(__name__)
-
-
-def divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
-    """`raw_divergence` of these clients of a simulation, read again where the run read them.
-
-    None for a deployed run, whose data the server never has, and where the data are gone.
-    """
-    if not (run_dir / "state").is_dir():
-        return None
-    try:
-        settings = settings_from(read_run(run_dir).settings)
-        series = {one.name: one for one in load_series(settings.data)}
-        if missing := sorted(set(names) - set(series)):
-            raise FedProtoError(f"client {missing[0]!r} is not in the data any more")
-        return raw_divergence([series[name] for name in names], settings.data)
-    except (FedProtoError, OSError) as error:
-        _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
-        return None
+from fedproto_app.settings import DataSettings
 
 
 def raw_divergence(
