@@ -32,7 +32,7 @@ SEEDS = (0, 1, 2)
 Cell = Callable[[Group], str]
 
 # For --quick: small enough to see that everything works, too small for any figure to count.
-QUICK: Changes = {"rounds": 2, "data.max-clients": 4, "model.representation-dim": 8}
+QUICK: Changes = {"rounds": 2, "data.max-clients": 4}
 
 _MEASURED: Changes = {"fuels.diagnostics": True}
 _ALGORITHM_1: Changes = {"fuels.prediction-weight": 5.0, "fuels.inter-weight": 1.0}
@@ -55,7 +55,7 @@ TITLES = {
     "aaai": "pure A: `similarity`, d_p 32",
     "preprint": "pure P: `filtered`, no projector",
     "algorithm-1": "weights of A, Algorithm 1: 5·L_pred + L_intra + L_inter",
-    "renewed": "optimiser renewed when guidance begins",
+    "renewed": "optimiser renewed after the first guidance",
     "faster-filter": "W learns ten times as fast",
     "algorithm-1-renewed": "weights of A, Algorithm 1, optimiser renewed",
     "without-intra": "w/o intra",

@@ -103,8 +103,6 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         )
         rows = {name: row for row, name in enumerate(order.guided)}
         guided = torch.tensor([name in rows for name in names], device=device)
-        if self.section.renew_optimizer:
-            _renew(cohort, guided)
         if not rows or not self.section.inter:
             return GuidedContext(own, None, None, guided)
         # A client without guidance borrows row 0, which its mask then silences.
@@ -165,8 +163,11 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         )
 
     def conclude(self, cohort: Cohort, context: GuidedContext) -> dict[str, Tensor]:
-        """If asked, the diagnostics: each weighted term's gradient norm at the encoder, and of W
-        the share of its entries above 0 and the mean of their sizes."""
+        """Renew the optimiser where that is due. Returns the diagnostics, if asked: each weighted
+        term's gradient norm at the encoder, and of W the share of its entries above 0 and the mean
+        of their sizes."""
+        if self.section.renew_optimizer:
+            _renew(cohort, context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
         if self.section.diagnostics and FILTER in cohort.parameters:
             entries = cohort.parameters[FILTER].flatten(start_dim=1)
@@ -191,10 +192,10 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
 
 
 def _renew(cohort: Cohort, guided: Tensor) -> None:
-    """Renew the optimiser of the clients that are guided for the first time.
+    """Renew the optimiser of the clients that have been guided for the first time.
 
-    The first batches with PR and NR have gradients many times the prediction's, and Adam would
-    remember their size for a thousand steps; what it learnt before belongs to another loss.
+    The first steps towards PR have gradients some hundred times the prediction's, and there are
+    none like them later. Adam would remember their size for a thousand steps.
     """
     first = guided & (cohort.parameters[GUIDED] == 0)
     cohort.optimizer.renew(first)

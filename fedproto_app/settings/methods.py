@@ -50,7 +50,7 @@ class FuelsSettings(Section):
         "from the seed",
     )
     renew_optimizer: bool = setting(
-        False, "forget a client's optimiser state once, when prototypes first guide it"
+        False, "forget a client's optimiser state once, after its first round with guidance"
     )
     diagnostics: bool = setting(
         False,
