@@ -33,9 +33,9 @@ def mean_day(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64
     A phase without a present value is 0, the mean of the train part.
     """
     windows = make_windows(series, settings)
-    next_values = windows.targets.reshape(len(windows.targets), -1)[:, 0]  # one step ahead
-    there = windows.present.reshape(len(windows.present), -1)[:, 0][windows.batches]  # (S, p)
-    sums = (next_values[windows.batches].astype(np.float64) * there).sum(axis=0)
+    values = windows.targets[windows.batches, 0].astype(np.float64)  # (S, p), one step ahead
+    there = windows.present[windows.batches, 0]
+    sums = (values * there).sum(axis=0)
     return np.asarray(sums / there.sum(axis=0).clip(min=1))
 
 
