@@ -45,7 +45,7 @@ def new_cohort(
         for name, value in parameters.items()
         if trains and any(phase.trains(name) for phase in learner.phases())
     }
-    optimizer = make_optimizer(learner.training.optimizer, trained)
+    optimizer = make_optimizer(learner.training.optimizer, trained, learner.rate_factors())
     return Cohort(parameters, optimizer, samples, server_round)
 
 
@@ -67,7 +67,7 @@ def fine_tuned(
     """
     copied = {name: value.clone() for name, value in cohort.parameters.items()}
     trained = {name: value for name, value in copied.items() if phase.trains(name)}
-    optimizer = make_optimizer(learner.training.optimizer, trained)
+    optimizer = make_optimizer(learner.training.optimizer, trained, learner.rate_factors())
     copy = Cohort(copied, optimizer, cohort.samples, cohort.server_round)
     _train_phase(learner, copy, context, phase)
     return copied

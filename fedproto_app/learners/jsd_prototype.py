@@ -4,8 +4,8 @@ Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual 
 Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains encoder, decoder,
 projector and filter of its own with
     L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
-and sends the mean of its projected representations, one row a phase of the period. It gets its own
-positive and negative prototype back.
+where every term has a weight that can be set. It sends the mean of its projected representations,
+one row a phase of the period, and gets its own positive and negative prototype back.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
 from fedproto_app.messages import Order
-from fedproto_app.models.forecaster import project
+from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import FuelsSettings, Training
 from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
 
 FILTER = "filter"
+GUIDED = "guided"  # 1 once prototypes have guided the client; where the optimiser is then renewed
 
 # What goes up and what comes down, by client; how many batches a concatenated prototype has.
 PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
@@ -38,6 +40,8 @@ class GuidedContext(Context):
 
     S' is 1 for periodicity-aware prototypes, which guide every batch, and the common number of
     batches for concatenated ones, where batch s is guided by its own rows.
+
+    gradients: [K] each, what was measured in the epoch's first batch, if asked.
     """
 
     def __init__(
@@ -48,9 +52,11 @@ class GuidedContext(Context):
         guided: Tensor,
     ) -> None:
         self.own, self.positive, self.negative, self.guided = own, positive, negative, guided
+        self.gradients: dict[str, Tensor] = {}
 
     def start_epoch(self) -> None:
         self.own.clear()
+        self.gradients = {}
 
 
 class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
@@ -67,8 +73,19 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         parameters = self.task.initial_parameters(self.section.prototype_dim)
         if self.section.intra and self.section.learn_filter:
             # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
-            parameters[FILTER] = torch.ones(self._period, self._period)
+            shape = (self._period, self._period)
+            parameters[FILTER] = torch.full(shape, self.section.filter_start)
+        if self.section.renew_optimizer:
+            parameters[GUIDED] = torch.zeros(())
         return parameters
+
+    def phases(self) -> list[Phase]:
+        trained = (self.task.encoder, self.task.head, PROJECTOR, FILTER)
+        return [Phase("local", trained, self.training.local_epochs)]
+
+    def rate_factors(self) -> dict[str, float]:
+        factor = self.section.filter_rate
+        return {} if factor == 1 else {FILTER: factor}
 
     def batches(
         self, samples: CohortSamples, generators: Sequence[torch.Generator]
@@ -110,18 +127,22 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         context.own.add(original.detach(), batch.age)
 
         prediction = self.task.predict(parameters, represented[:, :rows], batch)
-        terms = {"prediction": self.task.loss(prediction, batch)}
+        weight = self.section.prediction_weight
+        terms = {"prediction": weight * self.task.loss(prediction, batch)}
         if batch.augmented is not None:
-            weight = parameters.get(FILTER, original.new_ones(len(original), rows, rows))
-            terms["intra"] = intra_client_loss(
+            kept = parameters.get(FILTER, original.new_ones(len(original), rows, rows))
+            terms["intra"] = self.section.intra_weight * intra_client_loss(
                 original,
                 projected[:, rows:],
-                weight,
+                kept,
                 self.section.temperature,
                 self.section.negatives,
             )
         if context.positive is not None and context.negative is not None:
             terms["inter"] = self.section.inter_weight * self._inter(original, batch.age, context)
+        if self.section.diagnostics and not context.gradients:
+            encoder = [value for n, value in parameters.items() if n.startswith(self.task.encoder)]
+            context.gradients = gradient_norms(terms, encoder)
         return terms
 
     def _inter(self, projected: Tensor, age: Tensor, context: GuidedContext) -> Tensor:
@@ -141,6 +162,19 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             self.section.temperature,
         )
 
+    def conclude(self, cohort: Cohort, context: GuidedContext) -> dict[str, Tensor]:
+        """Renew the optimiser where that is due. Returns the diagnostics, if asked: each weighted
+        term's gradient norm at the encoder, and of W the share of its entries above 0 and the mean
+        of their sizes."""
+        if self.section.renew_optimizer:
+            _renew(cohort, context.guided)
+        measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
+        if self.section.diagnostics and FILTER in cohort.parameters:
+            entries = cohort.parameters[FILTER].flatten(start_dim=1)
+            measured["filter-kept"] = (entries > 0).float().mean(dim=1)
+            measured["filter-size"] = entries.abs().mean(dim=1)
+        return measured
+
     def contribution(
         self, cohort: Cohort, context: GuidedContext, server_round: int
     ) -> Contribution:
@@ -155,3 +189,14 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             for name, prototype in zip(cohort.names, own, strict=True)
         ]
         return Contribution({PROTOTYPES: torch.stack(sent).numpy()})
+
+
+def _renew(cohort: Cohort, guided: Tensor) -> None:
+    """Renew the optimiser of the clients that have been guided for the first time.
+
+    The first steps towards PR have gradients some hundred times the prediction's, and there are
+    none like them later. Adam would remember their size for a thousand steps.
+    """
+    first = guided & (cohort.parameters[GUIDED] == 0)
+    cohort.optimizer.renew(first)
+    cohort.parameters[GUIDED][first] = 1

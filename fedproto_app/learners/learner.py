@@ -88,6 +88,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """The local training of a round."""
         return [Phase("local", ("",), self.training.local_epochs)]
 
+    def rate_factors(self) -> dict[str, float]:
+        """Factors of the optimiser's learning rate, by parameter; 1 for the others."""
+        return {}
+
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
         """One epoch's batches of the task, as the method wants them.
 
@@ -115,7 +119,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
         """Called after the last epoch of a round, to change in place what no phase trains.
 
-        Returns the losses of what it fitted itself, [K] each, besides those of the phases.
+        Returns the losses of what it fitted itself and what it measured, [K] each, besides the
+        losses of the phases; they are no part of "total" there.
         """
         return {}
 

@@ -6,21 +6,33 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
+from fedproto_app.maths.optim import (
+    CohortAdam,
+    CohortOptimizer,
+    CohortSGD,
+    ScaledSteps,
+    TimeSmoothed,
+)
 from fedproto_app.settings import OptimizerSettings
 
 
 def make_optimizer(
-    settings: OptimizerSettings, parameters: Mapping[str, Tensor]
+    settings: OptimizerSettings,
+    parameters: Mapping[str, Tensor],
+    rate_factors: Mapping[str, float] | None = None,
 ) -> CohortOptimizer:
-    """A new optimiser as ``[optimizer]`` has it, for these parameters [K, …]."""
-    plain: CohortOptimizer
+    """A new optimiser as ``[optimizer]`` has it, for these parameters [K, …].
+
+    rate_factors: of the learning rate, by parameter; 1 for the others.
+    """
+    optimizer: CohortOptimizer
     if settings.name == "adam":
-        plain = CohortAdam(parameters, settings.learning_rate)
+        optimizer = CohortAdam(parameters, settings.learning_rate)
     else:
-        plain = CohortSGD(
+        optimizer = CohortSGD(
             parameters, settings.learning_rate, settings.momentum, settings.weight_decay
         )
-    if settings.smoothing_window == 1:
-        return plain
-    return TimeSmoothed(plain, parameters, settings.smoothing_window, settings.smoothing_factor)
+    window = settings.smoothing_window
+    if window > 1:
+        optimizer = TimeSmoothed(optimizer, parameters, window, settings.smoothing_factor)
+    return ScaledSteps(optimizer, rate_factors) if rate_factors else optimizer

@@ -106,7 +106,11 @@ def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta:
 
 
 def contrast_prototypes(
-    prototypes: Tensor, divergence: Tensor, beta_value: float, wanted: Indices | None = None
+    prototypes: Tensor,
+    divergence: Tensor,
+    beta_value: float,
+    wanted: Indices | None = None,
+    places: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The global positive and negative prototypes PR_n and NR_n of the wanted clients.
 
@@ -115,6 +119,8 @@ def contrast_prototypes(
 
     prototypes: [N, B, d]. divergence: [N, N]. beta_value: nats, ≥ 0.
     wanted: K clients, in the order of the result; None = all.
+    places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n is then as large as
+        by divergence, but its members are those nearest to n on the circle.
     Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
     """
     clients = range(len(prototypes)) if wanted is None else wanted
@@ -124,12 +130,24 @@ def contrast_prototypes(
     has_negative = torch.empty(len(clients), dtype=torch.bool)
     for start in range(0, len(clients), CONTRAST_ROWS):
         block = slice(start, start + CONTRAST_ROWS)
-        similar = divergence[torch.as_tensor(clients[block])] <= beta_value  # [block, N]
+        rows = torch.as_tensor(clients[block], dtype=torch.int64)
+        similar = divergence[rows] <= beta_value  # [block, N]
+        if places is not None:
+            similar = _nearest(places, rows, similar.sum(dim=1))
         positive[block] = _mean_of_members(similar, flat)
         negative[block] = _mean_of_members(~similar, flat)
         has_negative[block] = ~similar.all(dim=1)
     shape = (len(clients), *prototypes.shape[1:])
     return positive.reshape(shape), negative.reshape(shape), has_negative
+
+
+def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
+    """Each row's client and the next on the circle, sizes [K] in all: [N], [K] → [K, N] bool."""
+    apart = (places[rows].unsqueeze(1) - places).abs()
+    apart = torch.minimum(apart, 1 - apart)
+    apart[torch.arange(len(rows)), rows] = -1  # itself first, even if others have its place
+    ranks = apart.argsort(dim=1, stable=True).argsort(dim=1)
+    return ranks < sizes.unsqueeze(1)
 
 
 def _mean_of_members(members: Tensor, flat: Tensor) -> Tensor:

@@ -26,6 +26,13 @@ class CohortOptimizer(ABC):
         The parameters named by `gradients` must have been stepped together so far.
         """
 
+    @torch.no_grad()
+    def renew(self, clients: Tensor) -> None:
+        """Forget the past of these clients, [K] bool: their state is zero, as at first."""
+        for named in self.state.values():
+            for value in named.values():
+                value[clients.to(value.device)] = 0
+
 
 class CohortAdam(CohortOptimizer):
     """Adam (Kingma and Ba 2015).
@@ -156,6 +163,30 @@ class TimeSmoothed(CohortOptimizer):
         # (k, 1, w) x (k, w, size)
         mean = torch.bmm(weights.unsqueeze(1), last.reshape(active, self._window, -1))
         return mean.view_as(gradient)
+
+
+class ScaledSteps(CohortOptimizer):
+    """Another optimiser's steps, scaled for some parameters: w ← w + f·Δw.
+
+    So f is a factor of the learning rate: Adam's step and SGD's are both linear in it.
+
+    factors: f by parameter; the others keep their steps, bit for bit. state: the other optimiser's.
+    """
+
+    def __init__(self, scaled: CohortOptimizer, factors: Mapping[str, float]) -> None:
+        self._scaled, self._factors, self.state = scaled, factors, scaled.state
+
+    @torch.no_grad()
+    def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        before = {
+            name: parameters[name][: len(gradient)].clone()
+            for name, gradient in gradients.items()
+            if name in self._factors
+        }
+        self._scaled.step(parameters, gradients)
+        for name, old in before.items():
+            now = parameters[name][: len(old)]
+            now.copy_(old + self._factors[name] * (now - old))
 
 
 def _equal_runs(values: Sequence[int]) -> Iterator[slice]:

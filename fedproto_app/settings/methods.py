@@ -29,7 +29,9 @@ class FuelsSettings(Section):
 
     prototype_dim: CountOrZero = setting(32, "d_p; 0: no projector, the representation itself")
     temperature: Positive = setting(0.02, "τ")
-    inter_weight: NonNegative = setting(5.0, "ρ")
+    prediction_weight: Positive = setting(1.0, "of L_pred; 5 where both algorithms print ρ")
+    intra_weight: NonNegative = setting(1.0, "of L_intra")
+    inter_weight: NonNegative = setting(5.0, "ρ, of L_inter; 1 as both algorithms print it")
     negatives: Literal["filtered", "similarity"] = setting("filtered", "P, eq. 6 or A, eq. 2")
     augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
     threshold: Literal["percentile", "absolute"] = setting("percentile", "how β is meant")
@@ -40,6 +42,20 @@ class FuelsSettings(Section):
     inter: bool = setting(True, 'false: ablation "w/o inter"')
     periodicity_aware: bool = setting(True, 'false: ablation "w/o p-aware"')
     learn_filter: bool = setting(True, 'false: ablation "w/o W"')
+    filter_start: Positive = setting(1.0, "every entry of W before the first step")
+    filter_rate: Positive = setting(1.0, "W's learning rate, as a factor of the optimiser's")
+    comparison: Literal["jsd", "random"] = setting(
+        "jsd",
+        "whose prototypes are positive: by JSD and β; or, as a control, as many clients drawn once "
+        "from the seed",
+    )
+    renew_optimizer: bool = setting(
+        False, "forget a client's optimiser state once, after its first round with guidance"
+    )
+    diagnostics: bool = setting(
+        False,
+        "measure W and each loss's gradient every round; [where](artefacts.md#roundsjsonl)",
+    )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
         "none", "added to the prototypes sent"
     )

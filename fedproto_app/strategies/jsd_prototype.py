@@ -25,6 +25,7 @@ from fedproto_app.learners.jsd_prototype import (
 )
 from fedproto_app.maths.divergence import contrast_prototypes, threshold, update_divergence
 from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import FuelsSettings, Settings
@@ -69,7 +70,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         assert self._divergence is not None
         wanted = torch.tensor([self._rows_of[key] for key in known])
         positive, negative, has_negative = contrast_prototypes(
-            self._prototypes, self._divergence, self._threshold, wanted
+            self._prototypes, self._divergence, self._threshold, wanted, self._places()
         )
         guided = [key.client for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
         if not guided:
@@ -103,6 +104,14 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._prototypes = prototypes
         self._divergence = update_divergence(self._divergence, prototypes, changed)
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
+
+    def _places(self) -> Tensor | None:
+        """For `comparison = "random"` the clients' places on a circle, each drawn once from the
+        seed and the client's name: so they last over the rounds, and newcomers change none."""
+        if self.section.comparison == "jsd":
+            return None
+        streams = (numpy_stream(self.settings.seed, "place", key.client) for key in self._rows_of)
+        return torch.tensor([stream.random() for stream in streams])
 
     def state(self) -> dict[str, NDArray[Any]]:
         """names, nodes and prototypes, rows in the same order; the divergence follows from them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import classification_results, sequence_results
+from benchmarks import classification_results, fuels_results, sequence_results
 from benchmarks.result_page import Experiment, Page, finished
 from benchmarks.result_runs import ROOT
 from fedproto_app.report.runs import flat
@@ -30,7 +30,10 @@ def make(output: Path, experiment: Experiment, row: str, seed: int = 0, **change
     make_run(output / job.name, settings=made, seed=seed)
 
 
-@pytest.mark.parametrize("page", [sequence_results.PAGE, classification_results.PAGE])
+PAGES = [sequence_results.PAGE, classification_results.PAGE, fuels_results.PAGE]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Page) -> None:
     for name, experiment in page.experiments.items():
         for row in experiment.rows:

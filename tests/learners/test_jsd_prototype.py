@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,13 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
-from fedproto_app.learners.jsd_prototype import FILTER
+from fedproto_app.data.shard import Shard
+from fedproto_app.learners.jsd_prototype import FILTER, GUIDED
 from fedproto_app.learners.learner import Learner
 from fedproto_app.maths.losses import inter_client_loss
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.models.forecaster import PROJECTOR, project
+from fedproto_app.node.store import ClientStore
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,
@@ -22,8 +26,10 @@ from tests.learners.tiny_cohort import (
     tiny_batches,
     tiny_cohort,
     tiny_learner,
+    tiny_windows,
     train,
 )
+from tests.whole_orders import WholeNode
 
 PROTOTYPE = 3  # d_p
 
@@ -73,6 +79,121 @@ def test_rho_multiplies_the_inter_loss() -> None:
         own, swapped["positive"], swapped["negative"], torch.tensor([True, True]), 0.02
     )
     torch.testing.assert_close(terms["inter"], 3 * plain)
+
+
+def test_every_loss_has_its_weight() -> None:
+    """As A, Algorithm 1 has them: ρ on the prediction, none on L_inter."""
+    changes = {"fuels.prediction-weight": 5, "fuels.intra-weight": 3, "fuels.inter-weight": 1}
+    plain, weighted = learner(**{"fuels.inter-weight": 1}), learner(**changes)
+    clients, what = tiny_cohort(plain), order(NAMES)
+    batch = tiny_batches(plain, clients)[0]
+    ours, expected = (
+        fuels.loss(clients.parameters, batch, fuels.context(what, clients))
+        for fuels in (weighted, plain)
+    )
+    torch.testing.assert_close(ours["prediction"], 5 * expected["prediction"])
+    torch.testing.assert_close(ours["intra"], 3 * expected["intra"])
+    assert torch.equal(ours["inter"], expected["inter"])
+
+
+def test_the_filters_start_and_rate() -> None:
+    """Adam's first step is the learning rate, whatever the gradient: 0.001, for W ten times."""
+    fuels = learner(**{"fuels.filter-start": 0.25, "fuels.filter-rate": 10.0})
+    clients = tiny_cohort(fuels)
+    assert (clients.parameters[FILTER] == 0.25).all()
+    before = {name: value.clone() for name, value in clients.parameters.items()}
+    ones = {name: torch.ones_like(value) for name, value in before.items()}
+    clients.optimizer.step(clients.parameters, ones)
+    for name, old in before.items():
+        step = 0.01 if name == FILTER else 0.001
+        moved = old - clients.parameters[name]
+        torch.testing.assert_close(moved, torch.full_like(moved, step), rtol=1e-3, atol=1e-7)
+
+
+def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> None:
+    """b is guided from round 2 on, a never: b trains round 3 as with a fresh optimiser."""
+    fuels = learner(**{"fuels.renew-optimizer": True})
+    _, _, clients = train(fuels, order([]))
+    assert clients.parameters[GUIDED].tolist() == [0, 0]
+    steps = clients.optimizer.state["steps"][FILTER]
+    once = int(steps[0])
+    assert steps.tolist() == [once, once] != [0, 0]
+    train(fuels, order(["b"]), clients)
+    assert clients.parameters[GUIDED].tolist() == [0, 1]
+    for named in clients.optimizer.state.values():
+        for value in named.values():
+            assert not value[1].any()
+            assert value[0].any()
+    assert steps.tolist() == [2 * once, 0]
+    fresh = tiny_cohort(fuels)
+    for name, value in clients.parameters.items():
+        fresh.parameters[name].copy_(value)
+    expected, *_ = train(fuels, order(["b"]), fresh)
+    made, *_ = train(fuels, order(["b"]), clients)
+    torch.testing.assert_close(made["total"][1], expected["total"][1])
+    assert (made["total"][0] - expected["total"][0]).abs() > 1e-5  # a went on
+    for name, value in fresh.parameters.items():
+        torch.testing.assert_close(clients.parameters[name][1], value[1])
+    train(fuels, order(["b"]), clients)
+    assert steps.tolist() == [4 * once, 2 * once]  # once and never again
+
+
+def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
+    """The mark and the renewed moments are state: a node of another process goes on the same."""
+    fuels = learner(**{"fuels.renew-optimizer": True})
+    shard = Shard({one.name: one for one in tiny_windows(fuels.task.settings)}, {})
+
+    def node(name: str) -> WholeNode:
+        return WholeNode(fuels, shard, ClientStore(tmp_path / name))
+
+    staying, sent = node("staying"), []
+    for server_round, guided in enumerate(([], ["b"], ["b"], NAMES), start=1):
+        what = replace(order(guided), server_round=server_round)
+        sent.append(staying.train(what).arrays["prototypes"])
+        again = node("restarted").train(what).arrays["prototypes"]
+        np.testing.assert_array_equal(sent[-1], again)
+    stored = [ClientStore(tmp_path / "staying").read_state(name, 4) for name in NAMES]
+    assert [state[f"parameters/{GUIDED}"].item() for state in stored if state] == [1, 1]
+    steps = [int(state[f"steps/{FILTER}"]) for state in stored if state]
+    # b has trained two rounds since its first one with guidance, a none.
+    assert (steps[0], steps[1] > 0) == (0, True)
+
+
+def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
+    fuels = learner(**{"fuels.diagnostics": True})
+    clients, what = tiny_cohort(fuels), order(["b"])
+    context = fuels.context(what, clients)
+    context.start_epoch()
+    first, second = tiny_batches(fuels, clients)[:2]
+    leaves = {n: value.clone().requires_grad_() for n, value in clients.parameters.items()}
+    terms = fuels.loss(leaves, first, context)
+    encoder = [leaf for name, leaf in leaves.items() if name.startswith("encoder.")]
+    expected = {}
+    for name, term in terms.items():
+        gradients = [torch.autograd.grad(term[k], encoder, retain_graph=True) for k in range(2)]
+        norms = [sum(g[k].square().sum() for g in gradients[k]) ** 0.5 for k in range(2)]
+        expected[f"gradient-{name}"] = torch.stack(norms)
+    fuels.loss(leaves, second, context)  # is not measured
+    with torch.no_grad():
+        clients.parameters[FILTER][0] = -2.0
+        clients.parameters[FILTER][1, 0] = -1.0  # a quarter of the second client's rows
+    measured = fuels.conclude(clients, context)
+    assert measured.keys() == {*expected, "filter-kept", "filter-size"}
+    for name, norms in expected.items():
+        torch.testing.assert_close(measured[name], norms)
+    assert measured["gradient-inter"][0] == 0 < measured["gradient-inter"][1]
+    assert measured["filter-kept"].tolist() == [0, 0.75]
+    assert measured["filter-size"].tolist() == [2, 1]
+
+
+def test_diagnostics_change_no_result() -> None:
+    plain = train(learner(), order(NAMES))
+    measured = train(learner(**{"fuels.diagnostics": True}), order(NAMES))
+    for name, value in plain[2].parameters.items():
+        assert torch.equal(value, measured[2].parameters[name])
+    gradients = {f"gradient-{term}" for term in ("prediction", "intra", "inter")}
+    assert measured[0].keys() - plain[0].keys() == {*gradients, "filter-kept", "filter-size"}
+    assert torch.equal(plain[0]["total"], measured[0]["total"])
 
 
 @pytest.mark.parametrize(

@@ -281,3 +281,18 @@ def test_blocks_of_contrast_prototypes_only_round_differently(
     monkeypatch.setattr(engine, "CONTRAST_ROWS", 5)
     for part, whole in zip(contrast_prototypes(prototypes, values, 0.2), expected, strict=True):
         torch.testing.assert_close(part, whole)
+
+
+def test_random_partners_by_hand() -> None:
+    """THREE at β = 0.2 has PC of 3, 2 and 2; on the circle 1 and 2 are neighbours across 0."""
+    prototypes = torch.tensor([[[1.0, 10.0]], [[3.0, 20.0]], [[5.0, 60.0]]])
+    places = torch.tensor([0.3, 0.05, 0.95])
+    positive, negative, has_negative = contrast_prototypes(
+        prototypes, THREE, 0.2, [2, 1, 0], places
+    )
+    assert positive.tolist() == [[[4.0, 40.0]], [[4.0, 40.0]], [[3.0, 30.0]]]
+    assert negative.tolist() == [[[1.0, 10.0]], [[1.0, 10.0]], [[0.0, 0.0]]]
+    assert has_negative.tolist() == [True, True, False]
+    # Where all have one place, a client still is in its own PC.
+    alone, *_ = contrast_prototypes(prototypes, 1 - torch.eye(3), 0.5, None, torch.zeros(3))
+    assert torch.equal(alone, prototypes)

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
+from fedproto_app.maths.optim import (
+    CohortAdam,
+    CohortOptimizer,
+    CohortSGD,
+    ScaledSteps,
+    TimeSmoothed,
+)
 
 
 def test_each_client_gets_torchs_adam_even_when_it_sits_steps_out() -> None:
@@ -127,3 +133,54 @@ def test_the_gradients_handed_in_are_left_as_they_are() -> None:
     cohort, gradient = {"w": torch.zeros(1, 2)}, torch.tensor([[3.0, 5.0]])
     smoothed_sgd(cohort, 2, 0.5).step(cohort, {"w": gradient})
     assert gradient.tolist() == [[3.0, 5.0]]
+
+
+def test_a_renewed_client_goes_on_as_with_a_fresh_optimiser() -> None:
+    """Client 1 of three is renewed after two steps; the others keep their moments and counts."""
+    generator = torch.Generator().manual_seed(0)
+    gradients = [{"w": torch.randn(3, 4, generator=generator)} for _ in range(4)]
+    old, renewed = {"w": torch.zeros(3, 4)}, {"w": torch.zeros(3, 4)}
+    kept, adam = CohortAdam(old, learning_rate=0.1), CohortAdam(renewed, learning_rate=0.1)
+    for gradient in gradients[:2]:
+        kept.step(old, gradient)
+        adam.step(renewed, gradient)
+    adam.renew(torch.tensor([False, True, False]))
+    single = {"w": renewed["w"][1:2].clone()}
+    fresh = CohortAdam(single, learning_rate=0.1)
+    for gradient in gradients[2:]:
+        kept.step(old, gradient)
+        adam.step(renewed, gradient)
+        fresh.step(single, {"w": gradient["w"][1:2]})
+    torch.testing.assert_close(renewed["w"][1:2], single["w"])
+    torch.testing.assert_close(renewed["w"][[0, 2]], old["w"][[0, 2]])
+    assert (renewed["w"][1] - old["w"][1]).abs().min() > 1e-3
+    assert adam.steps["w"].tolist() == [4, 2, 4]
+
+
+def test_scaled_steps_are_those_of_a_scaled_learning_rate() -> None:
+    """By 3 for one parameter of Adam and of SGD; a client that sits out is not moved."""
+    generator = torch.Generator().manual_seed(0)
+    start = {name: torch.randn(2, 3, generator=generator) for name in ("w", "filter")}
+
+    def sgd(parameters: dict[str, Tensor], rate: float) -> CohortOptimizer:
+        return CohortSGD(parameters, rate, momentum=0.5, weight_decay=0.1)
+
+    for make in (CohortAdam, sgd):
+        scaled, plain, faster = (
+            {name: value.clone() for name, value in start.items()} for _ in range(3)
+        )
+        inner = make(scaled, 0.1)
+        optimizer = ScaledSteps(inner, {"filter": 3.0})
+        assert optimizer.state is inner.state
+        at_rate, at_three = make(plain, 0.1), make(faster, 0.1 * 3)
+        for active in (2, 1):
+            gradients = {n: torch.randn(active, 3, generator=generator) for n in start}
+            idle = scaled["filter"][active:].clone()
+            optimizer.step(scaled, gradients)
+            at_rate.step(plain, gradients)
+            at_three.step(faster, gradients)
+            assert torch.equal(scaled["filter"][active:], idle)
+            if make is sgd:  # its weight decay goes by the parameters, which differ from now on
+                break
+        assert torch.equal(scaled["w"], plain["w"])
+        torch.testing.assert_close(scaled["filter"], faster["filter"])

@@ -26,6 +26,8 @@ from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 
 SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
+# What FUELS can remember besides models: who was guided before; who is whose random partner.
+REMEMBERED = {"fuels.renew-optimizer": True, "fuels.comparison": "random"}
 FIRST = [
     ("forecasting", "fuels"),
     ("forecasting", "fedrep"),
@@ -130,7 +132,8 @@ def test_killed_in_the_middle_of_any_round_it_ends_the_same(
     tmp_path: Path, task: str, method: str
 ) -> None:
     """A node has worked already, the other not; killed twice."""
-    runs = SmallRuns(task, method, tmp_path, **(SEQUENCES if "sequence" in task else {}))
+    changes = SEQUENCES if "sequence" in task else REMEMBERED if method == "fuels" else {}
+    runs = SmallRuns(task, method, tmp_path, **changes)
     deviation = kills_change_nothing(runs)
     assert deviation.held, deviation
     assert len(lines(runs.run("killed", 2))) == 4 + (method in ("fed-react", "ifca", "flsc"))

@@ -49,6 +49,34 @@ def test_without_negatives_there_is_no_guidance() -> None:
     assert order.arrays == {}
 
 
+def test_random_partners_are_as_many_fixed_over_the_rounds_and_drawn_from_the_seed() -> None:
+    """By divergence a and b are alike: JSD's sets have 2, 2 and 1 members."""
+
+    def positives(seed: int, *rounds: dict[str, Any]) -> list[Any]:
+        fuels = strategy(**{"fuels.beta": 40, "fuels.comparison": "random", "seed": seed})
+        told = []
+        for arrived in rounds:
+            report(fuels, arrived)
+            told.append(guidance(fuels, "a", "b", "c").arrays["positive"].tolist())
+        return told
+
+    sent = {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER}
+    first, second = positives(0, sent, sent)
+    assert first == second == positives(0, dict(reversed(sent.items())))[0]
+    means = {
+        pair: np.mean([sent[name] for name in pair], axis=0, dtype=np.float32).tolist()
+        for pair in ("ab", "ac", "bc")
+    }
+    drawn = set()
+    for seed in range(6):
+        [(of_a, of_b, of_c)] = positives(seed, sent)
+        assert of_c == OTHER
+        assert of_a in (means["ab"], means["ac"])
+        assert of_b in (means["ab"], means["bc"])
+        drawn.add(str(of_a))
+    assert len(drawn) == 2
+
+
 def test_only_those_who_reported_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     fuels = strategy()
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})

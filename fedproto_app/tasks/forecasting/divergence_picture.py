@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +11,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.sources import load_series
+from fedproto_app.errors import FedProtoError
+from fedproto_app.report.runs import read_run
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_CLIENTS = 1000  # rows of the picture; more would be finer than its pixels
 _NAMED_CLIENTS = 40  # more names than that cannot be read
 
+_log = logging.getLogger(__name__)
+
 
 def draw_divergence(run_dir: Path) -> Figure:
-    """The matrix of ``divergence.npz``, alike clients side by side."""
+    """The matrix of ``divergence.npz``, alike clients side by side.
+
+    Of a simulation whose data are there also that of the data, in the same order, and how well the
+    two agree (P, Fig. 8).
+    """
     from matplotlib.figure import Figure
 
     with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
@@ -26,13 +41,51 @@ def draw_divergence(run_dir: Path) -> Figure:
     shown = evenly(groups, _MOST_CLIENTS)  # clustering costs the square of what is shown
     shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
     groups, names, divergence = groups[shown], names[shown], divergence[np.ix_(shown, shown)]
+    matrices, title = {"prototypes": divergence}, run_dir.name
+    if (raw := _divergence_of_data(run_dir, names.tolist())) is not None:
+        matrices["mean days of the train part"] = raw
+        if (agreement := rank_correlation(divergence, raw)) is not None:
+            title += f": Spearman's correlation of the two {agreement:.2f}"
 
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    axes = figure.subplots()
-    axes.grid(False)
-    image = axes.imshow(divergence, cmap="viridis", interpolation="nearest")
-    figure.colorbar(image, label="Jensen-Shannon divergence of prototypes (nats)", shrink=0.85)
-    starts = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1), len(shown)]
+    figure = Figure(figsize=(7 * len(matrices), 6), layout="constrained")
+    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
+    clients = f"{total}" if len(shown) == total else f"{len(shown)} of {total}"
+    for axes, (what, matrix) in zip(panels, matrices.items(), strict=True):
+        axes.grid(False)
+        image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
+        label = f"Jensen-Shannon divergence of {what} (nats)"
+        figure.colorbar(image, ax=axes, label=label, shrink=0.85)
+        _name_clients(axes, names, groups)
+        axes.set(xlabel=f"{clients} clients in the same order")
+    if len(panels) == 1:
+        panels[0].set_title(title)
+    else:
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
+    """`raw_divergence` of these clients of a simulation, read again where the run read them.
+
+    None for a deployed run, whose data the server never has, and where the data are gone.
+    """
+    if not (run_dir / "state").is_dir():
+        return None
+    try:
+        settings = settings_from(read_run(run_dir).settings)
+        series = {one.name: one for one in load_series(settings.data)}
+        if missing := sorted(set(names) - set(series)):
+            raise FedProtoError(f"client {missing[0]!r} is not in the data any more")
+        return raw_divergence([series[name] for name in names], settings.data)
+    except (FedProtoError, OSError) as error:
+        _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
+        return None
+
+
+def _name_clients(axes: Axes, names: NDArray[np.str_], groups: NDArray[np.str_]) -> None:
+    """By true group, with lines between the groups, or by client where not too many."""
+    axes.set_xticks([])
+    starts = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1), len(groups)]
     if groups.any():
         for edge in starts[1:-1]:
             axes.axhline(edge - 0.5, color="white", linewidth=1)
@@ -43,10 +96,6 @@ def draw_divergence(run_dir: Path) -> Figure:
         axes.set_yticks(range(len(names)), names, fontsize=7)
     else:
         axes.set_yticks([])
-    axes.set_xticks([])
-    clients = f"{total}" if len(shown) == total else f"{len(shown)} of {total}"
-    axes.set(xlabel=f"{clients} clients in the same order", title=run_dir.name)
-    return figure
 
 
 def evenly(groups: NDArray[np.str_], most: int) -> NDArray[np.intp]:

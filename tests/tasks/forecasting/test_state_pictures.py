@@ -15,7 +15,9 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.report.pictures import draw
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.divergence_picture import draw_divergence
 from fedproto_app.tasks.forecasting.examples import Example, find_examples, kept_forecasts
+from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 from tests.local_grid import run_locally, small_settings
 
 ALL = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
@@ -52,6 +54,31 @@ def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
     state = sorted((run / "state").rglob("*"))
     assert names(draw(run)) == ALL
     assert sorted((run / "state").rglob("*")) == state  # looking at it leaves it as it was
+
+
+def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_path: Path) -> None:
+    settings, run = simulated(tmp_path)
+    figure = draw_divergence(run)
+    prototypes, data, *bars = figure.axes
+    assert [bar.get_ylabel().split(" of ", 1)[1] for bar in bars] == [
+        "prototypes (nats)",
+        "mean days of the train part (nats)",
+    ]
+    title = figure.get_suptitle()
+    assert title.startswith("test: Spearman's correlation of the two ")
+    series = {one.name: one for one in load_series(settings.data)}
+    with np.load(run / "divergence.npz") as file:
+        raw = raw_divergence([series[name] for name in file["names"]], settings.data)
+        agreement = rank_correlation(file["divergence"], raw)
+    assert agreement is not None
+    assert title.endswith(f" {agreement:.2f}")
+    shown = np.asarray(data.images[0].get_array())
+    assert sorted(shown.ravel().tolist()) == sorted(raw.ravel().tolist())
+    assert [tick.get_text() for tick in data.get_yticklabels()] == [
+        tick.get_text() for tick in prototypes.get_yticklabels()
+    ]
+    (run / "state").rename(run / "elsewhere")  # as in a deployment
+    assert len(draw_divergence(run).axes) == 2
 
 
 @pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])  # circles, heat map

@@ -1,0 +1,253 @@
+"""The tables of docs/results/fuels.md: what FUELS's parts do, and what keeps it from gaining more.
+
+    python -m benchmarks.fuels_results                       # everything
+    python -m benchmarks.fuels_results milano --seeds 0      # one table, one seed
+    python -m benchmarks.fuels_results beta rho --page-only  # from the runs that there are
+
+Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
+can be interrupted; delete a run's folder to repeat it. Tables share runs: every sweep has the
+default, and `causes` reads runs of milano. A run there with other settings than its row now has is
+refused. Test errors choose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+
+from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
+from benchmarks.result_runs import Changes
+from fedproto_app.data.sources import load_series
+from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
+from fedproto_app.report.task_report import UNKNOWN, error_text, percent_text
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
+
+MILANO, ELECTRICITY = "milano_internet_hourly.csv.gz", "electricity_2014_hourly.csv.gz"
+M4 = "m4_hourly.csv.gz"
+SEEDS = (0, 1, 2)
+Cell = Callable[[Group], str]
+
+# For --quick: small enough to see that everything works, too small for any figure to count.
+QUICK: Changes = {"rounds": 2, "data.max-clients": 4}
+
+_MEASURED: Changes = {"fuels.diagnostics": True}
+_ALGORITHM_1: Changes = {"fuels.prediction-weight": 5.0, "fuels.inter-weight": 1.0}
+VARIANTS: dict[str, Changes] = {
+    "solo": {"method": "solo"},
+    "default": {},
+    "aaai": {"fuels.negatives": "similarity"},
+    "preprint": {"fuels.prototype-dim": 0},
+    "algorithm-1": _ALGORITHM_1,
+    "renewed": {"fuels.renew-optimizer": True},
+    "faster-filter": {"fuels.filter-rate": 10.0},
+    "algorithm-1-renewed": {**_ALGORITHM_1, "fuels.renew-optimizer": True},
+    "without-intra": {"fuels.intra": False},
+    "random": {"fuels.comparison": "random"},
+    "random-algorithm-1": {**_ALGORITHM_1, "fuels.comparison": "random"},
+}
+TITLES = {
+    "solo": "Solo",
+    "default": "FUELS as configured",
+    "aaai": "pure A: `similarity`, d_p 32",
+    "preprint": "pure P: `filtered`, no projector",
+    "algorithm-1": "weights of A, Algorithm 1: 5·L_pred + L_intra + L_inter",
+    "renewed": "optimiser renewed after the first guidance",
+    "faster-filter": "W learns ten times as fast",
+    "algorithm-1-renewed": "weights of A, Algorithm 1, optimiser renewed",
+    "without-intra": "w/o intra",
+    "random": "control: random partners",
+    "random-algorithm-1": "control: random partners, weights of A, Algorithm 1",
+}
+# Whose course over the rounds the page shows, and at which rounds.
+COURSES = ("default", "algorithm-1", "renewed", "aaai", "without-intra")
+ROUNDS = (1, 2, 3, 5, 10, 20, 50, 100)
+
+# What the papers vary (P, Figs. 6 and tables 4 and 5; α has no table), one setting at a time. d_r
+# is what P calls so, the width of each of the two GRUs, and P has no projector.
+_SWEEP_ROUNDS = 60
+SWEEPS: dict[str, dict[str, Changes]] = {
+    "beta": {f"{beta}": {"fuels.beta": float(beta)} for beta in (10, 30, 50, 70, 90)},
+    "tau": {f"{tau:g}": {"fuels.temperature": tau} for tau in (0.02, 0.05, 0.1, 0.5, 1.0)},
+    "rho": {f"{rho:g}": {"fuels.inter-weight": rho} for rho in (0.1, 1.0, 5.0, 10.0, 50.0)},
+    "width": {
+        f"{width}": {"model.representation-dim": 2 * width, "fuels.prototype-dim": 0}
+        for width in (4, 8, 16, 32, 64, 128, 256)
+    },
+    "alpha": {f"{share:g}": {"participation": share} for share in (0.2, 0.5, 0.8, 1.0)},
+    "noise": {
+        kind: {"fuels.noise": kind} for kind in ("none", "laplace", "gaussian", "exponential")
+    },
+}
+
+
+def experiments() -> dict[str, Experiment]:
+    """All tables, by the name that the command line and the page's markers call them."""
+    milano = partial(Experiment, "fuels-milano.toml", MILANO)
+    few: Changes = {"data.max-clients": 25, "rounds": 100}
+    tables = {
+        "milano": milano(SEEDS, _variants("milano", {}), _compared, _about),
+        "electricity": Experiment(
+            "fuels-electricity.toml",
+            ELECTRICITY,
+            SEEDS,
+            _variants("electricity", {}),
+            _compared,
+            _about,
+        ),
+        "m4": Experiment("fuels-m4.toml", M4, SEEDS, _variants("m4", few), _compared, _about),
+    }
+    shown = {name: tables["milano"].rows[name] for name in COURSES}
+    causes = milano(SEEDS[:1], shown, _courses, _about)
+    sweeps = {
+        name: milano(SEEDS[:1], _sweep(name, values), partial(_swept, name), _about)
+        for name, values in SWEEPS.items()
+    }
+    return {**tables, "causes": causes, **sweeps}
+
+
+def _variants(folder: str, every: Changes) -> dict[str, Row]:
+    return {
+        name: Row(f"{folder}-{name}", {**_MEASURED, **every, **changes})
+        for name, changes in VARIANTS.items()
+    }
+
+
+def _sweep(name: str, values: Mapping[str, Changes]) -> dict[str, Row]:
+    return {
+        value: Row(f"sweep-{name}-{value}", {**_MEASURED, "rounds": _SWEEP_ROUNDS, **changes})
+        for value, changes in values.items()
+    }
+
+
+def _about(runs: Sequence[Run]) -> str:
+    clients = {run.summary["clients"] for run in runs}
+    rounds = {run.summary["rounds"] for run in runs}
+    return f"{_range(clients)} clients, {_range(rounds)} rounds"
+
+
+def _range(numbers: set[int]) -> str:
+    return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
+
+
+def _compared(groups: Mapping[str, Group]) -> Lines:
+    """A line a variant, in the order of `VARIANTS`."""
+    better: Cell = partial(_better_off, groups.get("solo"))
+    columns = {**_ERRORS, "better off than alone": better, **_MEASURES}
+    lines = [["", *columns]]
+    for name, group in groups.items():
+        lines.append([TITLES[name], *(cell(group) for cell in columns.values())])
+    return lines
+
+
+def _swept(name: str, groups: Mapping[str, Group]) -> Lines:
+    """A line a value of the sweep."""
+    columns = {**_ERRORS, **_MEASURES}
+    return [
+        [SYMBOLS[name], *columns],
+        *([value, *(cell(group) for cell in columns.values())] for value, group in groups.items()),
+    ]
+
+
+def _courses(groups: Mapping[str, Group]) -> Lines:
+    """A line a variant and round: the losses, their gradients at the encoder, the filter."""
+    lines = [["", "round", "test MSE", *COURSE_FIGURES.values()]]
+    for name, group in groups.items():
+        rounds = {line["round"]: line for line in read_rounds(group.runs[0].folder)}
+        for line in (rounds[shown] for shown in ROUNDS if shown in rounds):
+            figures = [_digits(line["loss"].get(figure)) for figure in COURSE_FIGURES]
+            lines.append([TITLES[name], str(line["round"]), error_text(line["test_mse"]), *figures])
+    return lines
+
+
+def _digits(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.3g}"
+
+
+def _validation(group: Group) -> str:
+    """The mean validation error of the kept models."""
+    errors = [
+        float(row["validation_mse"]) for run in group.runs for row in read_clients(run.folder)
+    ]
+    return error_text(fmean(errors))
+
+
+def _better_off(alone: Group | None, group: Group) -> str:
+    """The share of clients whose kept model is better than that of the same seed's Solo."""
+    if alone is None or alone is group:
+        return UNKNOWN
+    solo = {run.summary["seed"]: _test_errors(run) for run in alone.runs}
+    better = [
+        error < solo[run.summary["seed"]][client]
+        for run in group.runs
+        if run.summary["seed"] in solo
+        for client, error in _test_errors(run).items()
+    ]
+    return f"{percent_text(fmean(better))}%" if better else UNKNOWN
+
+
+def _test_errors(run: Run) -> dict[str, float]:
+    return {row["client"]: float(row["mse"]) for row in read_clients(run.folder)}
+
+
+def _kept_pairs(group: Group) -> str:
+    """The share of W's entries above 0 after the last round."""
+    kept = [read_rounds(run.folder)[-1]["loss"].get("filter-kept") for run in group.runs]
+    known = [share for share in kept if share is not None]
+    return f"{percent_text(fmean(known))}%" if known else UNKNOWN
+
+
+def _agreement(group: Group) -> str:
+    """Spearman's correlation of the prototypes' divergences with those of the data."""
+    found = []
+    for run in group.runs:
+        path = run.folder / "divergence.npz"
+        if not path.exists():
+            return UNKNOWN
+        data = settings_from(run.settings).data
+        series = {one.name: one for one in load_series(data)}
+        with np.load(path, allow_pickle=False) as file:
+            raw = raw_divergence([series[name] for name in file["names"]], data)
+            correlation = rank_correlation(file["divergence"], raw)
+        if correlation is not None:
+            found.append(correlation)
+    return f"{fmean(found):.2f}" if found else UNKNOWN
+
+
+_ERRORS: dict[str, Cell] = {
+    "test MSE": partial(spread_text, figure="mse", text=error_text),
+    "test MAE": partial(spread_text, figure="mae", text=error_text),
+    "validation MSE": _validation,
+    "last model's MSE": partial(spread_text, figure="last_mse", text=error_text),
+}
+_MEASURES: dict[str, Cell] = {
+    "W above 0": _kept_pairs,
+    "prototypes and data": _agreement,
+    "parameters up": partial(number, figure="parameters_up_per_client_round"),
+}
+SYMBOLS = {
+    "beta": "β, percentile",
+    "tau": "τ",
+    "rho": "ρ",
+    "width": "d_r",
+    "alpha": "α",
+    "noise": "noise",
+}
+COURSE_FIGURES = {
+    "prediction": "L_pred",
+    "intra": "L_intra",
+    "inter": "L_inter",
+    "gradient-prediction": "‖∇L_pred‖",
+    "gradient-intra": "‖∇L_intra‖",
+    "gradient-inter": "‖∇L_inter‖",
+    "filter-kept": "W above 0, share",
+    "filter-size": "mean of abs. W",
+}
+
+PAGE = Page("fuels.md", "benchmarks.fuels_results", "results-fuels", experiments(), QUICK)
+
+if __name__ == "__main__":
+    command(PAGE, __doc__)
