@@ -124,15 +124,6 @@ _TABLE = (
         tasks=("forecasting",),
     ),
     Method(
-        name="kindred",
-        strategy="fedproto_app.strategies.kindred:KindredStrategy",
-        learner="fedproto_app.learners.kindred:KindredLearner",
-        section=attrgetter("kindred"),
-        tasks=("forecasting",),
-        model="fedproto_app.tasks.forecasting.own_models:random_features",
-        single_round=True,
-    ),
-    Method(
         name="gldp",
         strategy="fedproto_app.strategies.global_local_prototype:GlobalLocalPrototypeStrategy",
         learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
@@ -197,6 +188,15 @@ _TABLE = (
         section=attrgetter("analytic"),
         tasks=("forecasting",),
         model=_LINEAR,
+        single_round=True,
+    ),
+    Method(
+        name="kindred",
+        strategy="fedproto_app.strategies.kindred:KindredStrategy",
+        learner="fedproto_app.learners.kindred:KindredLearner",
+        section=attrgetter("kindred"),
+        tasks=("forecasting",),
+        model="fedproto_app.tasks.forecasting.own_models:random_features",
         single_round=True,
     ),
     Method(

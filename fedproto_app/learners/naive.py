@@ -1,7 +1,6 @@
 """The simplest forecasts: the newest value, and the value one period before.
 
-Nothing is learned and nothing is exchanged. (Seasonal naive as of Hyndman and Athanasopoulos,
-Forecasting: Principles and Practice, section 5.2.)
+Nothing is learned and nothing is exchanged.
 """
 
 from __future__ import annotations
