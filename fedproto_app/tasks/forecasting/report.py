@@ -168,8 +168,8 @@ class ForecastingReport:
         return [
             (f"test MSE ({kept})", error_text(summary["mse"])),
             (f"test MAE ({kept})", error_text(summary["mae"])),
-            ("median client's test MSE", error_text(summary["mse_median"])),
-            ("worst tenth's mean test MSE", error_text(summary["mse_worst_tenth"])),
+            ("median client's test MSE", error_text(summary.get("mse_median"))),
+            ("worst tenth's mean test MSE", error_text(summary.get("mse_worst_tenth"))),
             ("MASE / WAPE of the median client", _both(summary, "mase_median", "wape_median")),
             ("test MSE (last model)", error_text(summary["last_mse"])),
             ("test MAE (last model)", error_text(summary["last_mae"])),
@@ -191,4 +191,4 @@ def _of(
 
 
 def _both(summary: Mapping[str, Any], *figures: str) -> str:
-    return " / ".join(error_text(summary[figure]) for figure in figures)
+    return " / ".join(error_text(summary.get(figure)) for figure in figures)
