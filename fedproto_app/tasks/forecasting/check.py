@@ -150,8 +150,8 @@ def _sizes(largest: Mapping[str, float]) -> str:
         return ""
     names = sorted(largest, key=lambda name: -largest[name])
     return (
-        f"{some(names)}: values up to {largest[names[0]]:.4g} train deviations from the train mean; "
-        "a server refuses the errors that these make"
+        f"{some(names)}: values up to {largest[names[0]]:.4g} train deviations from the train "
+        "mean; a server refuses the errors that these make"
     )
 
 
@@ -160,8 +160,8 @@ def _shifts(shifts: Mapping[str, float]) -> str:
         return ""
     names = sorted(shifts, key=lambda name: -abs(shifts[name]))
     return (
-        f"{some(names)}: the mean of the test part lies over {LARGEST_SHIFT:g} train deviation from "
-        f"that of the train part (at most {shifts[names[0]]:+.2g})"
+        f"{some(names)}: the mean of the test part lies over {LARGEST_SHIFT:g} train deviation "
+        f"from that of the train part (at most {shifts[names[0]]:+.2g})"
     )
 
 
@@ -170,8 +170,8 @@ def _ratios(ratios: Mapping[str, float]) -> str:
         return ""
     names = sorted(ratios, key=lambda name: min(ratios[name], 1 / max(ratios[name], 1e-30)))
     return (
-        f"{some(names)}: the deviation of the test part is over {LARGEST_RATIO:g} times that of the "
-        f"train part, or as much below (at most ×{ratios[names[0]]:.2g})"
+        f"{some(names)}: the deviation of the test part is over {LARGEST_RATIO:g} times that of "
+        f"the train part, or as much below (at most ×{ratios[names[0]]:.2g})"
     )
 
 
