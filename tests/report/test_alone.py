@@ -80,6 +80,7 @@ def test_seeds_meet_their_own_and_others_the_first(tmp_path: Path) -> None:
     [
         ({"dataset": "other"}, None),
         ({"settings": {"data": {"max-steps": 100}}}, None),  # another history
+        ({"settings": {"data": {"max-steps": 0, "period": 24}}}, 1.0),  # as by default
         ({"settings": {"data": {"calendar": "week", "path": "elsewhere"}}}, 1.0),
         ({"parameters_up": 1}, None),
         ({"parameters_down": 1}, None),
