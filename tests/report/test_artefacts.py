@@ -32,6 +32,8 @@ ERRORS = {
     Metric("mae"): 0.5,
     Metric("rmse-units"): 2.0,
     Metric("mae-units"): 1.0,
+    Metric("seasonal-difference"): 2.0,
+    Metric("mean-size"): 4.0,
 }
 KEPT = {replace(metric, model=Model.KEPT): value for metric, value in ERRORS.items()}
 FORECASTS: Any = MadeFederation({"a": ERRORS | KEPT})

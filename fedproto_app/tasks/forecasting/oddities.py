@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.windows import lookback, make_windows
+from fedproto_app.data.windows import lookback, make_windows, train_values
 from fedproto_app.settings import DataSettings
 
 FARTHEST = 10  # robust deviations; a normal value lies beyond with probability 10⁻²³
@@ -89,9 +89,8 @@ def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
     """Of a client that a run with these settings would take."""
     with np.errstate(all="ignore"):  # values of any size may overflow here
         windows = make_windows(series, settings)
-        history = lookback(settings)
-        train = series.values[: history + windows.train_end]
-        test = series.values[history + windows.validation_end :]
+        train = train_values(series, settings)
+        test = series.values[lookback(settings) + windows.validation_end :]
         scaled = np.abs(series.values[np.isfinite(series.values)] - windows.mean) / windows.std
         largest = float(scaled.max()) if np.isfinite(windows.std) else np.inf
         constant = bool(np.nanmax(train) == np.nanmin(train))
