@@ -45,8 +45,8 @@ class Oddities:
 
     constant: whether its train part is. largest: in size, of its values in train deviations from
     the train mean; infinite where these overflow. shift: of the test part's mean against the train
-    part's, in train deviations. ratio: of the test part's deviation over the train part's, NaN
-    where the train part is constant.
+    part's, in train deviations. ratio: of the test part's deviation over the train part's. Both
+    mean nothing where the train part is constant, and ratio is NaN there.
     """
 
     outliers: Outliers | None
@@ -63,7 +63,9 @@ class Oddities:
     @property
     def is_shifted(self) -> bool:
         """Whether the level of the test part is another."""
-        return not self.is_too_large and abs(self.shift) > LARGEST_SHIFT
+        if self.constant or self.is_too_large:
+            return False
+        return abs(self.shift) > LARGEST_SHIFT
 
     @property
     def is_spread(self) -> bool:

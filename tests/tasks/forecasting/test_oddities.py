@@ -72,7 +72,7 @@ def test_a_shift_between_train_and_test_by_hand() -> None:
 
 
 def test_a_constant_train_part_has_no_ratio() -> None:
-    found = odd(np.array([5.0] * 16 + [5, 6, 5, 6]))
+    found = odd(np.array([5.0] * 16 + [5, 6, 9, 8]))
     assert found.constant
     assert np.isnan(found.ratio)
     assert found.notes == "train part constant"
