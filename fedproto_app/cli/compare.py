@@ -9,13 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.pairs import heavy_clients, pairs
 from fedproto_app.report.pictures import draw, draw_comparison
-from fedproto_app.report.runs import find_runs, group_runs
+from fedproto_app.report.runs import find_runs, group_runs, ranked
 from fedproto_app.report.table import (
     by_task,
     comparison_csv,
     comparison_markdown,
     comparison_table,
+    pairs_csv,
+    pairs_markdown,
+    pairs_table,
 )
 from fedproto_app.users_code import look_here_for_users_code
 
@@ -30,12 +35,37 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class Sort(StrEnum):
+    """By what forecasts are sorted."""
+
+    median = "median"
+    mean = "mean"
+    mase = "mase"
+    worst = "worst"
+    better = "better"
+
+
 def compare(
     places: Annotated[
         list[Path],
         typer.Argument(metavar="RUN…", help="Run folders, or folders that hold several."),
     ],
     output: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    sort: Annotated[
+        Sort,
+        typer.Option(
+            help="Forecasts: by the median or the mean over clients of the test MSE, the median "
+            "MASE, the mean of the worst tenth of the clients, or the share better off than alone."
+        ),
+    ] = Sort.median,
+    test_pairs: Annotated[
+        bool,
+        typer.Option(
+            "--pairs",
+            help="Forecasts: test each row, client by client, against the best that clients can do "
+            "alone, or against the best row where no run shares nothing.",
+        ),
+    ] = False,
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
@@ -46,13 +76,16 @@ def compare(
     Runs that differ only in their seed become one row: mean and sample
     standard deviation over the seeds, the best run first. Errors of
     forecasts are on the standardised scale, of the models that the runs
-    kept; accuracies on images are of the last round's models; on
-    sequences both are told, and the mean over all rounds.
+    kept. A client is better off than alone if its error is lower than with
+    the best of the runs in which nothing is shared, chosen by its own
+    validation error. Accuracies on images are of the last round's models;
+    on sequences both are told, and the mean over all rounds.
 
     [bold]Examples[/bold]
 
       fedproto compare runs
       fedproto compare runs/fuels-* runs/fedavg-* --format markdown
+      fedproto compare runs --sort mase --pairs
       fedproto compare runs --picture comparison.png
     """
     runs, without = find_runs(places)
@@ -61,14 +94,26 @@ def compare(
         typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)
     for run in repeated:
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
+    groups = ranked(with_better_off(groups), sort)
+    tasks = by_task(groups)
+    tested = [found for found in map(pairs, tasks) if found] if test_pairs else []
     if output is Format.table:
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH_ELSEWHERE
-        console.print(*map(comparison_table, by_task(groups)), sep="\n")
+        tables = [*map(comparison_table, tasks), *map(pairs_table, tested)]
+        console.print(*tables, sep="\n")
     else:
-        text = comparison_markdown if output is Format.markdown else comparison_csv
-        typer.echo("\n\n".join(map(text, by_task(groups))))
+        text, text_of_pairs = (
+            (comparison_markdown, pairs_markdown)
+            if output is Format.markdown
+            else (comparison_csv, pairs_csv)
+        )
+        typer.echo("\n\n".join([*map(text, tasks), *map(text_of_pairs, tested)]))
+    for line in (line for task in tasks for line in heavy_clients(task)):
+        typer.echo(line, err=output is Format.csv)
+    if test_pairs and not tested:
+        typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
     if picture is not None:
         draw_comparison(groups, picture)
 

@@ -37,6 +37,9 @@ class ClientWindows:
     train_end, validation_end: of the N values, where those of validation and test begin. A sample
         belongs to the part in which all its targets lie.
     mean, std: of the train part, in the data's units.
+    seasonal_difference: in the data's units, `seasonal_difference` of all values up to the last
+        train target, also those older than a limited history: so errors of runs with different
+        histories have one measure.
     clock: of the source, None where it only counts.
     """
 
@@ -52,6 +55,7 @@ class ClientWindows:
     std: float
     missing_share: float
     clock: Clock | None = None
+    seasonal_difference: float = 0.0
 
     @property
     def validation(self) -> slice:
@@ -153,9 +157,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
     forecast = len(series.values) - back  # N
     train, validation, _ = split_counts(forecast, settings)
 
-    # Nothing later than the last train target; with a limited history nothing older than it.
-    oldest = train - _trained_values(train, settings) if settings.history else 0
-    known = series.values[oldest : back + train]
+    known = train_values(series, settings)
     if not np.isfinite(known).any():
         raise DataError(f"client {series.name!r} refused: no value of its train part is present")
     mean, std = float(np.nanmean(known)), _scale(known)
@@ -179,7 +181,30 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         std=std,
         missing_share=float(1 - present.mean()),
         clock=series.clock,
+        seasonal_difference=seasonal_difference(series.values[: back + train], settings.period),
     )
+
+
+def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
+    """What the scale is made of: nothing later than the last train target; with a limited history
+    nothing older than it."""
+    back = lookback(settings)
+    train, _, _ = split_counts(len(series.values) - back, settings)
+    oldest = train - _trained_values(train, settings) if settings.history else 0
+    return series.values[oldest : back + train]
+
+
+def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
+    """Mean |y_t − y_{t−p}| over the values [T] where both are present; 0 where there are none, and
+    where they repeat themselves exactly, save for rounding.
+
+    The measure of errors in MASE (Hyndman and Koehler 2006): what the seasonal naive forecast
+    would have erred on average.
+    """
+    differences = np.abs(values[period:] - values[:-period])
+    if not np.isfinite(differences).any():
+        return 0.0
+    return _above_rounding(float(np.nanmean(differences)), values)
 
 
 def _trained_values(train: int, settings: DataSettings) -> int:
@@ -191,8 +216,12 @@ def _trained_values(train: int, settings: DataSettings) -> int:
 
 def _scale(known: NDArray[np.float64]) -> float:
     """The standard deviation, or 1 for a constant series, whose deviation is mere rounding."""
-    deviation = float(np.nanstd(known))
-    return deviation if deviation > 1e-9 * float(np.nanmax(np.abs(known))) else 1.0
+    return _above_rounding(float(np.nanstd(known)), known) or 1.0
+
+
+def _above_rounding(size: float, values: NDArray[np.float64]) -> float:
+    """The size, or 0 if rounding of the values can have made it."""
+    return size if size > 1e-9 * float(np.nanmax(np.abs(values))) else 0.0
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

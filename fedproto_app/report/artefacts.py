@@ -174,6 +174,7 @@ class RunFolder:
         costs: sums over the rounds' lines; "trainings" is that of their "clients".
         """
         trainings = costs["trainings"]
+        clients = len(federation.trained | federation.results.keys())
         summary = {
             "status": "completed",
             "task": settings.task,
@@ -188,6 +189,7 @@ class RunFolder:
             "parameters_up_per_client_round": (
                 round(costs["parameters_up"] / trainings) if trainings else 0
             ),
+            "parameters_up_per_client": round(costs["parameters_up"] / clients) if clients else 0,
             **{cost: value for cost, value in costs.items() if cost != "trainings"},
             "seconds": round(self.seconds(), 3),
             "settings_digest": settings_digest(settings),

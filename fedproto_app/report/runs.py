@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.report.task_report import badness
 from fedproto_app.tasks.table import FIRST_TASK, TASKS, report_for
 
 Parsed = TypeVar("Parsed")
@@ -26,7 +27,11 @@ GIVEN_ENCODER = "given"
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: its folder, its ``summary.json`` and its settings with dotted keys."""
+    """One finished run.
+
+    folder: its own. summary: of ``summary.json``, and what else a comparison finds out of it.
+    settings: with dotted keys.
+    """
 
     folder: Path
     summary: Mapping[str, Any]
@@ -122,7 +127,7 @@ def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
-    """Groups by task, dataset, then what the task ranks by; and the runs that another one repeats.
+    """The groups, `ranked`; and the runs that another one repeats.
 
     Two runs with the same settings and seed are one experiment: of these the last by folder name
     counts, since counting both would make the spread over seeds look smaller than it is.
@@ -138,7 +143,17 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
     groups = [
         Group(tuple(run for _, run in sorted(seeds.items()))) for seeds in by_settings.values()
     ]
-    return sorted(groups, key=_place), repeated
+    return ranked(groups), repeated
+
+
+def ranked(groups: Iterable[Group], order: str = "") -> list[Group]:
+    """By task, dataset, then the best first.
+
+    order: one of the task's; "" for its first. A task that has no such order is sorted by its
+    measure, and so are groups that lack the figure, after those that have it.
+    """
+
+    return sorted(groups, key=lambda group: _place(group, order))
 
 
 def labels(groups: Sequence[Group]) -> list[str]:
@@ -177,10 +192,15 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return joined
 
 
-def _place(group: Group) -> tuple[int, str, float, str]:
-    measure = report_for(group.task).measure
-    badness = measure.badness(group.spread(measure.summary).mean)
-    return list(TASKS).index(group.task), group.dataset, badness, group.method
+def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
+    report = report_for(group.task)
+    orders = report.client_errors.orders if report.client_errors else {}
+    chosen = orders.get(order or next(iter(orders), ""))
+    first = 0.0
+    if chosen is not None:
+        first = badness(group.spread(chosen.summary).mean, chosen.larger_is_better)
+    then = report.measure.badness(group.spread(report.measure.summary).mean)
+    return list(TASKS).index(group.task), group.dataset, first, then, group.method
 
 
 def _comparable(group: Group) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedproto_app.report.pairs import PAIR_COLUMNS, Pair
 from fedproto_app.report.runs import Group, Run, labels
 from fedproto_app.report.task_report import UNKNOWN, Shown
 from fedproto_app.tasks.table import report_for
@@ -18,6 +19,7 @@ from fedproto_app.tasks.table import report_for
 _FEW = 3  # clients named as best and as worst
 _COSTS = {
     "parameters_up_per_client_round": "parameters up",
+    "parameters_up_per_client": "in all",
     "bytes_up": "bytes up",
     "seconds": "seconds",
 }
@@ -80,7 +82,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
         box=SIMPLE_HEAD,
         padding=0,
         caption=f"mean ± standard deviation over seeds; {report_for(groups[0].task).caption}; "
-        "parameters up: per client and round",
+        "parameters up: per client and round, and in all rounds",
         caption_justify="left",
     )
     for number, column in enumerate(_columns(groups)):
@@ -94,10 +96,44 @@ def comparison_table(groups: Sequence[Group]) -> Table:
 
 def comparison_markdown(groups: Sequence[Group]) -> str:
     """One row a group, as a Markdown table; all groups are of one task."""
-    columns = _columns(groups)
-    rule = ["---", "---", *["---:"] * (len(columns) - 2)]
-    lines = [columns, rule, *comparison_rows(groups)]
-    cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    return _markdown(_columns(groups), comparison_rows(groups), texts=2)
+
+
+def pairs_table(found: Sequence[Pair]) -> Table:
+    """One row a pair, for a terminal."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=0,
+        caption="over clients, errors averaged over seeds; better: clients with the lower error; "
+        "p: Wilcoxon's signed-rank test",
+        caption_justify="left",
+    )
+    for number, column in enumerate(PAIR_COLUMNS):
+        table.add_column(column, justify="left" if number < 3 else "right", overflow="fold")
+    for pair in found:
+        table.add_row(*pair.row())
+    return table
+
+
+def pairs_markdown(found: Sequence[Pair]) -> str:
+    """One row a pair, as a Markdown table."""
+    return _markdown(PAIR_COLUMNS, [pair.row() for pair in found], texts=3)
+
+
+def pairs_csv(found: Sequence[Pair]) -> str:
+    """One row a pair, as CSV; numbers are not rounded, unknown ones empty."""
+    fields = ("dataset", "method", "against", "clients", "better", "difference", "p", "corrected")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(fields)
+    writer.writerows([getattr(pair, field) for field in fields] for pair in found)
+    return text.getvalue().rstrip("\n")
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> str:
+    """texts: columns from the left that hold no numbers."""
+    rule = [*["---"] * texts, *["---:"] * (len(columns) - texts)]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in (columns, rule, *rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
@@ -126,8 +162,9 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
             group.dataset,
             label,
             str(len(group.runs)),
-            *(_cell(group, shown) for shown in report_for(group.task).comparison),
+            *(_cell(group, shown) for shown in _listed(group)),
             _count(group.spread("parameters_up_per_client_round").mean),
+            _count(group.spread("parameters_up_per_client").mean),
             _bytes(group.spread("bytes_up").mean),
             _count(group.spread("seconds").mean),
         ]
@@ -136,8 +173,12 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
 
 
 def _columns(groups: Sequence[Group]) -> list[str]:
-    titles = [shown.title for shown in report_for(groups[0].task).comparison]
+    titles = [shown.title for shown in _listed(groups[0])]
     return ["dataset", "method", "seeds", *titles, *_COSTS.values()]
+
+
+def _listed(group: Group) -> list[Shown]:
+    return [shown for shown in report_for(group.task).comparison if not shown.only_csv]
 
 
 def _cell(group: Group, shown: Shown) -> str:

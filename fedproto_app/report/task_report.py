@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Results = Mapping[ClientKey, ClientResult]
 
 Row = Sequence[object]
+BETTER_OFF = "better_off"  # a figure that a run has beside others only, see report/alone.py
 UNKNOWN = "-"  # the text of a figure that there is not
 
 
@@ -31,13 +32,15 @@ class Shown:
     """A figure as a person sees it.
 
     figure: its field in the artefact. title: above or before it. text: of the value, None where
-    unknown. spread: whether the comparison tells its deviation over seeds as well.
+    unknown. spread: whether the comparison tells its deviation over seeds as well. only_csv:
+    whether a comparison has it as CSV alone, since no screen is wide enough for all.
     """
 
     figure: str
     title: str
     text: Callable[[float | None], str]
     spread: bool = False
+    only_csv: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,46 @@ class Measure:
 
     def badness(self, value: float | None) -> float:
         """For sorting: smaller is better, and what is unknown or no number comes last."""
-        if value is None or not np.isfinite(value):
-            return float("inf")
-        return -value if self.larger_is_better else value
+        return badness(value, self.larger_is_better)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a comparison may be sorted: by a field of summary.json."""
+
+    summary: str
+    larger_is_better: bool = False
+
+
+@dataclass(frozen=True)
+class ClientErrors:
+    """Errors by which methods are compared client by client, smaller being better.
+
+    test, validation: columns of clients.csv. name: of the test error. inputs: the settings of
+    ``[data]`` that change what models see, but not what they are asked: runs that differ in others
+    have no test part in common. orders: what a table can be sorted by, the default first.
+    """
+
+    test: str
+    validation: str
+    name: str
+    inputs: tuple[str, ...]
+    orders: Mapping[str, Order]
+
+
+def badness(value: float | None, larger_is_better: bool) -> float:
+    """For sorting: smaller is better, and what is unknown or no number comes last."""
+    if value is None or not np.isfinite(value):
+        return float("inf")
+    return -value if larger_is_better else value
 
 
 class TaskReport(Protocol):
     """The figures of one kind of task.
 
     progress: fields of rounds.jsonl, clients: columns of clients.csv, comparison: fields of
-    summary.json that a person sees, in their order. caption: below the comparison.
+    summary.json that a person sees, in their order. caption: below the comparison. client_errors:
+    None where methods are not compared client by client, but sorted by the measure alone.
     """
 
     measure: Measure
@@ -77,6 +110,7 @@ class TaskReport(Protocol):
     clients: tuple[Shown, ...]
     comparison: tuple[Shown, ...]
     caption: str
+    client_errors: ClientErrors | None
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
         """The task's fields of a line of rounds.jsonl; None each if the round was not evaluated."""
@@ -100,9 +134,16 @@ def mean_metric(
     results: Results, metric: Metric, keys: Iterable[ClientKey] | None = None
 ) -> float | None:
     """The plain mean of a metric over the clients that have it (of `keys`), None without any."""
-    chosen = sorted(results if keys is None else set(keys) & set(results))
-    values = [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]
+    values = metric_values(results, metric, keys)
     return float(np.mean(values)) if values else None
+
+
+def metric_values(
+    results: Results, metric: Metric, keys: Iterable[ClientKey] | None = None
+) -> list[float]:
+    """A metric of the clients that have it (of `keys`), in the clients' order."""
+    chosen = sorted(results if keys is None else set(keys) & set(results))
+    return [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]
 
 
 def error_text(value: float | None) -> str:

@@ -38,6 +38,33 @@ def test_markdown_and_picture(fedproto: Fedproto, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
+    errors = [0.25 + number / 100 for number in range(6)]
+    make_run(tmp_path / "a", errors, mse=0.5, mse_median=0.25)
+    sent = {"parameters_up": 0, "parameters_down": 0}
+    rival = [*(error + 0.25 for error in errors[1:]), 99.0]
+    make_run(tmp_path / "b", rival, method="solo", mse=0.25, mse_median=0.5, **sent)
+    table = fedproto("compare", tmp_path, "--pairs").out
+    rows = [line.split()[:3] for line in table.splitlines() if " toy " in f" {line} "]
+    assert rows == [["toy", "fuels", "1"], ["toy", "solo", "1"], ["toy", "fuels", "best"]]
+    assert table.splitlines()[-1] == "toy: client 'c5' makes most of the mean MSE of solo (97%)"
+    assert " 100.0 " in table  # better off
+    marked = fedproto("compare", tmp_path, "--pairs", "--format", "markdown", "--sort", "mean").out
+    assert marked.index("| solo |") < marked.index("| fuels |")
+    assert "| toy | fuels | best alone | 6 | 6 | -0.2600 | 0.031 | 0.031 |" in marked
+    as_csv = fedproto("compare", tmp_path, "--format", "csv", "--sort", "worst")
+    assert "makes most of" in as_csv.err
+    assert len(as_csv.out.splitlines()) == 3
+    wrong = fedproto("compare", tmp_path, "--sort", "best")
+    assert wrong.code == 2
+
+
+def test_no_pairs_to_test(fedproto: Fedproto, tmp_path: Path) -> None:
+    outcome = fedproto("compare", make_run(tmp_path / "a"), "--pairs")
+    assert outcome.code == 0
+    assert outcome.err == "--pairs: no two runs have clients with errors to compare\n"
+
+
 def test_pictures_prints_what_it_drew(fedproto: Fedproto, tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     outcome = fedproto("pictures", run)

@@ -84,6 +84,28 @@ def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: 
     assert "warning" not in fine.out
 
 
+def test_oddities_are_noted_and_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    spiked, late, huge = wave(24, 240), wave(24, 240), wave(24, 240)
+    spiked[[50, 51]] = 500.0, 900.0
+    late[:210] = 3.0
+    huge[-1] = 1e20
+    data = write_csv(tmp_path / "x.csv", fine=wave(24, 240), spiked=spiked, late=late, huge=huge)
+    outcome = fedproto("data", "check", data)
+    assert outcome.code == 0
+    table = [line.rstrip() for line in outcome.out.split("\n")]
+    assert table[0].split()[-2:] == ["verdict", "notes"]
+    notes = {line.split()[0]: line.partition(" ok")[2].strip() for line in table[1:5]}
+    assert notes["fine"] == ""
+    assert notes["spiked"] == "2 outliers, test spread ×0.0092"  # spikes make up its scale
+    assert notes["late"].startswith("train part constant")
+    assert notes["huge"] == "1 outlier, too large"
+    said = " ".join(outcome.out.split())
+    assert "warning huge, spiked: outliers (3 values), over 10 robust deviations" in said
+    assert "the farthest: huge, 1e+20 at step 239, " in said
+    assert "warning late: the train part is constant" in said
+    assert "warning huge: values up to " in said
+
+
 def test_the_many_are_hidden_unless_asked_for(fedproto: Fedproto) -> None:
     brief = fedproto("data", "check", "--source", "synthetic-traffic")
     full = fedproto("data", "check", "--all")

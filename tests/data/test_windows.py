@@ -8,6 +8,7 @@ import pytest
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     make_windows,
+    seasonal_difference,
     shortest_length,
     split_counts,
     time_numbers,
@@ -183,3 +184,29 @@ def test_times_are_the_phase_and_the_day_of_the_week() -> None:
     assert time_numbers(positions, DataSettings()).shape == (4, 0)
     windows = make_windows(series(np.arange(400), start=5), week)
     np.testing.assert_array_equal(windows.inputs[:3, -2:], [[5, 3], [6, 3], [7, 3]])
+
+
+def test_the_seasonal_difference_of_six_values_by_hand() -> None:
+    """1 2 4 2 3 8 at period 2: |4 − 1|, |2 − 2|, |3 − 4|, |8 − 2|, of mean 10 / 4."""
+    values = np.array([1.0, 2, 4, 2, 3, 8])
+    assert seasonal_difference(values, 2) == 2.5
+    values[1] = np.nan  # 3, 1 and 6 are known
+    assert seasonal_difference(values, 2) == pytest.approx(10 / 3)
+    assert seasonal_difference(np.tile([0.1, 0.7], 30), 2) == 0
+    assert seasonal_difference(np.tile([0.1, 0.1 + 1e-12], 30), 3) == 0  # rounding
+    assert seasonal_difference(np.array([1.0, np.nan, np.nan, 2]), 2) == 0
+    assert seasonal_difference(np.array([1.0]), 2) == 0
+
+
+def test_the_seasonal_difference_is_of_the_train_part_whatever_the_history() -> None:
+    values = np.random.default_rng(2).normal(size=60)
+    full = make_windows(series(values), SMALL)
+    train = 8 + full.train_end
+    assert full.seasonal_difference == pytest.approx(
+        abs(values[4:train] - values[: train - 4]).mean()
+    )
+    later = values.copy()
+    later[train:] = 1e6
+    assert make_windows(series(later), SMALL).seasonal_difference == full.seasonal_difference
+    short = make_windows(series(values), SMALL.model_copy(update={"history": 2}))
+    assert short.seasonal_difference == full.seasonal_difference

@@ -22,6 +22,7 @@ class MadeFederation:
 
     def __post_init__(self) -> None:
         self.results = {key(name): ClientResult(each, 7) for name, each in self.metrics.items()}
+        self.trained = set(self.results)
         facts = {
             key(n): ClientFacts(10, "g", 0.0, self.counts.get(n, ()))
             for n in {**self.metrics, **self.counts}

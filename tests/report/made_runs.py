@@ -12,7 +12,7 @@ import tomli_w
 
 CLIENT_COLUMNS = (
     "client,node,group,samples,missing_share,kept_round,mse,mae,rmse_units,mae_units,"
-    "validation_mse,last_mse,last_mae"
+    "validation_mse,last_mse,last_mae,mase,wape"
 )
 
 
@@ -44,14 +44,20 @@ def make_run(
     folder: Path,
     errors: Sequence[float | None] = (0.25, 0.5),
     settings: dict[str, Any] | None = None,
+    validation: Sequence[float] = (),
     **summary: Any,
 ) -> Path:
-    """Write a finished run; ``errors`` are the clients' test MSEs, None for one without."""
+    """Write a finished run; ``errors`` are the clients' test MSEs, None for one without.
+
+    validation: the clients' validation MSEs, if not all are 0.3.
+    """
     folder.mkdir(parents=True)
+    chosen_by = validation or [0.3] * len(errors)
     rows = [
-        f"c{i},n0,office,100,0.0,3,{mse},{mse},{mse * 10},{mse * 9},0.3,{mse * 2},0.4"
+        f"c{i},n0,office,100,0.0,3,{mse},{mse},{mse * 10},{mse * 9},{chosen_by[i]},{mse * 2},0.4,"
+        f"{mse * 3},{mse / 2}"
         if mse is not None
-        else f"c{i},n0,office,100,1.0,0,,,,,,,"
+        else f"c{i},n0,office,100,1.0,0,,,,,,,,,"
         for i, mse in enumerate(errors)
     ]
     (folder / "clients.csv").write_text("\n".join([CLIENT_COLUMNS, *rows]) + "\n")
@@ -73,7 +79,15 @@ def make_run(
         "last_mae": 0.625,
         "rmse_units": 3.75,
         "mae_units": 3.375,
+        "mse_median": 0.3125,
+        "mse_worst_tenth": 0.5,
+        "mae_median": 0.4375,
+        "mase": 1.125,
+        "mase_median": 0.875,
+        "wape": 0.1875,
+        "wape_median": 0.125,
         "parameters_up_per_client_round": 768,
+        "parameters_up_per_client": 2304,
         "bytes_up": 1200,
         "bytes_down": 2_400_000,
         "seconds": 12.5,
@@ -192,6 +206,7 @@ def make_classification_run(
         "stages_global": [0.25, 0.5],
         "stages_local": [0.375, 0.5],
         "parameters_up_per_client_round": 512,
+        "parameters_up_per_client": 1536,
         "parameters_up": 3072,
         "parameters_down": 6144,
         "bytes_up": 12_288,

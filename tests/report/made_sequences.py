@@ -26,6 +26,11 @@ class MadeSequences:
     results: dict[ClientKey, ClientResult]
     roster: Roster
 
+    @property
+    def trained(self) -> set[ClientKey]:
+        """All of them."""
+        return set(self.results)
+
 
 def made(
     metrics: dict[str, dict[Metric, float]], task: str = "sequence-classification", **settings: Any

@@ -32,6 +32,8 @@ ERRORS = {
     Metric("mae"): 0.5,
     Metric("rmse-units"): 2.0,
     Metric("mae-units"): 1.0,
+    Metric("seasonal-difference"): 2.0,
+    Metric("mean-size"): 4.0,
 }
 KEPT = {replace(metric, model=Model.KEPT): value for metric, value in ERRORS.items()}
 FORECASTS: Any = MadeFederation({"a": ERRORS | KEPT})
@@ -80,6 +82,7 @@ def test_made_runs_have_the_fields_that_runs_have(
     added = {"task", "parameters_up", "parameters_down"}  # later than the first made runs
     assert set(summary) | added == set(made) | added
     assert summary["parameters_up_per_client_round"] == 333
+    assert summary["parameters_up_per_client"] == 1000 / len(federation.results)
     assert summary["task"] == task
 
 
@@ -111,6 +114,18 @@ def test_nobody_trained_means_no_parameters_per_training(tmp_path: Path) -> None
     assert summary["parameters_up_per_client_round"] == 0
     assert summary["parameters_up"] == 1000
     assert "trainings" not in summary
+
+
+def test_values_sent_are_shared_by_all_who_trained_also_those_without_an_error(
+    tmp_path: Path,
+) -> None:
+    chosen = settings(tmp_path, "forecasting")
+    folder = RunFolder(chosen)
+    folder.append_round(1, a_line(FORECASTS, "forecasting"))
+    federation: Any = MadeFederation({"a": ERRORS | KEPT})
+    federation.trained |= {key("b"), key("c"), key("d")}
+    folder.write_summary(chosen, federation, COSTS | {"trainings": 8}, 2, "rounds")
+    assert json.loads((folder.path / "summary.json").read_text())["parameters_up_per_client"] == 250
 
 
 def test_runs_that_differ_in_seed_and_in_where_their_encoder_lies_have_one_digest(

@@ -35,7 +35,13 @@ def two_seeds_and_a_rival(tmp_path: Path) -> list[Group]:
         make_run(tmp_path / "a", seed=0, mse=0.25, mae=0.5, seconds=10.0),
         make_run(tmp_path / "b", seed=1, mse=0.75, mae=0.5, seconds=20.0),
         make_run(
-            tmp_path / "c", method="solo", mse=0.125, parameters_up_per_client_round=0, bytes_up=0
+            tmp_path / "c",
+            method="solo",
+            mse=0.125,
+            mse_median=0.0625,
+            parameters_up_per_client_round=0,
+            parameters_up_per_client=0,
+            bytes_up=0,
         ),
     ]
     return group_runs([read_run(folder) for folder in folders])[0]
@@ -72,10 +78,13 @@ def test_few_clients_are_all_named_once(tmp_path: Path) -> None:
 def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
     table = comparison_table(two_seeds_and_a_rival(tmp_path))
     assert list(zip(*cells(table), strict=True)) == [
-        ("toy", "solo", "1", "0.1250 ± -", "0.5000 ± -", "0.7500", "0", "0 B", "12"),
         (
-            *("toy", "fuels", "2", "0.5000 ± 0.3536", "0.5000 ± 0.0000"),
-            *("0.7500", "768", "1.2 kB", "15"),
+            *("toy", "solo", "1", "0.1250 ± -", "0.0625 ± -", "0.5000", "0.8750", "0.5000", "-"),
+            *("0", "0", "0 B", "12"),
+        ),
+        (
+            *("toy", "fuels", "2", "0.5000 ± 0.3536", "0.3125 ± 0.0000", "0.5000", "0.8750"),
+            *("0.5000", "-", "768", "2,304", "1.2 kB", "15"),
         ),
     ]
 
@@ -83,19 +92,28 @@ def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
 def test_markdown_has_a_rule_and_escapes_bars(tmp_path: Path) -> None:
     groups, _ = group_runs([read_run(make_run(tmp_path / "a", dataset="a|b"))])
     head, rule, row = comparison_markdown(groups).splitlines()
-    assert head.startswith("| dataset | method | seeds | MSE |")
-    assert rule == "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    assert head == (
+        "| dataset | method | seeds | MSE | median | worst tenth | MASE | MAE | better off % "
+        "| parameters up | in all | bytes up | seconds |"
+    )
+    assert rule == "| --- | --- |" + " ---: |" * 11
     assert row.startswith("| a\\|b | fuels | 1 | 0.3750 ± - |")
 
 
 def test_csv_keeps_every_digit_and_leaves_unknowns_empty(tmp_path: Path) -> None:
     head, solo, fuels = comparison_csv(two_seeds_and_a_rival(tmp_path)).splitlines()
-    assert head == (
-        "dataset,method,seeds,mse_mean,mse_std,mae_mean,mae_std,last_mse_mean,last_mse_std,"
-        "parameters_up_per_client_round,bytes_up,seconds"
+    figures = (
+        *("mse", "mse_median", "mse_worst_tenth", "mase", "mase_median", "wape", "wape_median"),
+        *("mae", "last_mse", "better_off"),
     )
-    assert solo == "toy,solo,1,0.125,,0.5,,0.75,,0.0,0.0,12.5"
-    assert fuels == "toy,fuels,2,0.5,0.3535533905932738,0.5,0.0,0.75,0.0,768.0,1200.0,15.0"
+    columns = [f"{figure}_{part}" for figure in figures for part in ("mean", "std")]
+    costs = "parameters_up_per_client_round,parameters_up_per_client,bytes_up,seconds"
+    assert head == f"dataset,method,seeds,{','.join(columns)},{costs}"
+    assert solo == (
+        "toy,solo,1,0.125,,0.0625,,0.5,,1.125,,0.875,,0.1875,,0.125,,0.5,,0.75,,,,0.0,0.0,0.0,12.5"
+    )
+    assert fuels.startswith("toy,fuels,2,0.5,0.3535533905932738,0.3125,0.0,")
+    assert fuels.endswith(",0.5,0.0,0.75,0.0,,,768.0,2304.0,1200.0,15.0")
 
 
 def test_the_table_of_a_classifier_is_in_percent(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,15 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import shortest_length, why_refused
 from fedproto_app.maths.period import find_period
 from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.tasks.findings import Cell, Findings, hint, refusals, too_large
+from fedproto_app.tasks.findings import Cell, Findings, hint, refusals, some, too_large
+from fedproto_app.tasks.forecasting.oddities import (
+    FARTHEST,
+    LARGEST_RATIO,
+    LARGEST_SHIFT,
+    Oddities,
+    Outliers,
+    oddities_of,
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class ClientFacts:
     """One client. start, length and period in steps, period None where none was found.
 
     missing_share: of its values, 1 if none is present. largest: in size, of those present.
-    refused: why a run would leave it out, or None.
+    refused: why a run would leave it out, or None. oddities: None of one that is refused. worst:
+    where its farthest outlier is, in words, "" without any.
     """
 
     name: str
@@ -35,6 +44,8 @@ class ClientFacts:
     largest: float
     constant: bool
     refused: str | None
+    oddities: Oddities | None = None
+    worst: str = ""
 
     @property
     def verdict(self) -> Text:
@@ -43,20 +54,28 @@ class ClientFacts:
             return Text("refused", "red")
         return Text("constant", "yellow") if self.constant else Text("ok", "green")
 
+    @property
+    def notes(self) -> str:
+        """What is odd about it, "" if nothing."""
+        return self.oddities.notes if self.oddities else ""
+
 
 def check(settings: Settings, every: bool, picture: Path | None) -> bool:
     """Print every client of the source, or the first ones; whether one is usable."""
     data = settings.data
     clients = [facts_of(series, data) for series in load_series(data)]
-    rows: list[Sequence[Cell]] = [("client", "steps", "start", "period", "missing", "verdict")]
+    titles: list[Cell] = ["client", "steps", "start", "period", "missing", "verdict"]
+    noted = any(one.notes for one in clients)
+    rows: list[Sequence[Cell]] = [[*titles, "notes"] if noted else titles]
     for one in clients:
         numbers = (one.length, one.start, one.period or "-", f"{one.missing_share:.1%}")
-        rows.append((one.name, *map(str, numbers), one.verdict))
+        notes = [Text(one.notes, "yellow")] if noted else []
+        rows.append((one.name, *map(str, numbers), one.verdict, *notes))
     Findings(
         rows,
         _summary(clients, data),
         refusals({one.name: one.refused for one in clients}),
-        too_large((one.name, one.largest) for one in clients),
+        [*too_large((one.name, one.largest) for one in clients), *_warnings(clients)],
     ).print(every)
     return any(one.refused is None for one in clients)
 
@@ -64,7 +83,8 @@ def check(settings: Settings, every: bool, picture: Path | None) -> bool:
 def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
     """The client as a run with these settings would see it."""
     present = series.values[np.isfinite(series.values)]
-    length = len(series.values)
+    length, refused = len(series.values), why_refused(series, settings)
+    oddities = None if refused else oddities_of(series, settings)
     return ClientFacts(
         name=series.name,
         start=series.start,
@@ -73,14 +93,86 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
         missing_share=1 - len(present) / length if length else 1.0,  # sources trim what is missing
         largest=float(np.abs(present).max(initial=0)),
         constant=bool(len(present) and np.ptp(present) == 0),
-        refused=why_refused(series, settings),
+        refused=refused,
+        oddities=oddities,
+        worst=_where(series, oddities.outliers) if oddities and oddities.outliers else "",
     )
+
+
+def _where(series: ClientSeries, outliers: Outliers) -> str:
+    position = series.start + outliers.place
+    when = f"step {position}" if series.clock is None else series.clock.time(position)
+    return f"{outliers.size:.4g} at {when}, {outliers.distance:.3g} robust deviations off"
 
 
 def period_votes(clients: Sequence[ClientFacts]) -> list[tuple[int, int]]:
     """(period, clients that have it), most votes first, the shorter period first on a tie."""
     votes = Counter(client.period for client in clients if client.period is not None)
     return sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
+
+
+def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
+    """A line for each kind of oddity that there is, the clients that have most of it first."""
+    odd = [(one, one.oddities) for one in clients if one.oddities is not None]
+    lines = [
+        _outliers([(one, its.outliers) for one, its in odd if its.outliers]),
+        _constants([one.name for one, its in odd if its.constant and not one.constant]),
+        _sizes({one.name: its.largest for one, its in odd if its.is_too_large}),
+        _shifts({one.name: its.shift for one, its in odd if its.is_shifted}),
+        _ratios({one.name: its.ratio for one, its in odd if its.is_spread}),
+    ]
+    return [line for line in lines if line]
+
+
+def _outliers(found: Sequence[tuple[ClientFacts, Outliers]]) -> str:
+    if not found:
+        return ""
+    found = sorted(found, key=lambda pair: -pair[1].distance)
+    first = found[0][0]
+    return (
+        f"{some([one.name for one, _ in found])}: outliers ({sum(its.count for _, its in found)} "
+        f"values), over {FARTHEST} robust deviations from the median and from the values a period "
+        f"before and after; the farthest: {first.name}, {first.worst}"
+    )
+
+
+def _constants(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return (
+        f"{some(names)}: the train part is constant, so errors have no scale; they count in the "
+        "data's unit"
+    )
+
+
+def _sizes(largest: Mapping[str, float]) -> str:
+    if not largest:
+        return ""
+    names = sorted(largest, key=lambda name: -largest[name])
+    return (
+        f"{some(names)}: values up to {largest[names[0]]:.4g} train deviations from the train "
+        "mean; a server refuses the errors that these make"
+    )
+
+
+def _shifts(shifts: Mapping[str, float]) -> str:
+    if not shifts:
+        return ""
+    names = sorted(shifts, key=lambda name: -abs(shifts[name]))
+    return (
+        f"{some(names)}: the mean of the test part lies over {LARGEST_SHIFT:g} train deviation "
+        f"from that of the train part (at most {shifts[names[0]]:+.2g})"
+    )
+
+
+def _ratios(ratios: Mapping[str, float]) -> str:
+    if not ratios:
+        return ""
+    names = sorted(ratios, key=lambda name: min(ratios[name], 1 / max(ratios[name], 1e-30)))
+    return (
+        f"{some(names)}: the deviation of the test part is over {LARGEST_RATIO:g} times that of "
+        f"the train part, or as much below (at most ×{ratios[names[0]]:.2g})"
+    )
 
 
 def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tuple[str, Cell]]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.maths.client_errors import worst_tenth
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
+    BETTER_OFF,
+    ClientErrors,
     Measure,
+    Order,
     Row,
     Shown,
     error_text,
     mean_metric,
+    metric_values,
+    percent_text,
     short_text,
 )
 
@@ -25,8 +34,25 @@ if TYPE_CHECKING:
 CLIENT_COLUMNS = (
     "client", "node", "group", "samples", "missing_share", "kept_round",
     "mse", "mae", "rmse_units", "mae_units", "validation_mse", "last_mse", "last_mae",
+    "mase", "wape",
 )  # fmt: skip
 _KEPT_COLUMNS = ("mse", "mae", "rmse-units", "mae-units", "validation-mse")
+
+
+def relative_errors(metrics: Mapping[Metric, float]) -> dict[str, float | None]:
+    """Errors of a client's kept model without a unit; None where there is nothing to measure by.
+
+    mase: the MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler
+    2006); none for a train part that repeats itself exactly, a constant one for instance. wape:
+    Σ|e| / Σ|y| over the test part; none where all of it is 0.
+    """
+    error = metrics.get(Metric("mae-units", Model.KEPT))
+    over = {"mase": "seasonal-difference", "wape": "mean-size"}
+    sizes = {name: metrics.get(Metric(of, Model.KEPT), 0.0) for name, of in over.items()}
+    return {
+        name: error / size if error is not None and size > 0 else None
+        for name, size in sizes.items()
+    }
 
 
 class ForecastingReport:
@@ -44,10 +70,33 @@ class ForecastingReport:
     )
     comparison: tuple[Shown, ...] = (
         Shown("mse", "MSE", error_text, spread=True),
-        Shown("mae", "MAE", error_text, spread=True),
-        Shown("last_mse", "last MSE", error_text),
+        Shown("mse_median", "median", error_text, spread=True),
+        Shown("mse_worst_tenth", "worst tenth", error_text),
+        Shown("mase", "MASE (mean)", error_text, only_csv=True),
+        Shown("mase_median", "MASE", error_text),
+        Shown("wape", "WAPE (mean)", error_text, only_csv=True),
+        Shown("wape_median", "WAPE", error_text, only_csv=True),
+        Shown("mae", "MAE", error_text),
+        Shown("last_mse", "last MSE", error_text, only_csv=True),
+        Shown(BETTER_OFF, "better off %", percent_text),
     )
-    caption = "last: the models of the last round"
+    caption = (
+        "over clients: MSE and MAE the mean, median of the MSE, mean MSE of the worst tenth, MASE "
+        "the median; better off: clients below the best run that shares nothing"
+    )
+    client_errors: ClientErrors | None = ClientErrors(
+        test="mse",
+        validation="validation_mse",
+        name="MSE",
+        inputs=("path", "calendar", "lags", "close-window", "periodic-window"),
+        orders={
+            "median": Order("mse_median"),
+            "mean": Order("mse"),
+            "mase": Order("mase_median"),
+            "worst": Order("mse_worst_tenth"),
+            "better": Order(BETTER_OFF, larger_is_better=True),
+        },
+    )
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
         """Means over all clients of their latest models' errors and of the kept models'."""
@@ -79,6 +128,7 @@ class ForecastingReport:
                     *(metrics[Metric(name, Model.KEPT)] for name in _KEPT_COLUMNS),
                     metrics[Metric("mse")],
                     metrics[Metric("mae")],
+                    *relative_errors(metrics).values(),
                 ]
             )
         return {"clients.csv": rows}
@@ -86,8 +136,9 @@ class ForecastingReport:
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Plain means over the clients."""
-        metrics = {
+        """Over the clients: plain means, medians, and the mean of the worst tenth."""
+        results = federation.results
+        means = {
             "mse": Metric("mse", Model.KEPT),
             "mae": Metric("mae", Model.KEPT),
             "last_mse": Metric("mse"),
@@ -95,7 +146,21 @@ class ForecastingReport:
             "rmse_units": Metric("rmse-units", Model.KEPT),
             "mae_units": Metric("mae-units", Model.KEPT),
         }
-        return {figure: mean_metric(federation.results, one) for figure, one in metrics.items()}
+        mse, mae = (metric_values(results, means[figure]) for figure in ("mse", "mae"))
+        relative = [relative_errors(result.metrics) for _, result in sorted(results.items())]
+        mase, wape = (
+            [one[name] for one in relative if one[name] is not None] for name in ("mase", "wape")
+        )
+        return {
+            **{figure: mean_metric(results, metric) for figure, metric in means.items()},
+            "mse_median": _of(np.median, mse),
+            "mse_worst_tenth": _of(worst_tenth, mse),
+            "mae_median": _of(np.median, mae),
+            "mase": _of(np.mean, mase),
+            "mase_median": _of(np.median, mase),
+            "wape": _of(np.mean, wape),
+            "wape_median": _of(np.median, wape),
+        }
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Errors on the standardised scale unless a row says otherwise."""
@@ -103,6 +168,9 @@ class ForecastingReport:
         return [
             (f"test MSE ({kept})", error_text(summary["mse"])),
             (f"test MAE ({kept})", error_text(summary["mae"])),
+            ("median client's test MSE", error_text(summary.get("mse_median"))),
+            ("worst tenth's mean test MSE", error_text(summary.get("mse_worst_tenth"))),
+            ("MASE / WAPE of the median client", _both(summary, "mase_median", "wape_median")),
             ("test MSE (last model)", error_text(summary["last_mse"])),
             ("test MAE (last model)", error_text(summary["last_mae"])),
             ("RMSE in the data's units", short_text(summary["rmse_units"])),
@@ -114,3 +182,13 @@ class ForecastingReport:
         from fedproto_app.tasks.forecasting.pictures import forecasting_pictures
 
         return forecasting_pictures(run_dir)
+
+
+def _of(
+    statistic: Callable[[NDArray[np.float64]], Any], values: Sequence[float | None]
+) -> float | None:
+    return float(statistic(np.array(values, dtype=np.float64))) if values else None
+
+
+def _both(summary: Mapping[str, Any], *figures: str) -> str:
+    return " / ".join(error_text(summary.get(figure)) for figure in figures)

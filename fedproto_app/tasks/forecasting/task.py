@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,11 @@ from fedproto_app.users_code import load
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
 
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
-NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units")
+# What MASE and WAPE divide by, in the data's units. A client that has nothing to divide by tells 0:
+# so every client tells every metric, and what a server divides is finite.
+DIVISORS = ("seasonal-difference", "mean-size")
+SMALLEST_DIVISOR = 1e-30
+NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units", *DIVISORS)
 METRICS = tuple(Metric(name) for name in NAMES)
 _OF_A_STEP = "mse/step-"
 
@@ -64,6 +68,8 @@ class CohortSamples:
     is_validation: Tensor  # [K, n, H] float
     is_test: Tensor  # [K, n, H] float
     std: Tensor  # [K] float64, the data's units per unit of the standardised scale
+    mean: Tensor  # [K] float64, the train mean in the data's units
+    seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
 
     @property
     def train_samples(self) -> list[int]:
@@ -99,6 +105,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
+            if metric.name in DIVISORS and 0 < value < SMALLEST_DIVISOR:
+                return f"its metrics are too small to divide by: {metric} = {value:g}"
         return None
 
     @staticmethod
@@ -174,7 +182,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             batch_counts=counts,
             is_validation=(validation * present).to(to),
             is_test=(test * present).to(to),
-            std=torch.tensor([client.std for client in clients], dtype=torch.float64),
+            std=_figures(client.std for client in clients),
+            mean=_figures(client.mean for client in clients),
+            seasonal_difference=_figures(client.seasonal_difference for client in clients),
         )
 
     def batches(
@@ -292,8 +302,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         """`METRICS` of the forecasts [K, n - first, H] of the samples from `first` on, a list over
         the clients each.
 
-        MSE and MAE on the standardised scale, RMSE and MAE also in the data's units. Of several
-        steps ahead also the MSE of each.
+        MSE and MAE on the standardised scale, RMSE and MAE also in the data's units, and what MASE
+        and WAPE divide the latter by. Of several steps ahead also the MSE of each.
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
@@ -310,12 +320,31 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             mae,
             mse.sqrt() * samples.std,
             mae * samples.std,
+            _divisor(samples.seasonal_difference),
+            _divisor(mean(_in_units(samples, first).abs(), test)),
         )
         told = {metric: value.tolist() for metric, value in zip(METRICS, values, strict=True)}
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             of_step = mean(squared[..., step], test[..., step])
             told[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
         return told
+
+
+def _figures(values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
+def _in_units(samples: CohortSamples, first: int) -> Tensor:
+    """The targets [K, n - first, H] from a sample on, in the data's units."""
+    targets = samples.targets[:, first:].double()
+    std, mean = (one.to(targets.device)[:, None, None] for one in (samples.std, samples.mean))
+    return targets * std + mean
+
+
+def _divisor(sizes: Tensor) -> Tensor:
+    """0 for what nothing can be divided by."""
+    usable = (sizes >= SMALLEST_DIVISOR) & (sizes <= LARGEST_ERROR)
+    return torch.where(usable, sizes, 0.0)
 
 
 def step_metric(step: int) -> Metric:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     UNKNOWN,
+    ClientErrors,
     Measure,
     Row,
     Shown,
@@ -82,6 +83,7 @@ class ClassificationReport:
         Shown("few_local", "few %", percent_text),
         Shown("forgetting_local", "forgetting %", percent_text),
     )
+    client_errors: ClientErrors | None = None
     caption = (
         "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "
         "clients, last 10 evaluated rounds; many, medium, few, forgetting: own models"

@@ -16,6 +16,7 @@ import numpy as np
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     UNKNOWN,
+    ClientErrors,
     Measure,
     Row,
     Shown,
@@ -49,6 +50,7 @@ class SequenceReport:
     progress: tuple[Shown, ...]
     clients: tuple[Shown, ...]
     comparison: tuple[Shown, ...]
+    client_errors: ClientErrors | None = None
     caption = (
         "kept: the models that clients end with; last: those of the last round; rounds: mean over "
         "the evaluated rounds; Rand: index of the clusters against the true ones, mean over rounds"

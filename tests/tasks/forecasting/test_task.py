@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.metrics import Metric
+from fedproto_app.metrics import Metric, Model
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.report import relative_errors
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 SETTINGS = settings_from(
@@ -106,8 +109,57 @@ def test_evaluation_by_hand() -> None:
             Metric("mae"): abs(test).mean(),
             Metric("rmse-units"): np.sqrt((test**2).mean()) * one.std,
             Metric("mae-units"): abs(test).mean() * one.std,
+            Metric("seasonal-difference"): one.seasonal_difference,
+            Metric("mean-size"): abs((test + 0.5) * one.std + one.mean).mean(),
         }
         assert {name: values[row] for name, values in metrics.items()} == pytest.approx(expected)
+
+
+def test_what_mase_and_wape_divide_by_hand() -> None:
+    """Train part 1 2 4 2 3 8: at period 2 its differences are 3 0 1 6, their mean 2.5. Test part
+    4 −6, forecast 5 −8: MASE 1.5 / 2.5 = 0.6, WAPE 3 / 10 = 0.3."""
+    data = {"close-window": 1, "periodic-window": 1, "train-share": 0.5, "validation-share": 0.25}
+    settings = settings_from({"data.period": 2, **{f"data.{key}": v for key, v in data.items()}})
+    values = np.array([1.0, 2, 4, 2, 3, 8, 5, 5, 4, -6])
+    client = make_windows(ClientSeries("a", values), settings.data)
+    task = ForecastingTask(settings)
+    forecasts = (torch.tensor([5.0, 5, 5, -8]) - client.mean) / client.std
+    told = task.judge(forecasts[None, :, None], task.gather([client], 1), first=4)
+    kept = {replace(metric, model=Model.KEPT): value for metric, (value,) in told.items()}
+    assert kept[Metric("seasonal-difference", Model.KEPT)] == 2.5
+    assert kept[Metric("mean-size", Model.KEPT)] == pytest.approx(5)
+    assert relative_errors(kept) == pytest.approx({"mase": 0.6, "wape": 0.3})
+
+
+def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
+    values = np.r_[np.full(50, 0.1), np.zeros(10)]
+    client = make_windows(ClientSeries("a", values), SETTINGS.data)
+    task = ForecastingTask(SETTINGS)
+    samples = task.gather([client], 1)
+    told = task.judge(torch.zeros_like(samples.targets), samples)
+    assert told[Metric("seasonal-difference")] == [0.0]
+    small = replace(samples, seasonal_difference=torch.full((1,), 1e-31, dtype=torch.float64))
+    assert task.judge(torch.zeros_like(samples.targets), small)[Metric("seasonal-difference")] == [
+        0.0
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "reason"),
+    [
+        ("seasonal-difference", 0.0, None),
+        ("mean-size", 1e-30, None),
+        ("mean-size", 1e-31, "its metrics are too small to divide by: mean-size = 1e-31"),
+        ("seasonal-difference", -1.0, "its metrics are not finite and positive"),
+        ("seasonal-difference", float("inf"), "its metrics are not finite and positive"),
+        ("mean-size", float("nan"), "its metrics are not finite and positive"),
+        ("mse", 1e-31, None),
+        ("mase", 1.0, "'mase' is no metric of forecasts"),
+    ],
+)
+def test_what_a_server_believes_of_them(metric: str, value: float, reason: str | None) -> None:
+    fault = ForecastingTask.metrics_fault({Metric(metric): value})
+    assert fault is None if reason is None else fault is not None and fault.startswith(reason)
 
 
 def test_missing_targets_count_in_no_metric() -> None:

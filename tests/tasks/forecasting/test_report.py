@@ -1,0 +1,58 @@
+"""What the report of forecasts makes of its clients' metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedproto_app.metrics import Metric, Model
+from fedproto_app.tasks.forecasting.report import ForecastingReport
+from tests.report.made_federation import MadeFederation
+
+
+def metrics(mse: float, mae_units: float, difference: float, size: float) -> dict[Metric, float]:
+    told = {
+        "validation-mse": 0.5,
+        "mse": mse,
+        "mae": 0.25,
+        "rmse-units": 1.0,
+        "mae-units": mae_units,
+        "seasonal-difference": difference,
+        "mean-size": size,
+    }
+    return {
+        Metric(name, model): v for name, v in told.items() for model in (Model.USED, Model.KEPT)
+    }
+
+
+def figures(federation: Any) -> dict[str, Any]:
+    return ForecastingReport().summary_figures(federation, [])
+
+
+def test_a_client_without_a_scale_has_no_mase_and_the_others_count() -> None:
+    federation: Any = MadeFederation(
+        {
+            "a": metrics(1, 3, 2, 6),  # MASE 1.5, WAPE 0.5
+            "b": metrics(2, 3, 0, 0),
+            "c": metrics(9, 1, 4, 10),  # MASE 0.25, WAPE 0.1
+            "d": metrics(4, 8, 2, 0),  # MASE 4
+        }
+    )
+    head, *rows = ForecastingReport().tables(federation)["clients.csv"]
+    assert list(head)[-2:] == ["mase", "wape"]
+    assert [list(row)[-2:] for row in rows] == [[1.5, 0.5], [None, None], [0.25, 0.1], [4, None]]
+    found = figures(federation)
+    assert (found["mse"], found["mse_median"], found["mse_worst_tenth"]) == (4, 3, 9)
+    assert (found["mase"], found["mase_median"]) == (pytest.approx(5.75 / 3), 1.5)
+    assert (found["wape"], found["wape_median"]) == (pytest.approx(0.3), pytest.approx(0.3))
+    assert found["mae_median"] == 0.25
+
+
+def test_the_worst_tenth_of_25_clients_are_3() -> None:
+    made = {f"c{n:02}": metrics(n, 1, 1, 1) for n in range(25)}
+    assert figures(MadeFederation(made))["mse_worst_tenth"] == 23  # (22 + 23 + 24) / 3
+
+
+def test_nobody_with_an_error_means_no_figure() -> None:
+    assert set(figures(MadeFederation({})).values()) == {None}
