@@ -1,144 +1,173 @@
-"""The tables of docs/results/forecasting.md: every method, three seeds, real series.
+"""The tables of docs/results/forecasting.md: what taking part is worth, on real series.
 
-    python -m benchmarks.forecasting_results            # = make results
-    python -m benchmarks.forecasting_results milano     # one dataset
+    python -m benchmarks.forecasting_results                        # everything
+    python -m benchmarks.forecasting_results milano --seeds 0       # one table, one seed
+    python -m benchmarks.forecasting_results milano --only kindred,solo
+    python -m benchmarks.forecasting_results milano-day --page-only # from the runs that there are
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. FUELS has a row as published (ρ = 5,
-τ = 0.02) and one with ρ, τ and its losses chosen by the validation error of seed 0. Test errors
-choose nothing; the other methods stand at their published settings.
+can be interrupted; delete a run's folder to repeat it. All rows see the same: the papers' windows
+and the phase of the period. Methods that train go on until their validation error has not fallen
+for 20 rounds, 200 at most. Test errors choose nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import fmean
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from rich.console import Console
-from rich.progress import Progress
+from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
+from benchmarks.result_runs import Changes
+from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.runs import Group, Run
+from fedproto_app.report.task_report import BETTER_OFF, UNKNOWN, error_text, percent_text
 
-from benchmarks.result_runs import ROOT, Changes, Job, data_root, run_all, write_section
-from fedproto_app.report.runs import Group, find_runs, read_clients
-
-PAGE = ROOT / "docs" / "results" / "forecasting.md"
-SEEDS = (0, 1, 2)
 FILES = {
     "milano": "milano_internet_hourly.csv.gz",
     "electricity": "electricity_2014_hourly.csv.gz",
     "m4": "m4_hourly.csv.gz",
+    "metr-la": "metr_la_week_5min.csv.gz",
 }
-METHODS = ("fuels", "solo", "fedavg", "fedprox", "fedrep", "fedproto")
+SEEDS = (0, 1, 2)
+Cell = Callable[[Group], str]
 
-ABLATIONS: dict[str, Changes] = {
-    "fuels w/o inter": {"fuels.inter": "false"},
-    "fuels w/o intra": {"fuels.intra": "false"},
-    "fuels w/o W": {"fuels.learn-filter": "false"},
-    "fuels w/o p-aware": {"fuels.periodicity-aware": "false"},
+# For --quick: small enough to see that everything works, too small for any figure to count.
+QUICK: Changes = {"rounds": 2, "data.max-clients": 4}
+
+_CALENDAR: Changes = {"data.calendar": "phase"}
+_CONVERGED: Changes = {"rounds": 200, "patience": 20}
+CLOSED: dict[str, Changes] = {
+    "naive": {"method": "naive"},
+    "seasonal-naive": {"method": "seasonal-naive"},
+    "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
+    "analytic-federated": {"method": "analytic", "analytic.sharing": "federated"},
+    "analytic-shrunk": {"method": "analytic"},
+    "kindred-alone": {"method": "kindred", "kindred.sharing": "none"},
+    "kindred-common": {"method": "kindred", "kindred.sharing": "common"},
+    "kindred-random": {"method": "kindred", "kindred.sharing": "random"},
+    "kindred-linear": {"method": "kindred", "kindred.features": 0},
+    "kindred": {"method": "kindred"},
 }
-# What FUELS may choose from by validation error; the first point is its default.
-GRID: dict[str, Changes] = {
+TRAINED: dict[str, Changes] = {
+    "solo": {"method": "solo"},
+    "fedavg": {"method": "fedavg"},
+    "fedavg-tuned": {"method": "fedavg", "fedavg.fine-tune-epochs": 1},
+    "fedprox": {"method": "fedprox"},
+    "fedrep": {"method": "fedrep"},
+    "apfl": {"method": "apfl"},
+    "ditto": {"method": "ditto"},
+    "fedproto": {"method": "fedproto"},
     "fuels": {"method": "fuels"},
-    **{
-        f"fuels, ρ = {rho}, τ = {tau}": {"fuels.inter-weight": rho, "fuels.temperature": tau}
-        for rho, tau in ((5, 0.1), (1, 0.1), (1, 0.5))
+    "fuels-algorithm-1": {
+        "method": "fuels",
+        "fuels.prediction-weight": 5.0,
+        "fuels.inter-weight": 1.0,
     },
-    "fuels w/o intra": ABLATIONS["fuels w/o intra"],
+}
+TITLES = {
+    "naive": "last value",
+    "seasonal-naive": "last period",
+    "analytic-alone": "ridge, alone",
+    "analytic-federated": "ridge, one for all",
+    "analytic-shrunk": "ridge, pulled to that",
+    "kindred-alone": "Kindred, alone",
+    "kindred-common": "Kindred, all alike",
+    "kindred-random": "Kindred, random kin",
+    "kindred-linear": "Kindred, linear",
+    "kindred": "**Kindred**",
+    "solo": "Solo",
+    "fedavg": "FedAvg",
+    "fedavg-tuned": "FedAvg, fine-tuned",
+    "fedprox": "FedProx",
+    "fedrep": "FedRep",
+    "apfl": "APFL",
+    "ditto": "Ditto",
+    "fedproto": "FedProto",
+    "fuels": "FUELS",
+    "fuels-algorithm-1": "FUELS, weights of Algorithm 1",
+}
+# The newest part of each client's train samples, in periods: about a quarter.
+QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
+HISTORIES = (2, 4, 7, 14, 28, 0)  # periods; 0: all
+# What the histories are shown for: what a client does alone, and with the others.
+_LEARNING = ("analytic-alone", "analytic-shrunk", "kindred-alone", "kindred")
+
+
+def experiments() -> dict[str, Experiment]:
+    """All tables, by the name that the command line and the page's markers call them."""
+    made = {}
+    for name, every in {
+        "milano": {},
+        "electricity": {},
+        "m4": {"data.max-clients": 0},
+        "m4-100": {},
+        "metr-la": {},
+    }.items():
+        made[name] = _experiment(name, every, {**CLOSED, **TRAINED})
+    for name, periods in QUARTERS.items():
+        every = {"data.history": periods, **({"data.max-clients": 0} if name == "m4" else {})}
+        rows = {**CLOSED, "solo": TRAINED["solo"], "fedavg": TRAINED["fedavg"]}
+        made[f"{name}-quarter"] = _experiment(f"{name}-quarter", every, rows)
+    for name in ("milano", "electricity"):
+        made[f"{name}-day"] = _experiment(
+            f"{name}-day", {"data.horizon": 24}, {**CLOSED, **TRAINED}
+        )
+    return made
+
+
+def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Experiment:
+    dataset = next(one for one in FILES if name.startswith(one))
+    made = {
+        row: Row(
+            f"{name}-{row}",
+            {**_CALENDAR, **every, **(_CONVERGED if row in TRAINED else {}), **changes},
+        )
+        for row, changes in rows.items()
+    }
+    config = f"fuels-{dataset}.toml"
+    return Experiment(config, FILES[dataset], SEEDS, made, _table, _about)
+
+
+def _about(runs: Sequence[Run]) -> str:
+    return f"{runs[0].summary['clients']} clients"
+
+
+def _table(groups: Mapping[str, Group]) -> Lines:
+    """A line a method, the lowest median first."""
+    names = list(groups)
+    completed = dict(zip(names, with_better_off([groups[name] for name in names]), strict=True))
+    names.sort(key=lambda name: completed[name].spread("mse_median").mean or float("inf"))
+    return [["", *_COLUMNS], *([TITLES[name], *_cells(completed[name])] for name in names)]
+
+
+def _cells(group: Group) -> list[str]:
+    return [cell(group) for cell in _COLUMNS.values()]
+
+
+def _better(group: Group) -> str:
+    share = group.spread(BETTER_OFF).mean
+    return UNKNOWN if share is None else f"{percent_text(share)}%"
+
+
+_COLUMNS: dict[str, Cell] = {
+    "MSE": partial(spread_text, figure="mse", text=error_text),
+    "median": partial(spread_text, figure="mse_median", text=error_text),
+    "worst tenth": partial(spread_text, figure="mse_worst_tenth", text=error_text),
+    "MASE": partial(spread_text, figure="mase_median", text=error_text),
+    "better off": _better,
+    "values sent": partial(number, figure="parameters_up_per_client"),
+    "rounds": partial(number, figure="rounds"),
+    "seconds": partial(number, figure="seconds"),
+    "seeds": lambda group: str(len(group.runs)),
 }
 
-
-def methods(dataset: str) -> dict[str, list[Job]]:
-    """The rows of the table: all methods at their defaults; on the smallest dataset FUELS's
-    ablations too."""
-    rows: dict[str, Changes] = {name: {"method": name} for name in METHODS}
-    if dataset == "milano":
-        rows |= ABLATIONS
-    return {row: _seeds(row, dataset, changes) for row, changes in rows.items()}
-
-
-def _seeds(row: str, dataset: str, changes: Changes) -> list[Job]:
-    stem = f"{dataset}-{re.sub(r'[^a-z0-9]+', '-', row)}"
-    path, config = data_root() / FILES[dataset], f"fuels-{dataset}.toml"
-    return [
-        Job(f"{stem}-s{seed}", config, {"data.path": path, "seed": seed, **changes})
-        for seed in SEEDS
-    ]
-
-
-def validation_error(job: Job, output: Path) -> float:
-    """The mean validation error of the kept models."""
-    return fmean(float(row["validation_mse"]) for row in read_clients(output / job.name))
-
-
-def table(rows: Mapping[str, Sequence[Job]], output: Path) -> list[str]:
-    """Markdown rows, best test error first."""
-    lines = []
-    for row, jobs in rows.items():
-        group = Group(tuple(find_runs([output / job.name for job in jobs])[0]))
-        mse, mae = group.spread("mse"), group.spread("mae")
-        last, up = group.spread("last_mse"), group.spread("parameters_up_per_client_round")
-        text = (
-            f"| {row} | {mse.mean:.4f} ± {mse.std:.4f} | {mae.mean:.4f} ± {mae.std:.4f} "
-            f"| {last.mean:.4f} ± {last.std:.4f} | {up.mean:,.0f} |"
-        )
-        lines.append((mse.mean or 0.0, text))
-    return [
-        "| method | test MSE | test MAE | last model's MSE | parameters up |",
-        "|---|---|---|---|---|",
-        *(text for _, text in sorted(lines)),
-    ]
-
-
-def report(dataset: str, output: Path, parallel: int, progress: Progress) -> list[str]:
-    """Run everything about one dataset; its section of the page."""
-    rows = methods(dataset)
-    grid = {row: _seeds(row, dataset, changes) for row, changes in GRID.items()}
-    first = [jobs[0] for row, jobs in grid.items() if row not in rows]
-    jobs = [*(job for jobs in rows.values() for job in jobs), *first]
-    run_all(dataset, jobs, output, parallel, progress)
-    errors = {row: validation_error(jobs[0], output) for row, jobs in grid.items()}
-    best = min(errors, key=lambda row: errors[row])
-    run_all(dataset, grid[best], output, parallel, progress)
-    rows.pop(best, None)
-    rows[f"**{best}** (chosen on validation)"] = grid[best]
-    jobs = [*(job for jobs in rows.values() for job in jobs), *first]
-    summaries = [run.summary for run in find_runs([output / job.name for job in jobs])[0]]
-    summary, minutes = summaries[0], sum(each["seconds"] for each in summaries) / 60
-    tried = "; ".join(f"{row}: {error:.4f}" for row, error in errors.items())
-    versions = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
-    return [
-        *table(rows, output),
-        "",
-        f"{summary['clients']} clients, {summary['rounds']} rounds, seeds "
-        f"{', '.join(map(str, SEEDS))}: mean ± sample standard deviation. Validation error of "
-        f"FUELS, seed 0: {tried}. {versions}. {len(summaries)} runs, {minutes:.0f} minutes of one "
-        "core.",
-    ]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("datasets", nargs="*", metavar="DATASET", help=", ".join(FILES))
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "results")
-    parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 1)))
-    arguments = parser.parse_args()
-    console = Console()
-    for dataset in arguments.datasets or FILES:
-        if dataset not in FILES:
-            parser.error(f"unknown dataset {dataset!r}; known: {', '.join(FILES)}")
-        if not (data_root() / FILES[dataset]).exists():
-            console.print(f"skipped {dataset}: {data_root() / FILES[dataset]} is not there")
-            continue
-        with Progress(*Progress.get_default_columns(), console=console) as progress:
-            lines = report(dataset, arguments.output.resolve(), arguments.parallel, progress)
-        console.print("\n".join(lines), markup=False)
-        write_section(PAGE, dataset, "make results", lines)
-
+PAGE = Page(
+    file="forecasting.md",
+    maker="benchmarks.forecasting_results",
+    folder="results/forecasting",
+    experiments=experiments(),
+    quick=QUICK,
+)
 
 if __name__ == "__main__":
-    main()
+    command(PAGE, __doc__)

@@ -31,6 +31,8 @@ from fedproto_app.wire import (
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
+LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
+
 
 def read_roster(message: Message, multiple: int) -> NodeRoster:
     """A node's roster; raises `Unusable` with the reason if it cannot be one.
@@ -197,8 +199,8 @@ def _bad_clients(reply: Reply, asked: Mapping[str, int], fault: Fault) -> dict[s
             bad[name] = "not a client of this node that was asked"
         elif not 0 < count <= asked[name]:
             bad[name] = f"reports {count} train samples, expected 1 … {asked[name]}"
-        elif not all(math.isfinite(values[row]) for values in reply.losses.values()):
-            bad[name] = "its loss is not finite"
+        elif not all(abs(values[row]) <= LARGEST_LOSS for values in reply.losses.values()):
+            bad[name] = f"its loss is not finite, or beyond ±{LARGEST_LOSS:g}"
         elif reason := fault(metrics):
             bad[name] = reason
         elif reply.kept_rounds and reply.kept_rounds[row] < 0:
