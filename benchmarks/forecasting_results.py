@@ -6,9 +6,10 @@
     python -m benchmarks.forecasting_results milano-day --page-only # from the runs that there are
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. All rows see the same: the papers' windows
-and the phase of the period. Methods that train go on until their validation error has not fallen
-for 20 rounds, 200 at most. Test errors choose nothing.
+can be interrupted; delete a run's folder to repeat it. All rows of a table see the same: the papers'
+windows and the phase of the day, on electricity, which has dates, also the day of the week. Methods
+that train go on until their validation error has not fallen for 20 rounds, 200 at most. Test errors
+choose nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ Cell = Callable[[Group], str]
 # For --quick: small enough to see that everything works, too small for any figure to count.
 QUICK: Changes = {"rounds": 2, "data.max-clients": 4}
 
-_CALENDAR: Changes = {"data.calendar": "phase"}
 _CONVERGED: Changes = {"rounds": 200, "patience": 20}
 CLOSED: dict[str, Changes] = {
     "naive": {"method": "naive"},
@@ -47,6 +47,7 @@ CLOSED: dict[str, Changes] = {
     "kindred-random": {"method": "kindred", "kindred.sharing": "random"},
     "kindred-linear": {"method": "kindred", "kindred.features": 0},
     "kindred": {"method": "kindred"},
+    "kindred-200": {"method": "kindred", "kindred.features": 200},
 }
 TRAINED: dict[str, Changes] = {
     "solo": {"method": "solo"},
@@ -75,6 +76,7 @@ TITLES = {
     "kindred-random": "Kindred, random kin",
     "kindred-linear": "Kindred, linear",
     "kindred": "**Kindred**",
+    "kindred-200": "Kindred, twice as many waves",
     "solo": "Solo",
     "fedavg": "FedAvg",
     "fedavg-tuned": "FedAvg, fine-tuned",
@@ -88,9 +90,6 @@ TITLES = {
 }
 # The newest part of each client's train samples, in periods: about a quarter.
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
-HISTORIES = (2, 4, 7, 14, 28, 0)  # periods; 0: all
-# What the histories are shown for: what a client does alone, and with the others.
-_LEARNING = ("analytic-alone", "analytic-shrunk", "kindred-alone", "kindred")
 
 
 def experiments() -> dict[str, Experiment]:
@@ -117,10 +116,16 @@ def experiments() -> dict[str, Experiment]:
 
 def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Experiment:
     dataset = next(one for one in FILES if name.startswith(one))
+    calendar = "week" if dataset == "electricity" else "phase"
     made = {
         row: Row(
             f"{name}-{row}",
-            {**_CALENDAR, **every, **(_CONVERGED if row in TRAINED else {}), **changes},
+            {
+                "data.calendar": calendar,
+                **every,
+                **(_CONVERGED if row in TRAINED else {}),
+                **changes,
+            },
         )
         for row, changes in rows.items()
     }

@@ -7,14 +7,15 @@ Up go the client's prototype, its mean day, and the mean products of its random 
 themselves and with what is to be forecast, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the others'
 A and B into priors of the client's own, by how like the prototypes are. The client fits
     W = (A + s·A' + λ·I)⁻¹ (B + s·B')
-for every prior (A', B'), strength s and penalty λ, with some blocks of the features and with all,
-and alone (s = 0). Last value and last period stand beside these candidates. Its model is their
-mean, weighed by their errors on the client's own validation samples, so what does not help it
-weighs little. All candidates are linear in φ, so the mean is one model again, [H, D].
+for every prior (A', B'), strength s and penalty λ, and alone (s = 0), each with all features and
+with the plain ones only. Its model is the mean of these candidates, weighed by their errors on
+the client's own validation samples: a choice of the best one would trust a short validation part
+too much. All candidates are linear in φ, so the mean is one model again, [H, D].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +41,10 @@ class Means(NamedTuple):
 
     gram: Tensor
     moment: Tensor
+
+    def of_first(self, width: int) -> Means:
+        """Those of the first so many features."""
+        return Means(self.gram[:, :width, :width], self.moment[:, :width])
 
 
 class MeansContext(Context):
@@ -132,7 +137,7 @@ class KindredLearner(Learner[MeansContext, ForecastingTask]):
         parts = shares(
             torch.stack(errors, dim=1) / targets.unsqueeze(1),
             targets / residuals.shape[2],
-            self.section.eta,
+            self.section.eta / math.sqrt(residuals.shape[2]),  # longer forecasts overlap more
         )
         mixed = torch.zeros_like(fits[0])
         for number, fit in enumerate(fits):
@@ -142,36 +147,21 @@ class KindredLearner(Learner[MeansContext, ForecastingTask]):
     def _candidates(self, own: Means, priors: Sequence[Means]) -> Iterator[Tensor]:
         """Coefficients [K, D, H], 0 outside the block of features that a candidate uses."""
         section, none = self.section, torch.zeros_like(own.moment)
-        yield none  # the last value
-        yield self._last_period(none)
-        for block in self._blocks():
-            inside = torch.tensor(block, device=none.device)
-            alone = Means(own.gram[:, inside[:, None], inside], own.moment[:, inside])
+        for width in dict.fromkeys((self.model.plain_width, self.model.representation_dim)):
+            alone = own.of_first(width)
             for penalty in section.penalties_alone:
-                yield none.index_copy(1, inside, solve(*alone, penalty))
-            for prior in priors:
-                gram, moment = prior.gram[:, inside[:, None], inside], prior.moment[:, inside]
+                yield _padded(solve(*alone, penalty), none)
+            for prior in (prior.of_first(width) for prior in priors):
                 for strength in section.strengths:
-                    joined = alone.gram + strength * gram, alone.moment + strength * moment
+                    gram = alone.gram + strength * prior.gram
+                    moment = alone.moment + strength * prior.moment
                     for penalty in section.penalties:
-                        yield none.index_copy(1, inside, solve(*joined, penalty))
+                        yield _padded(solve(gram, moment, penalty), none)
 
-    def _blocks(self) -> list[list[int]]:
-        """The plain features, with the ones of each kind, with all."""
-        plain, bent, waves = self.model.block_widths
-        first = list(range(plain))
-        tanh = list(range(plain, plain + bent))
-        cos = list(range(plain + bent, plain + bent + waves))
-        return [first, first + tanh, first + cos, first + tanh + cos] if bent else [first]
 
-    def _last_period(self, none: Tensor) -> Tensor:
-        """1 for the feature that is the value a period before the target, less the newest one."""
-        layout = self.task.layout
-        place = self.task.settings.data.distances.index(layout.period)
-        chosen = none.clone()
-        for step in range(layout.horizon):
-            chosen[:, layout.close - 1 + place * layout.horizon + step, step] = 1.0
-        return chosen
+def _padded(fit: Tensor, like: Tensor) -> Tensor:
+    """Coefficients of the first features, with 0 for the others."""
+    return torch.cat([fit, like[:, fit.shape[1] :]], dim=1)
 
 
 def mean_day(samples: CohortSamples) -> Tensor:

@@ -69,6 +69,10 @@ def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> st
     products = squares.unsqueeze(-1) * squares.unsqueeze(-2)
     if (gram.square() > products * (1 + _SLACK) + _SLACK).any():
         return "a sum of products is larger than the squares allow"
+    some = squares.amax(dim=-1)[..., None, None] * _SLACK
+    definite = gram + some * torch.eye(gram.shape[-1], dtype=gram.dtype)
+    if torch.linalg.cholesky_ex(definite).info.any() and squares.max() > 0:
+        return "no samples have such products"
     if (moment.square() > squares.unsqueeze(-1) * bound + _SLACK).any():
         return "a product with the targets is larger than the squares allow"
     return None

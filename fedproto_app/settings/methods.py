@@ -113,7 +113,7 @@ class KindredSettings(Section):
         "as `kin` of clients at random (a control), or nobody's",
     )
     features: CountOrZero = setting(
-        100, "random features of each of two kinds; 0: linear in what is known"
+        100, "random waves of each of two scales; 0: linear in what is known"
     )
     temperature: Positive = setting(
         0.5, "how far kinship reaches, in medians of the divergence; all others alike stand beside"
@@ -135,12 +135,12 @@ class KindredSettings(Section):
     @property
     def penalties(self) -> tuple[float, ...]:
         """λ beside a prior."""
-        return (1e-3, 1e-2)
+        return (1e-4, 1e-2)
 
     @property
     def penalties_alone(self) -> tuple[float, ...]:
         """λ without one."""
-        return (1e-4, 1e-3, 1e-2, 1e-1)
+        return (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 
 class GldpSettings(Section):
