@@ -6,10 +6,10 @@
     python -m benchmarks.forecasting_results milano-day --page-only # from the runs that there are
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. All rows of a table see the same: the papers'
-windows and the phase of the day, on electricity, which has dates, also the day of the week. Methods
-that train go on until their validation error has not fallen for 20 rounds, 200 at most. Test errors
-choose nothing.
+can be interrupted; delete a run's folder to repeat it. All rows of a table see the same: the
+papers' windows and the phase of the day; on electricity, which has dates, also the day of the week.
+Methods that train go on until their validation error has not fallen for 20 rounds, 200 at most.
+Test errors choose nothing.
 """
 
 from __future__ import annotations
