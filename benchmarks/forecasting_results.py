@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from benchmarks import pooled_trees
 from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
 from benchmarks.result_runs import Changes
 from fedproto_app.report.alone import with_better_off
@@ -142,7 +143,27 @@ def _table(groups: Mapping[str, Group]) -> Lines:
     names = list(groups)
     completed = dict(zip(names, with_better_off([groups[name] for name in names]), strict=True))
     names.sort(key=lambda name: completed[name].spread("mse_median").mean or float("inf"))
-    return [["", *_COLUMNS], *([TITLES[name], *_cells(completed[name])] for name in names)]
+    lines = [[TITLES[name], *_cells(completed[name])] for name in names]
+    return [["", *_COLUMNS], *lines, *_pooled_trees(groups)]
+
+
+def _pooled_trees(groups: Mapping[str, Group]) -> list[list[str]]:
+    """The row of LightGBM, where it is installed; only of one step ahead."""
+    [run, *_] = next(iter(groups.values())).runs
+    if not pooled_trees.is_there() or run.settings.get("data.horizon", 1) != 1:
+        return []
+    name = run.folder.name.removesuffix(f"-{run.settings['method']}-s{run.summary['seed']}")
+    kept = run.folder.parent / f"{name}-lightgbm.json"
+    figures = pooled_trees.errors(run.settings, kept)
+    cells = dict.fromkeys(_COLUMNS, UNKNOWN)
+    for column, figure in (
+        ("MSE", "mse"),
+        ("median", "mse_median"),
+        ("worst tenth", "mse_worst_tenth"),
+        ("MASE", "mase_median"),
+    ):
+        cells[column] = error_text(figures[figure])
+    return [["LightGBM on pooled data", *cells.values()]]
 
 
 def _cells(group: Group) -> list[str]:
