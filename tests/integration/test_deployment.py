@@ -49,16 +49,10 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
     assert plaintext.exit_code == -signal.SIGKILL
 
 
-def test_fuels_on_three_nodes_equals_fuels_in_one_process(
+def test_runs_on_three_nodes_equal_runs_in_one_process(
     federation: LocalFederation, tmp_path: Path
 ) -> None:
-    changes = {
-        "rounds": 2,
-        "nodes.minimum": 3,
-        "nodes.start-deadline": 120.0,
-        "nodes.round-deadline": 120.0,
-    }
-    deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
+    """Bit for bit: FUELS over two rounds, the closed forms in one message."""
     configs = synthetic_nodes(3, tmp_path / "own-state")
     nodes = [
         federation.add_node(
@@ -70,14 +64,24 @@ def test_fuels_on_three_nodes_equals_fuels_in_one_process(
     joined = {node.wait_until_joined() for node in nodes}
     assert federation.online() == joined
 
-    run = federation.submit(flat_settings(deployed))
-    status = federation.wait(run, deadline=300)
-    assert status.completed, f"{status}\n{federation.superlink.said()}"
+    for method, calendar in (("fuels", "none"), ("analytic", "phase"), ("kindred", "week")):
+        changes = {
+            "method": method,
+            "data.calendar": calendar,
+            "rounds": 2,
+            "nodes.minimum": 3,
+            "nodes.start-deadline": 120.0,
+            "nodes.round-deadline": 120.0,
+        }
+        deployed = small_settings(tmp_path, **{**changes, "output.name": f"{method}-deployed"})
+        run = federation.submit(flat_settings(deployed))
+        status = federation.wait(run, deadline=300)
+        assert status.completed, f"{method}: {status}\n{federation.superlink.said()}"
 
-    local = small_settings(tmp_path, **{**changes, "output.name": "local"})
-    folder, _ = run_locally(local, configs)
-    runs = Path(deployed.output.dir)
-    assert_same_clients(runs / "deployed", folder.path)
-    assert_same_rounds(runs / "deployed", folder.path)
+        local = small_settings(tmp_path, **{**changes, "output.name": f"{method}-local"})
+        folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / f"{method}-state"))
+        runs = Path(deployed.output.dir)
+        assert_same_clients(runs / f"{method}-deployed", folder.path)
+        assert_same_rounds(runs / f"{method}-deployed", folder.path)
     for index in range(3):  # each kept the state of its own clients
         assert list((tmp_path / f"state-{index}").rglob("state-000002.safetensors"))
