@@ -14,7 +14,8 @@ import pytest
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.methods import methods_of
-from fedproto_app.node.inference import NodeState, forecast, open_state, write_csv
+from fedproto_app.node.forecasts import write_csv
+from fedproto_app.node.inference import NodeState, forecast, open_state
 from fedproto_app.node.store import ClientRecord, ClientStore
 from tests.local_grid import sequence_settings
 from tests.made_series import (
