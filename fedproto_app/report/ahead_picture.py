@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_CLIENTS = 6
 _PERIODS_SHOWN = 4  # of the history
+_SHADES = (0.3, 0.15)  # of the intervals of `LEVELS`
 
 
 def draw_ahead(
@@ -60,9 +61,9 @@ def _plot(axes: Axes, one: ClientForecast, series: ClientSeries, period: int) ->
     axes.plot(past, known, color=COLOURS[0], label="known")
     marker = "o" if len(future) == 1 else None  # a line of one point is invisible
     axes.plot(future, one.values, color=COLOURS[1], linestyle="--", marker=marker, label="forecast")
-    for level, half_width in zip(LEVELS, one.half_widths, strict=True):
+    for level, half_width, alpha in zip(LEVELS, one.half_widths, _SHADES, strict=True):
         label = f"{level}% interval"
-        plot_band(axes, future, one.values, half_width, COLOURS[1], label)
+        plot_band(axes, future, one.values, half_width, COLOURS[1], label, alpha)
     axes.set_title(one.client, loc="left")
     axes.margins(x=0.01)
     if one.clock is None:

@@ -167,13 +167,16 @@ def plot_band(
     half_width: NDArray[np.floating[Any]],
     colour: str,
     label: str,
+    alpha: float = 0.2,
 ) -> None:
     """The values no farther than the half width [n] from the middle [n]; none where unknown."""
     if len(places) == 1:  # an area of no breadth is invisible
-        axes.errorbar(places, middle, half_width, color=colour, alpha=0.5, capsize=4, label=label)
+        axes.errorbar(
+            places, middle, half_width, color=colour, alpha=2 * alpha, capsize=4, label=label
+        )
         return
     low, high = middle - half_width, middle + half_width
-    axes.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0, label=label)
+    axes.fill_between(places, low, high, color=colour, alpha=alpha, linewidth=0, label=label)
 
 
 def mark_dates(axes: Axes) -> None:
