@@ -7,6 +7,7 @@ order, and randomness of `fedproto_app.randomness`. ``fedproto check-method`` pr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from fedproto_app.tasks.table import load_shard, make_task, small_run, task_reco
 TOLERANCE = 2e-4
 _NO_DIFFERENCE = 1e-12  # between numbers that may be zero
 
+_HAIRS = re.compile(r": (coverage|width)_\d+$")
 _PLACES = ("client", "node", "group")  # columns of clients.csv that are no results
 _COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder once more
 _SOME: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
@@ -178,8 +180,11 @@ def invariants_of(task: str) -> Mapping[str, Invariant]:
 
 
 def results(run: Path) -> dict[str, Any]:
-    """The numbers of clients.csv, and the mean losses of the rounds."""
-    found = _of_clients(run)
+    """The numbers of clients.csv, and the mean losses of the rounds.
+
+    Without those of intervals: a hair decides whether a value lies in one, and how it goes on.
+    """
+    found = {name: value for name, value in _of_clients(run).items() if not _HAIRS.search(name)}
     for line in read_rounds(run):
         found |= {f"round {line['round']}: {name}": loss for name, loss in line["loss"].items()}
     return found

@@ -103,9 +103,24 @@ def test_a_forecast_of_a_frame_is_that_of_the_same_file(
     for node in ("0", "1"):
         expected, _ = forecast(open_state(run.path / "state" / node), series, 3)
         for one in expected:
-            ours = made[made["client"] == one.client]["forecast"]
+            ours = made[made["client"] == one.client]
             if len(ours):
-                np.testing.assert_allclose(ours, one.values, rtol=1e-9)
+                np.testing.assert_allclose(ours["forecast"], one.values, rtol=1e-9)
+                np.testing.assert_allclose(ours["upper_95"], one.limits["upper_95"], rtol=1e-9)
+
+
+def test_without_a_frame_the_runs_own_source_is_read(run: fedproto_app.Run) -> None:
+    frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
+    made = run.forecast(steps=2)
+    pd.testing.assert_frame_equal(made, run.forecast(frame, steps=2))
+    names = ["client", "time", "forecast", "lower_80", "upper_80", "lower_95", "upper_95"]
+    assert list(made.columns) == names
+    assert made["client"].tolist() == list("aabbccdd")
+    first, second = made[0::2], made[1::2]
+    inside = first[["lower_95", "lower_80", "forecast", "upper_80", "upper_95"]].to_numpy()
+    assert (np.diff(inside, axis=1) >= 0).all()
+    assert second["lower_80"].isna().all()  # models forecast one step at once
+    assert {"coverage_80", "width_95"} <= set(run.clients.columns) & set(run.summary)
 
 
 def test_what_cannot_be_forecast_is_refused(run: fedproto_app.Run) -> None:

@@ -1,4 +1,4 @@
-"""``fedproto forecast``: the next values of series, by the models that a node has kept."""
+"""``fedproto forecast``: the next values of series, by the models that nodes have kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from fedproto_app.users_code import look_here_for_users_code
 from fedproto_app.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from fedproto_app.node.inference import ClientForecast
+    from fedproto_app.node.forecasts import ClientForecast
+    from fedproto_app.node.inference import NodeState
+    from fedproto_app.settings import DataSettings
 
 ROWS = 20  # of the table of clients
 
@@ -33,28 +35,47 @@ class Source(StrEnum):
 
 
 def forecast(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]", help="The folder of a simulation, with the state of all its nodes."
+        ),
+    ] = None,
     state: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="DIR",
-            help="A node's state folder: runs/NAME/state/NODE of a simulation, "
+            help="Not a run, but one node's state folder: runs/NAME/state/NODE of a simulation, "
             "STATE-DIR/RUN-TOKEN/NODE of a deployed node; or a folder above it, if no other is "
             "below.",
         ),
-    ],
+    ] = None,
     data: Annotated[
-        Path, typer.Option(metavar="FILE", help="The series up to now, or a folder of CSV files.")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The series up to now, or a folder of CSV files. Default: what the run's own "
+            "source, or that of --site, has now.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Write the forecasts into this file, not to stdout."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PNG",
+            help="Draw the last periods of up to six clients, and their forecasts with intervals.",
+        ),
     ] = None,
     steps: Annotated[
         int,
         typer.Option(
             min=1,
-            help="How many values ahead. Models learn to forecast one, and the errors that a run "
-            "reports are of one; more come from forecasts of forecasts and get worse.",
+            help="How many values ahead. Models forecast data.horizon at once, and the errors and "
+            "intervals of a run are of these; more come from forecasts of forecasts, get worse "
+            "and have no intervals.",
         ),
     ] = 1,
     clients: Annotated[
@@ -71,63 +92,62 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="SITE.toml",
-            help="The node's own settings, if they choose clients or columns of such files.",
+            help="The node's own settings: its source, and which clients or columns of such files.",
         ),
     ] = None,
 ) -> None:
     """Forecast what comes next, with each client's own kept model.
 
-    FILE holds the series with the clients' names and the sampling step of
-    training, from whenever on to the newest values; the clients need as
-    many steps as their models look back (period × periodic-window). They
-    are scaled as in training. Gaps are filled with the value before them,
-    also at the end; the first forecast is for the step after the file's
-    last row. Forecasts are in the series' own units.
+    The series have the clients' names and the sampling step of training,
+    and go on to the newest values; the clients need as many steps as
+    their models look back (period × periodic-window). They are scaled as in
+    training. Gaps are filled with the value before them, also at the end;
+    the first forecast is for the step after the source's last one.
+    Forecasts are in the series' own units.
 
-    The CSV has the columns client, time, forecast, or client, step,
-    forecast for files without times: the first row of a file is step 0.
-    A table of the clients goes to stderr. Clients that have no model here,
-    or too few values, are named and left out, unless --client asks for
-    them: then it is an error. Exit code: 0 written, 2 nothing written.
+    The CSV has the columns client, time, forecast, lower_80, upper_80,
+    lower_95, upper_95, with step in place of time for sources without
+    times: the first row of a file is step 0. A table of the clients goes
+    to stderr. Clients that have no model here, or too few values, are
+    named and left out, unless --client asks for them: then it is an error.
+    Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]
 
-      fedproto forecast --state runs/my-run/state/0 --data sites.csv
+      fedproto forecast runs/my-run --steps 24 --out day.csv --picture day.png
 
-      fedproto forecast --state runs/my-run/state/0 --data sites.csv --steps 24 --out day.csv
+      fedproto forecast runs/my-run --data sites.csv --client north
 
       fedproto forecast --state /state --data traffic.h5 --client 773869 --client 767541
 
-      fedproto forecast --state /state --data sites/ --site /etc/fedproto/site.toml
+      fedproto forecast --state /state --site /etc/fedproto/site.toml
     """
     # torch and the readers are slow to import, which every other command would wait for.
-    from fedproto_app.data.recognition import source_of
-    from fedproto_app.data.sources import FILE_SOURCES, load_histories
+    from fedproto_app.data.sources import load_histories
+    from fedproto_app.node.forecasts import write_csv
     from fedproto_app.node.inference import forecast as forecasts_of
-    from fedproto_app.node.inference import open_state, write_csv
-    from fedproto_app.node.site import site_file
 
-    if out is not None:
-        _require_writable(out, data)
-    node = open_state(state)
-    look_here_for_users_code()  # the models may be a module of the user's
-    reading = site_file(site).reads(node.settings.data) if site else node.settings.data
-    reader = source.value if source else reading.source if site else source_of(data)
-    if reader not in FILE_SOURCES:
-        raise DataError(f"{data}: holds no series, it looks like source {reader}")
-    whole = {"source": reader, "path": str(data), "max_clients": 0, "max_steps": 0}
-    series = load_histories(reading.model_copy(update=whole))
-    made, left_out = forecasts_of(node, series, steps, clients or ())
+    nodes = _states(run, state)
+    if state is not None and data is None and site is None:
+        raise FedProtoError("--state needs --data, or --site with the node's own source")
+    reading = _reading(nodes[0].settings.data, data, source, site)
+    for option, file in (("--out", out), ("--picture", picture)):
+        if file is not None:
+            _require_writable(option, file, reading.path)
+    look_here_for_users_code()  # the models may be a module of the user's, the source a function
+    series = load_histories(reading)
+    made, left_out = forecasts_of(nodes, series, steps, clients or ())
 
     text = io.StringIO()
     write_csv(made, text)
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:
-        try:
-            write_whole(out, text.getvalue().encode())
-        except OSError as error:
-            raise FedProtoError(f"--out {out}: {error.strerror}") from None
+        _write("--out", out, text.getvalue().encode())
+    if picture is not None:
+        from fedproto_app.report.ahead_picture import draw_ahead
+
+        _write("--picture", picture, draw_ahead(made, series, nodes[0].settings.data.period))
     console = Console(stderr=True, highlight=False)
     console.print(_summary(made))
     if (hidden := len(made) - ROWS) > 0:
@@ -136,13 +156,53 @@ def forecast(
         console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
 
 
-def _require_writable(out: Path, data: Path) -> None:
+def _states(run: Path | None, state: Path | None) -> list[NodeState]:
+    """The states of all nodes of a run, or that of one node."""
+    from fedproto_app.node.inference import open_run, open_state
+
+    if run is not None and state is None:
+        return open_run(run)
+    if state is not None and run is None:
+        return [open_state(state)]
+    raise FedProtoError("name the folder of a run, or a node's with --state: one of the two")
+
+
+def _reading(
+    trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
+) -> DataSettings:
+    """How to read the series up to now: a file, or the source that the run or the site names."""
+    from fedproto_app.data.recognition import source_of
+    from fedproto_app.data.sources import FILE_SOURCES
+    from fedproto_app.node.site import site_file
+
+    reading = site_file(site).reads(trained) if site else trained
+    if data is None:
+        if source is not None:
+            raise FedProtoError(
+                f"--source {source.value} says how to read --data, which is not set"
+            )
+        return reading.model_copy(update={"max_steps": 0})
+    reader = source.value if source else reading.source if site else source_of(data)
+    if reader not in FILE_SOURCES:
+        raise DataError(f"{data}: holds no series, it looks like source {reader}")
+    whole = {"source": reader, "path": str(data), "max_clients": 0, "max_steps": 0}
+    return reading.model_copy(update=whole)
+
+
+def _require_writable(option: str, out: Path, data: str) -> None:
     """Refuse an output that would destroy the data, or become a client of it, before any work."""
     if out.is_dir() or not out.parent.is_dir():
         fault = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
-        raise FedProtoError(f"--out {out}: {fault}")
-    if out.resolve().is_relative_to(data.resolve()):
-        raise FedProtoError(f"--out {out}: the data are there, which are never written to")
+        raise FedProtoError(f"{option} {out}: {fault}")
+    if data and out.resolve().is_relative_to(Path(data).resolve()):
+        raise FedProtoError(f"{option} {out}: the data are there, which are never written to")
+
+
+def _write(option: str, out: Path, content: bytes) -> None:
+    try:
+        write_whole(out, content)
+    except OSError as error:
+        raise FedProtoError(f"{option} {out}: {error.strerror}") from None
 
 
 def _summary(made: list[ClientForecast]) -> Table:

@@ -41,6 +41,7 @@ class ClientWindows:
         train target, also those older than a limited history: so errors of runs with different
         histories have one measure.
     clock: of the source, None where it only counts.
+    end: on the source's clock, the position after the last value.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ClientWindows:
     missing_share: float
     clock: Clock | None = None
     seasonal_difference: float = 0.0
+    end: int = 0
 
     @property
     def validation(self) -> slice:
@@ -182,6 +184,7 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
         missing_share=float(1 - present.mean()),
         clock=series.clock,
         seasonal_difference=seasonal_difference(series.values[: back + train], settings.period),
+        end=series.start + len(series.values),
     )
 
 

@@ -2,18 +2,21 @@
 
 Besides the tensors, a node leaves the run's settings in its state folder, and for every kept model
 the scale of the values that it was trained on. New values are put on that scale, never on one of
-their own. The model sees c close and q periodic values and no times, so a file may begin anywhere.
+their own. H values are forecast at once; more come from blocks of H, each taking the forecasts
+before it for values.
+
+Where models see the calendar, times are those of the source's clock, so a file may begin anywhere.
+A source without times continues where its count stands: its data must begin where the training's
+began, and data that end before the training's did are refused.
 """
 
 from __future__ import annotations
 
-import csv
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import torch
@@ -21,15 +24,22 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.windows import carry_forward, lookback, window_positions
+from fedproto_app.data.windows import carry_forward, lookback, time_numbers, window_positions
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.node.store import SETTINGS_FILE, ClientStore, holds_kept_models, unflatten
+from fedproto_app.node.forecasts import ClientForecast
+from fedproto_app.node.store import (
+    SETTINGS_FILE,
+    ClientRecord,
+    ClientStore,
+    holds_kept_models,
+    unflatten,
+)
 from fedproto_app.node.trainer import PERSONAL
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import task_record
 
@@ -44,27 +54,6 @@ class NodeState:
     folder: Path
     settings: Settings
     store: ClientStore
-
-
-@dataclass(frozen=True)
-class ClientForecast:
-    """A client's next values, in the series' own units.
-
-    values: [n]. first: position of the first one on the source's clock. last: the newest value that
-    is present. gap: missing values between that and the first forecast.
-    """
-
-    client: str
-    values: NDArray[np.float64]
-    first: int
-    clock: Clock | None
-    last: float
-    gap: int
-
-    def when(self, ahead: int) -> str:
-        """The time of a forecast, or its step from 0 on where the source has no times."""
-        position = self.first + ahead
-        return str(position) if self.clock is None else self.clock.time(position)
 
 
 def open_state(folder: Path) -> NodeState:
@@ -138,40 +127,63 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
     return parameters | {name: value.squeeze(0) for name, value in model.items()}
 
 
+def open_run(folder: Path) -> list[NodeState]:
+    """The states of all nodes of a simulation, which lie in the run's folder.
+
+    Raises `FedProtoError` if there is none, or if the run is of another task.
+    """
+    found = [one for one in sorted((folder / "state").glob("*")) if holds_kept_models(one)]
+    if not found:
+        raise FedProtoError(
+            f"{folder}: no nodes' state in it; expected the folder of a simulation (sites keep "
+            "their own)"
+        )
+    return [open_state(one) for one in found]
+
+
 def forecast(
-    state: NodeState, series: Sequence[ClientSeries], steps: int, clients: Collection[str] = ()
+    states: NodeState | Sequence[NodeState],
+    series: Sequence[ClientSeries],
+    steps: int,
+    clients: Collection[str] = (),
 ) -> tuple[list[ClientForecast], dict[str, str]]:
     """The next values of the clients in the order of the series, and why others have none.
 
-    Each forecast counts as the newest value for the one after it. series: see `load_histories`.
-    clients: those that must be forecast; if empty, all that can be. Raises `DataError` if one of
-    these cannot be, if none can, or if a series has another step than in training.
+    states: of one node, or of all nodes of a run. series: see `load_histories`. clients: those that
+    must be forecast; if empty, all that can be. Raises `DataError` if one of these cannot be, if
+    none can, or if a series has another step than in training, or another count.
     """
-    data, store = state.settings.data, state.store
-    reasons = _reasons_against(state, series)
+    nodes = [states] if isinstance(states, NodeState) else list(states)
+    owners = {name: node for node in nodes for name in node.store.kept_clients()}
+    reasons = _reasons_against(nodes, owners, series)
     for name in clients or ([] if None in reasons.values() else sorted(reasons)):
         if (reason := reasons.get(name, "neither in the data nor in the state")) is not None:
             raise DataError(f"client {name!r} cannot be forecast: {reason}")
     chosen = [one for one in series if reasons[one.name] is None]
     chosen = [one for one in chosen if not clients or one.name in clients]
     for one in chosen:
-        _require_same_step(one, store.record(one.name).scale, data)
-    made = list(_forecasts(state, chosen, steps))
-    if clients:
-        return made, {}
-    return made, {name: reason for name, reason in reasons.items() if reason is not None}
+        node = owners[one.name]
+        _require_same_clock(one, node.store.record(one.name).scale, node.settings.data)
+    made: dict[str, ClientForecast] = {}
+    for node in nodes:
+        its = [one for one in chosen if owners[one.name] is node]
+        made |= {one.client: one for one in _forecasts(node, its, steps)}
+    left_out = {} if clients else {n: why for n, why in reasons.items() if why is not None}
+    return [made[one.name] for one in chosen], left_out
 
 
-def _reasons_against(state: NodeState, series: Sequence[ClientSeries]) -> dict[str, str | None]:
-    """Why each client of the data or the state cannot be forecast, None if it can."""
-    kept, data = state.store.kept_clients(), state.settings.data
+def _reasons_against(
+    nodes: Sequence[NodeState], owners: Mapping[str, NodeState], series: Sequence[ClientSeries]
+) -> dict[str, str | None]:
+    """Why each client of the data or the states cannot be forecast, None if it can."""
+    place = nodes[0].folder if len(nodes) == 1 else nodes[0].folder.parent
     reasons: dict[str, str | None] = {
-        one.name: _why_too_short(one, data)
-        if one.name in kept
-        else f"no kept model in {state.folder}"
+        one.name: _why_too_short(one, owners[one.name].settings.data)
+        if one.name in owners
+        else f"no kept model in {place}"
         for one in series
     }
-    return {**dict.fromkeys(kept, "not in the data"), **reasons}
+    return {**dict.fromkeys(sorted(owners), "not in the data"), **reasons}
 
 
 def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
@@ -186,10 +198,21 @@ def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
     return None
 
 
-def _require_same_step(
+def _require_same_clock(
     series: ClientSeries, scale: Mapping[str, float], data: DataSettings
 ) -> None:
-    """Refuse data of another sampling step, in which a period would be another time."""
+    """Refuse data of another sampling step, in which a period would be another time.
+
+    Also those without times that cannot have been counted from where the training's were.
+    """
+    if data.times and series.clock is None and "end" in scale:
+        end = series.start + len(series.values)
+        if end < scale["end"]:
+            raise DataError(
+                f"client {series.name!r} has no times and ends at step {end}, but its training "
+                f"data ended at step {scale['end']:.0f}; with data.calendar = {data.calendar!r} "
+                "give the data from where the training's began, so that steps are counted alike"
+            )
     if "step" not in scale:
         return
     trained = timedelta(seconds=scale["step"])
@@ -213,16 +236,19 @@ def _forecasts(
         cohort = series[first : first + size]
         models = [kept_model(state.store, one.name, learner) for one in cohort]
         stacked = {name: torch.stack([model[name] for model in models]) for name in models[0]}
-        scales = [state.store.record(one.name).scale for one in cohort]
-        values = _next_values(task, stacked, _histories(cohort, scales, state.settings.data), steps)
-        for one, scale, scaled in zip(cohort, scales, values, strict=True):
-            yield _in_units(one, scaled * scale["std"] + scale["mean"])
+        records = [state.store.record(one.name) for one in cohort]
+        history = _histories(cohort, records, state.settings.data)
+        begin = np.array([one.start + len(one.values) for one in cohort])
+        values = _next_values(task, stacked, history, begin, steps)
+        for one, record, scaled in zip(cohort, records, values, strict=True):
+            yield _in_units(one, record, scaled)
 
 
 def _histories(
-    cohort: Sequence[ClientSeries], scales: Sequence[Mapping[str, float]], data: DataSettings
+    cohort: Sequence[ClientSeries], records: Sequence[ClientRecord], data: DataSettings
 ) -> NDArray[np.float64]:
     """[K, L] the newest values that windows reach back to, gaps filled as in training."""
+    scales = [record.scale for record in records]
     return np.stack(
         [
             carry_forward((one.values - scale["mean"]) / scale["std"])[-lookback(data) :]
@@ -233,38 +259,45 @@ def _histories(
 
 @torch.no_grad()
 def _next_values(
-    task: ForecastingTask, models: Mapping[str, Tensor], history: NDArray[np.float64], steps: int
+    task: ForecastingTask,
+    models: Mapping[str, Tensor],
+    history: NDArray[np.float64],
+    begin: NDArray[np.int64],
+    steps: int,
 ) -> NDArray[np.float64]:
-    """[K, L] → [K, steps], on the models' scale."""
-    known = history.shape[1]
-    values = np.concatenate([history, np.empty((len(history), steps))], axis=1)
-    for place in range(known, known + steps):
-        positions = window_positions(np.array([place]), task.settings.data)
-        inputs = torch.from_numpy(values[:, positions].astype(np.float32))  # (K, 1, c + q)
-        values[:, place] = task.forecast(models, inputs)[:, 0, 0].numpy()
-    return values[:, known:]
+    """[K, L] → [K, steps], on the models' scale, H at once.
+
+    begin: [K] position of each client's first forecast on the source's clock.
+    """
+    data, known = task.settings.data, history.shape[1]
+    blocks = range(0, steps, data.horizon)
+    values = np.concatenate([history, np.empty((len(history), len(blocks) * data.horizon))], axis=1)
+    for ahead in blocks:
+        place = known + ahead
+        seen = values[:, window_positions(np.array([place]), data)].astype(np.float32)
+        times = time_numbers(begin + ahead, data)[:, None]
+        inputs = torch.from_numpy(np.concatenate([seen, times], axis=2))  # (K, 1, c + Q·H + j)
+        values[:, place : place + data.horizon] = task.forecast(models, inputs)[:, 0].numpy()
+    return values[:, known : known + steps]
 
 
-def _in_units(series: ClientSeries, values: NDArray[np.float64]) -> ClientForecast:
+def _in_units(
+    series: ClientSeries, record: ClientRecord, scaled: NDArray[np.float64]
+) -> ClientForecast:
+    """Intervals are known for the H values that are forecast at once, and not beyond them."""
+    mean, std = record.scale["mean"], record.scale["std"]
+    values = scaled * std + mean
     if not np.isfinite(values).all():
         raise DataError(f"client {series.name!r}: its kept model gives no finite forecast")
+    half_widths = kept_half_widths(record.private, len(values))
     present = np.flatnonzero(np.isfinite(series.values))
     length = len(series.values)
     return ClientForecast(
         client=series.name,
         values=values,
+        half_widths=half_widths * std,
         first=series.start + length,
         clock=series.clock,
         last=float(series.values[present[-1]]),
         gap=length - 1 - int(present[-1]),
     )
-
-
-def write_csv(forecasts: Sequence[ClientForecast], file: TextIO) -> None:
-    """``client, time, forecast``, a row a client and step; ``step`` where there are no times."""
-    timed = any(one.clock is not None for one in forecasts)
-    table = csv.writer(file, lineterminator="\n")
-    table.writerow(["client", "time" if timed else "step", "forecast"])
-    for one in forecasts:
-        for ahead, value in enumerate(one.values.tolist()):
-            table.writerow([one.client, one.when(ahead), f"{value:.10g}"])

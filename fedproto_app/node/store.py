@@ -46,12 +46,14 @@ _log = logging.getLogger(__name__)
 class ClientRecord:
     """The errors of a client's kept model, and the round that it comes from (0 = none yet).
 
-    scale: what its forecasts take to be in the data's units (`Task.scale`).
+    scale: what its forecasts take to be in the data's units (`Task.scale`). private: what was found
+    of the model for the client's own use (`Task.stays`).
     """
 
     kept_round: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
+    private: dict[str, float] = field(default_factory=dict)
 
 
 class ClientStore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -166,7 +166,8 @@ class Node:
 
         final: the models are what the clients go on with, not what the server will average.
         """
-        metrics = self._learner.evaluate(cohort, order)
+        found = self._learner.evaluate(cohort, order)
+        metrics = {m: values for m, values in found.items() if not self._task.stays(m)}
         if not self._tells_classes:
             metrics = {m: values for m, values in metrics.items() if "/class-" not in m.name}
         reply.metrics = {
@@ -183,11 +184,19 @@ class Node:
             first = record.kept_round == 0  # kept even if not finite: the server refuses it by name
             if first or self._settings.keep == "last" or now[criterion] < record.metrics[criterion]:
                 scale = self._task.scale(self._shard.clients[client])
-                record = ClientRecord(order.server_round, now, scale)
+                record = ClientRecord(order.server_round, now, scale, self._private(found, row))
                 self._store.keep(client, record)
             for name, value in record.metrics.items():
                 reply.metrics.setdefault(Metric(name, Model.KEPT), []).append(value)
             reply.kept_rounds.append(record.kept_round)
+
+    def _private(self, found: Mapping[Metric, Sequence[float]], row: int) -> dict[str, float]:
+        """What was found of the client's model and stays here."""
+        return {
+            metric.name: values[row]
+            for metric, values in found.items()
+            if self._task.stays(metric) and metric == Metric(metric.name)
+        }
 
 
 def torch_device(name: str) -> torch.device:

@@ -158,3 +158,32 @@ def plot_known(
         marker = "o" if len(known) == 1 else None  # a line of one point is invisible
         axes.plot(*zip(*known, strict=True), **{"marker": marker, **looks})
     return [x for x, _ in known]
+
+
+def plot_band(
+    axes: Axes,
+    places: NDArray[Any],
+    middle: NDArray[np.floating[Any]],
+    half_width: NDArray[np.floating[Any]],
+    colour: str,
+    label: str,
+    alpha: float = 0.2,
+) -> None:
+    """The values no farther than the half width [n] from the middle [n]; none where unknown."""
+    if len(places) == 1:  # an area of no breadth is invisible
+        axes.errorbar(
+            places, middle, half_width, color=colour, alpha=2 * alpha, capsize=4, label=label
+        )
+        return
+    low, high = middle - half_width, middle + half_width
+    axes.fill_between(places, low, high, color=colour, alpha=alpha, linewidth=0, label=label)
+
+
+def mark_dates(axes: Axes) -> None:
+    """Dates and hours below an axis of times, as few words as possible."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    words = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(words)

@@ -94,6 +94,11 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Why a client's metrics, of whichever of its models, cannot be true, or None."""
 
     @staticmethod
+    def stays(metric: Metric) -> bool:
+        """Whether what `evaluate` tells is for the client's own use and never leaves its node."""
+        return False
+
+    @staticmethod
     @abstractmethod
     def shape_fault(shape: DataShape) -> str | None:
         """Why the task cannot work on data of this shape, or None."""

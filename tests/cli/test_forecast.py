@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from fedproto_app.cli.forecast import Source
 from fedproto_app.data.sources import FILE_SOURCES, load_histories
@@ -48,6 +51,7 @@ def test_the_next_step_of_every_client_is_printed(
             "client": one.client,
             "time": "2024-03-09 05:00:00",
             "forecast": f"{one.values[0]:.10g}",
+            **{name: f"{limit[0]:.10g}" for name, limit in one.limits.items()},
         }
         for one in made
     ]
@@ -106,6 +110,35 @@ def test_a_site_chooses_columns_as_in_training(
     assert [row["client"] for row in table(outcome.out)] == ["late", "steady"]
 
 
+def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
+    fedproto: Fedproto, state: Path, data: Path, tmp_path: Path
+) -> None:
+    """Of a run whose folder holds the states of two nodes; here both are of one training."""
+    run = tmp_path / "run"
+    for node, client in (("0", "gappy"), ("1", "late")):
+        shutil.copytree(state / f"c-{client}", run / "state" / node / f"c-{client}")
+        for file in state.glob("*.*"):
+            shutil.copy(file, run / "state" / node)
+    picture, out = tmp_path / "next.png", tmp_path / "next.csv"
+    outcome = fedproto(
+        "forecast", run, "--data", data, "--steps", 3, "--out", out, "--picture", picture
+    )
+    assert outcome.code == 0
+    whole = table(fedproto("forecast", "--state", state, "--data", data, "--steps", 3).out)
+    assert table(out.read_text()) == [row for row in whole if row["client"] != "steady"]
+    assert f"left out steady: no kept model in {run / 'state'}" in outcome.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    for settings in run.glob("state/*/settings.toml"):  # the run's own source
+        told = tomllib.loads(settings.read_text())
+        told["data"] |= {"source": "wide-csv", "path": str(data), "max-steps": 90}
+        settings.write_text(tomli_w.dumps(told))
+    own = fedproto("forecast", run, "--steps", 3)
+    assert own.out == out.read_text()
+    refused = fedproto("forecast", run, "--out", data)
+    assert (refused.code, "the data are there" in refused.err) == (2, True)
+
+
 def test_others_clients_are_named_and_left_out(
     fedproto: Fedproto, state: Path, tmp_path: Path
 ) -> None:
@@ -128,6 +161,7 @@ def test_others_clients_are_named_and_left_out(
         (("--source", "hdf5"), "not a readable HDF5"),
         (("--state", "{folder}"), "no node's state"),
         (("--data", "{folder}/none.csv"), "no such file"),
+        (("--picture", "{folder}"), "--picture {folder}: is a folder"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
@@ -139,9 +173,26 @@ def test_mistakes_are_told_in_one_line(
     outcome = fedproto("forecast", *(text for pair in given.items() for text in pair))
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("error: ")
-    assert told in outcome.err
+    assert told.format(folder=data.parent) in outcome.err
     assert outcome.err.count("\n") == 1
     assert sorted(data.parent.iterdir()) == [data]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "name the folder of a run, or a node's with --state"),
+        (("{state}", "--state", "{state}"), "one of the two"),
+        (("{state}",), "no nodes' state in it; expected the folder of a simulation"),
+        (("--state", "{state}"), "--state needs --data, or --site"),
+    ],
+)
+def test_what_to_forecast_must_be_clear(
+    fedproto: Fedproto, state: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    outcome = fedproto("forecast", *(text.format(state=state) for text in arguments))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert told in outcome.err
 
 
 def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: Path) -> None:

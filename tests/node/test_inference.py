@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import carry_forward
 from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.halves import make_learner
 from fedproto_app.methods import methods_of
-from fedproto_app.node.inference import NodeState, forecast, open_state, write_csv
+from fedproto_app.node.forecasts import write_csv
+from fedproto_app.node.inference import NodeState, forecast, kept_model, open_run, open_state
 from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import sequence_settings
 from tests.made_series import (
     LOOKBACK,
@@ -106,13 +113,18 @@ def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSe
     file = io.StringIO()
     write_csv(made, file)
     head, *rows = file.getvalue().splitlines()
-    assert head == "client,time,forecast"
-    assert [row.rsplit(",", 1)[0] for row in rows] == [
-        f"{client},2024-03-09 {time}"
+    assert head == "client,time,forecast,lower_80,upper_80,lower_95,upper_95"
+    cells = [row.split(",") for row in rows]
+    assert [row[:2] for row in cells] == [
+        [client, f"2024-03-09 {time}"]
         for client in ("gappy", "late", "steady")
         for time in ("05:00:00", "06:00:00")
     ]
-    values = [float(row.rsplit(",", 1)[1]) for row in rows]
+    assert all(row[3:] == [""] * 4 for row in cells[1::2])  # models forecast one step at once
+    for row in cells[::2]:
+        middle, lower_80, upper_80, lower_95, upper_95 = map(float, row[2:])
+        assert lower_95 <= lower_80 < middle < upper_80 <= upper_95
+    values = [float(row[2]) for row in cells]
     np.testing.assert_allclose(values, np.concatenate([one.values for one in made]), rtol=1e-9)
 
 
@@ -180,6 +192,89 @@ def test_without_times_steps_are_counted(tmp_path: Path) -> None:
         ["steady", str(ROWS)],
         ["steady", str(ROWS + 1)],
     ]
+
+
+DAY = {"data.horizon": PERIOD, "method": "fedavg"}
+
+
+@pytest.mark.parametrize("calendar", ["phase", "week"])
+def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calendar: str) -> None:
+    """Two blocks of H with their times, the second one on the first one's values."""
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": calendar})
+    state, series = open_state(folder), histories(data)
+    made, _ = forecast(state, series, PERIOD + 2)
+    task = ForecastingTask(state.settings)
+    learner = make_learner(state.settings, task)
+    for one, ours in zip(series, made, strict=True):
+        record = state.store.record(one.name)
+        model = {n: v[None] for n, v in kept_model(state.store, one.name, learner).items()}
+        mean, std = record.scale["mean"], record.scale["std"]
+        known = list(carry_forward((one.values - mean) / std))
+        for _ in range(2):
+            hour = one.start + len(known)
+            periodic = [known[len(known) - 2 * PERIOD :][:PERIOD], known[len(known) - PERIOD :]]
+            times = [hour % PERIOD, hour // PERIOD % 7][: 1 if calendar == "phase" else 2]
+            sample = [*known[-3:], *periodic[0], *periodic[1], *times]
+            ahead = task.forecast(model, torch.tensor(sample, dtype=torch.float32)[None, None])
+            known += ahead[0, 0].tolist()
+        expected = np.array(known[len(one.values) :][: PERIOD + 2]) * std + mean
+        np.testing.assert_allclose(ours.values, expected, rtol=1e-6)
+        for level, half in zip((80, 95), ours.half_widths, strict=True):
+            kept = [record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)]
+            np.testing.assert_allclose(half[:PERIOD], np.array(kept) * std)
+            assert np.isnan(half[PERIOD:]).all()
+
+
+def test_a_state_without_half_widths_still_forecasts(
+    trained: tuple[NodeState, list[ClientSeries]], tmp_path: Path
+) -> None:
+    """Of a run older than intervals: the limits are empty."""
+    state, series = trained
+    shutil.copytree(state.folder, tmp_path / "old")
+    for file in (tmp_path / "old").glob("*/kept-*.json"):
+        told = json.loads(file.read_text())
+        del told["record"]["private"]
+        file.write_text(json.dumps(told))
+    [made, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
+    assert made.values == forecast(state, series, 1)[0][0].values
+    text = io.StringIO()
+    write_csv([made], text)
+    assert text.getvalue().splitlines()[1].endswith(",,,,")
+
+
+def test_without_times_the_calendar_needs_the_data_from_their_beginning(tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    made_series()[["steady"]].to_csv(data, index=False)
+    _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": "phase"})
+    [series], state = histories(data), open_state(folder)
+    longer = replace(series, values=np.append(series.values, series.values[-1]))
+    assert forecast(state, [longer], 1)[0][0].first == ROWS + 1
+    newest = replace(series, values=series.values[-LOOKBACK:])
+    with pytest.raises(DataError, match=r"'steady' has no times and ends at step 12, but .* 120;"):
+        forecast(state, [newest], 1)
+
+
+def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> None:
+    """Two nodes with a client each: as each alone."""
+    data = tmp_path / "sites.csv"
+    made_series().to_csv(data)
+    _, folder = train_on(data, tmp_path)
+    series = histories(data)
+    for node, client in (("0", "late"), ("1", "gappy")):
+        shutil.copytree(folder / f"c-{client}", tmp_path / "run/state" / node / f"c-{client}")
+        for file in folder.glob("*.*"):
+            shutil.copy(file, tmp_path / "run/state" / node)
+    states = open_run(tmp_path / "run")
+    made, left_out = forecast(states, series, 2)
+    assert [one.client for one in made] == ["gappy", "late"]
+    assert left_out == {"steady": f"no kept model in {tmp_path / 'run/state'}"}
+    for ours, alone in zip(made, forecast(open_state(folder), series, 2)[0], strict=False):
+        assert np.array_equal(ours.values, alone.values)
+        assert np.array_equal(ours.half_widths, alone.half_widths, equal_nan=True)
+    with pytest.raises(FedProtoError, match="no nodes' state in it"):
+        open_run(tmp_path)
 
 
 @pytest.fixture

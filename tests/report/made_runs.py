@@ -12,7 +12,7 @@ import tomli_w
 
 CLIENT_COLUMNS = (
     "client,node,group,samples,missing_share,kept_round,mse,mae,rmse_units,mae_units,"
-    "validation_mse,last_mse,last_mae,mase,wape"
+    "validation_mse,last_mse,last_mae,mase,wape,coverage_80,coverage_95,width_80,width_95"
 )
 
 
@@ -86,6 +86,10 @@ def make_run(
         "mase_median": 0.875,
         "wape": 0.1875,
         "wape_median": 0.125,
+        "coverage_80": 0.8125,
+        "coverage_95": 0.9375,
+        "width_80": 1.25,
+        "width_95": 2.5,
         "parameters_up_per_client_round": 768,
         "parameters_up_per_client": 2304,
         "bytes_up": 1200,

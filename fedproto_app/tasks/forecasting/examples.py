@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.runs import read_clients
@@ -45,12 +46,16 @@ class Forecast:
     """The test part of one client, in the data's own units.
 
     truth: [n], NaN where missing. forecast: [n], made for H values at once, every H steps.
-    phases: [n] of the period, on the source's clock. mse: of all samples, on the standardised
-    scale. std: units per unit of that scale.
+    half_widths: [L, n] of the intervals of these forecasts. positions: [n] on the source's clock,
+    phases: [n] of the period there. mse: of all samples, on the standardised scale. std: units per
+    unit of that scale.
     """
 
     truth: NDArray[np.float64]
     forecast: NDArray[np.float64]
+    half_widths: NDArray[np.float64]
+    positions: NDArray[np.int64]
+    clock: Clock | None
     phases: NDArray[np.int64]
     mse: float
     std: float
@@ -116,22 +121,32 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     import torch
 
     from fedproto_app.data.windows import lookback, make_windows
+    from fedproto_app.tasks.forecasting.intervals import follow
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     task, windows = ForecastingTask(settings), make_windows(series, settings.data)
-    test = windows.test
     parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
-    inputs = torch.from_numpy(windows.inputs[test]).unsqueeze(0)  # (1, n, c + Q·H + j)
+    samples, begin = task.gather([windows], 1), windows.train_end
     with torch.no_grad():
-        scaled = task.forecast(parameters, inputs)[0].double().numpy()
+        made = task.forecast(parameters, samples.inputs[:, begin:])  # (1, n, H)
+    error = (made - samples.targets[:, begin:]).double()
+    parts = samples.is_validation[:, begin:], samples.is_test[:, begin:]
+    in_test = slice(windows.validation_end - begin, None)
+    half_widths = follow(error, *parts).at[:, 0, in_test].astype(np.float64)  # (L, n, H)
+    scaled = made[0, in_test].double().numpy()
+    test = windows.test
     truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
     first = series.start + lookback(settings.data) + windows.validation_end
     shown = slice(None, None, settings.data.horizon)  # each value once
     values = truth[shown].ravel()
+    positions = first + np.arange(len(values))
     return Forecast(
         truth=values * windows.std + windows.mean,
         forecast=scaled[shown].ravel() * windows.std + windows.mean,
-        phases=(first + np.arange(len(values))) % settings.data.period,
+        half_widths=half_widths[:, shown].reshape(len(half_widths), -1) * windows.std,
+        positions=positions,
+        clock=series.clock,
+        phases=positions % settings.data.period,
         mse=float(np.nanmean((scaled - truth) ** 2)),
         std=windows.std,
     )

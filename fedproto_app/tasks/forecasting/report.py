@@ -24,6 +24,8 @@ from fedproto_app.report.task_report import (
     percent_text,
     short_text,
 )
+from fedproto_app.tasks.forecasting.intervals import LEVELS
+from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +37,7 @@ CLIENT_COLUMNS = (
     "client", "node", "group", "samples", "missing_share", "kept_round",
     "mse", "mae", "rmse_units", "mae_units", "validation_mse", "last_mse", "last_mae",
     "mase", "wape",
+    *(name.replace("-", "_") for name in OF_INTERVALS),
 )  # fmt: skip
 _KEPT_COLUMNS = ("mse", "mae", "rmse-units", "mae-units", "validation-mse")
 
@@ -129,6 +132,7 @@ class ForecastingReport:
                     metrics[Metric("mse")],
                     metrics[Metric("mae")],
                     *relative_errors(metrics).values(),
+                    *(metrics.get(Metric(name, Model.KEPT), "") for name in OF_INTERVALS),
                 ]
             )
         return {"clients.csv": rows}
@@ -145,6 +149,7 @@ class ForecastingReport:
             "last_mae": Metric("mae"),
             "rmse_units": Metric("rmse-units", Model.KEPT),
             "mae_units": Metric("mae-units", Model.KEPT),
+            **{name.replace("-", "_"): Metric(name, Model.KEPT) for name in OF_INTERVALS},
         }
         mse, mae = (metric_values(results, means[figure]) for figure in ("mse", "mae"))
         relative = [relative_errors(result.metrics) for _, result in sorted(results.items())]
@@ -175,6 +180,7 @@ class ForecastingReport:
             ("test MAE (last model)", error_text(summary["last_mae"])),
             ("RMSE in the data's units", short_text(summary["rmse_units"])),
             ("MAE in the data's units", short_text(summary["mae_units"])),
+            *_interval_rows(summary),
         ]
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
@@ -192,3 +198,13 @@ def _of(
 
 def _both(summary: Mapping[str, Any], *figures: str) -> str:
     return " / ".join(error_text(summary.get(figure)) for figure in figures)
+
+
+def _interval_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How often the test part's values lie in the intervals, and how wide these are."""
+    rows = []
+    for level in LEVELS:
+        covered = percent_text(summary.get(f"coverage_{level}"))
+        width = short_text(summary.get(f"width_{level}"))
+        rows.append((f"in the {level}% interval", f"{covered}%, width {width}"))
+    return rows

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.report.drawing import mark_dates, plot_band
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.examples import Example, Forecast, find_examples, kept_forecasts
+from fedproto_app.tasks.forecasting.intervals import LEVELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,19 +122,28 @@ def _draw_forecasts(examples: Sequence[Example], settings: Settings, name: str) 
         rmse = shown.mse**0.5 * shown.std
         errors = f"test MSE {shown.mse:.3g}, RMSE {rmse:.3g} in the data's units"
         axes.set_title(f"{example.title}: {errors}", loc="left")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", ncols=2)
-    panels[-1].set_xlabel(
-        f"step of the test part (marked: phase 0 of the period of {settings.data.period} steps)"
-    )
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
+    if any(shown.clock is None for shown in forecasts):
+        panels[-1].set_xlabel(
+            f"step of the test part (marked: phase 0 of the period of {settings.data.period} steps)"
+        )
     figure.supylabel("value (the data's units)", fontsize=11)
-    figure.suptitle(f"{name}: one-step forecasts of the kept models", fontsize=12)
+    ahead = settings.data.horizon
+    made = f"forecasts of {ahead} steps at once" if ahead > 1 else "one-step forecasts"
+    figure.suptitle(f"{name}: {made}, by the kept models", fontsize=12)
     return figure
 
 
 def _plot_forecast(axes: Axes, shown: Forecast, period: int) -> None:
     """The last periods of a client's test part."""
     steps = np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
-    axes.plot(steps, shown.truth[steps], color=_BLUE, linewidth=2.2, label="true")
-    axes.plot(steps, shown.forecast[steps], color=_VERMILION, linestyle="--", label="forecast")
-    axes.set_xticks(steps[shown.phases[steps] == 0])
+    times = steps if shown.clock is None else shown.clock.moments(shown.positions[steps])
+    forecast, half_width = shown.forecast[steps], shown.half_widths[0, steps]
+    axes.plot(times, shown.truth[steps], color=_BLUE, linewidth=2.2, label="true")
+    axes.plot(times, forecast, color=_VERMILION, linestyle="--", label="forecast")
+    plot_band(axes, times, forecast, half_width, _VERMILION, f"{LEVELS[0]}% interval")
+    if shown.clock is None:
+        axes.set_xticks(steps[shown.phases[steps] == 0])
+    else:
+        mark_dates(axes)
     axes.margins(x=0.01)

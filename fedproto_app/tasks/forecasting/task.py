@@ -21,6 +21,8 @@ from fedproto_app.models.model import Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
+from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
 from fedproto_app.tasks.task import Task
 from fedproto_app.users_code import load
 
@@ -32,7 +34,8 @@ LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 DIVISORS = ("seasonal-difference", "mean-size")
 SMALLEST_DIVISOR = 1e-30
 NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units", *DIVISORS)
-METRICS = tuple(Metric(name) for name in NAMES)
+TOLD = (*NAMES, *OF_INTERVALS)
+METRICS = tuple(Metric(name) for name in TOLD)
 _OF_A_STEP = "mse/step-"
 
 
@@ -101,13 +104,20 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @staticmethod
     def metrics_fault(metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            if (metric.name not in NAMES and not _is_of_a_step(metric.name)) or metric.rule:
+            if (metric.name not in TOLD and not _is_of_a_step(metric.name)) or metric.rule:
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if not 0 <= value <= LARGEST_ERROR:
                 return f"its metrics are not finite and positive: {metric} = {value:g}"
             if metric.name in DIVISORS and 0 < value < SMALLEST_DIVISOR:
                 return f"its metrics are too small to divide by: {metric} = {value:g}"
+            if metric.name in COVERAGES and value > 1:
+                return f"{metric} = {value:g} is no share"
         return None
+
+    @staticmethod
+    def stays(metric: Metric) -> bool:
+        """Half widths of intervals are a client's own."""
+        return is_half_width(metric.name)
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
@@ -148,10 +158,13 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return len(client.batches)
 
     def scale(self, client: ClientWindows) -> dict[str, float]:
-        """The scale's mean and deviation; in seconds the step of the clock, where there is one."""
+        """The scale's mean and deviation; in seconds the step of the clock, or where there is
+        none the count at which the data ended."""
         scale = {"mean": client.mean, "std": client.std}
         if client.clock is not None:
             scale["step"] = float(client.clock.step / np.timedelta64(1, "s"))
+        else:
+            scale["end"] = float(client.end)
         return scale
 
     def gather(self, clients: Sequence[ClientWindows], server_round: int) -> CohortSamples:
@@ -303,7 +316,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         the clients each.
 
         MSE and MAE on the standardised scale, RMSE and MAE also in the data's units, and what MASE
-        and WAPE divide the latter by. Of several steps ahead also the MSE of each.
+        and WAPE divide the latter by. Of several steps ahead also the MSE of each. Besides, half
+        widths for what comes after (`stays`).
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
@@ -323,7 +337,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             _divisor(samples.seasonal_difference),
             _divisor(mean(_in_units(samples, first).abs(), test)),
         )
-        told = {metric: value.tolist() for metric, value in zip(METRICS, values, strict=True)}
+        told = {Metric(name): value.tolist() for name, value in zip(NAMES, values, strict=True)}
+        told |= interval_metrics(error, validation, test)
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             of_step = mean(squared[..., step], test[..., step])
             told[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()

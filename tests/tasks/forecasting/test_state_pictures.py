@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedproto_app.data.sources import load_series
@@ -17,6 +18,7 @@ from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.divergence_picture import draw_divergence
 from fedproto_app.tasks.forecasting.examples import Example, find_examples, kept_forecasts
+from fedproto_app.tasks.forecasting.intervals import LEVELS
 from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 from tests.local_grid import run_locally, small_settings
 
@@ -130,9 +132,16 @@ def test_forecasts_have_the_errors_of_the_run_in_the_datas_units(tmp_path: Path)
         np.testing.assert_allclose(found.truth, tail, rtol=1e-4, atol=1e-3)
         positions = one.start + len(one.values) - len(tail) + np.arange(len(tail))
         assert np.array_equal(found.phases, positions % 24)
+        assert np.array_equal(found.positions, positions)
         assert found.mse == pytest.approx(float(row["mse"]), rel=1e-4)
         rmse = np.sqrt(np.nanmean((found.forecast - found.truth) ** 2))
         assert rmse == pytest.approx(float(row["rmse_units"]), rel=1e-4)
+        off = abs(found.forecast - found.truth)[None]
+        covered = (off <= found.half_widths).sum(axis=1) / np.isfinite(found.truth).sum()
+        told = [float(row[f"coverage_{level}"]) for level in LEVELS]
+        np.testing.assert_allclose(covered, told, atol=1.5 / len(tail))
+        widths = 2 * found.half_widths[:, np.isfinite(found.truth)].mean(axis=1) / found.std
+        np.testing.assert_allclose(widths, [float(row[f"width_{level}"]) for level in LEVELS], 0.01)
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(1, ["best"]), (2, ["best", "worst"])])
@@ -158,6 +167,10 @@ def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     np.savetxt(data, np.column_stack(values), delimiter=",", header="a,b,c", comments="")
     changes = {"data.source": "wide-csv", "data.path": str(data)}
     _, run = simulated(tmp_path, **changes)
+    assert names(draw(run)) == ALL
+
+    hours = pd.date_range("2024-03-04", periods=24 * 14, freq="h", name="time")
+    pd.read_csv(data).set_index(hours).to_csv(data)  # the same values, now with their times
     assert names(draw(run)) == ALL
 
     data.rename(tmp_path / "moved.csv")
