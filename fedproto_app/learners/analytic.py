@@ -76,11 +76,11 @@ class AnalyticLearner(Learner[SumsContext, ForecastingTask]):
     def _choose(self, cohort: Cohort, own: SumsContext, toward: Tensor) -> None:
         """Of all strengths of the pull the one with the least validation error, each client's."""
         strengths = self.section.strengths
-        best = torch.full((len(cohort.names),), torch.inf, dtype=torch.float64)
+        best = torch.full_like(own.moment[:, 0, 0, 0], torch.inf)
         for strength in strengths:
             fitted = solve(own.gram, own.moment, strength, toward)[..., 0].float()
             model = {**cohort.parameters, COEFFICIENTS: fitted}
-            error = torch.tensor(self.task.evaluate(model, cohort.samples)[self.task.criterion])
+            error = self.task.validation_error(model, cohort.samples)
             better = error < best
             best = torch.where(better, error, best)
             cohort.parameters[COEFFICIENTS][better] = fitted[better]

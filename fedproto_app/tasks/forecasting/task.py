@@ -288,8 +288,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @torch.no_grad()
     def training_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
         """The MSE of each client's train samples, [K], for methods that train without batches."""
-        chunks = torch.split(samples.inputs, EVALUATED_AT_ONCE, dim=1)
-        forecasts = torch.cat([self.forecast(parameters, inputs) for inputs in chunks], dim=1)
+        forecasts = self._forecasts(parameters, samples)
         return prediction_loss(forecasts, samples.targets, self.train_targets(samples))
 
     def train_targets(self, samples: CohortSamples) -> Tensor:
@@ -304,10 +303,24 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         self, parameters: Mapping[str, Tensor], samples: CohortSamples
     ) -> dict[Metric, list[float]]:
         """Validation and test errors of each client, see `judge`."""
-        first = int(samples.is_validation.amax(dim=2).argmax(dim=1).min())  # no train sample
+        first = _first_validated(samples)
+        return self.judge(self._forecasts(parameters, samples, first), samples, first)
+
+    @torch.no_grad()
+    def validation_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
+        """The MSE of each client's validation samples alone, [K]: what a choice may go by."""
+        first = _first_validated(samples)
+        forecasts = self._forecasts(parameters, samples, first)
+        return prediction_loss(
+            forecasts.double(), samples.targets[:, first:], samples.is_validation[:, first:]
+        )
+
+    def _forecasts(
+        self, parameters: Mapping[str, Tensor], samples: CohortSamples, first: int = 0
+    ) -> Tensor:
+        """[K, n - first, H] of the samples from one on."""
         chunks = torch.split(samples.inputs[:, first:], EVALUATED_AT_ONCE, dim=1)
-        forecasts = [self.forecast(parameters, inputs) for inputs in chunks]
-        return self.judge(torch.cat(forecasts, dim=1), samples, first)
+        return torch.cat([self.forecast(parameters, inputs) for inputs in chunks], dim=1)
 
     def judge(
         self, forecasts: Tensor, samples: CohortSamples, first: int = 0
@@ -343,6 +356,11 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             of_step = mean(squared[..., step], test[..., step])
             told[step_metric(step)] = torch.where(of_step.isnan(), mse, of_step).tolist()
         return told
+
+
+def _first_validated(samples: CohortSamples) -> int:
+    """The first sample that is of some client's validation part."""
+    return int(samples.is_validation.amax(dim=2).argmax(dim=1).min())
 
 
 def _figures(values: Iterable[float]) -> Tensor:
