@@ -36,6 +36,7 @@ from fedproto_app.tasks.table import make_task
 # spike that is carried over a gap can make it more.
 LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
+COLUMNS_AT_ONCE = 4096
 
 
 class KindredStrategy(PersonalStrategy):
@@ -82,16 +83,18 @@ class KindredStrategy(PersonalStrategy):
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
         known = sorted(self._told)
+        row_of = {key: row for row, key in enumerate(known if len(known) > 1 else [])}
         weights = self._weights(known)
+        priors = {name: self._mixed(name, known, weights) for name in (GRAM, MOMENT) if row_of}
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round)
-            guided = [key for key in keys if key in self._told] if len(known) > 1 else []
+            guided = [key for key in keys if key in row_of]
             if not guided:
                 return plain
-            rows = [known.index(key) for key in guided]
-            priors = {name: self._mixed(name, known, weights[:, rows]) for name in (GRAM, MOMENT)}
-            return replace(plain, arrays=priors, guided=[key.client for key in guided])
+            rows = [row_of[key] for key in guided]
+            arrays = {name: prior[rows] for name, prior in priors.items()}
+            return replace(plain, arrays=arrays, guided=[key.client for key in guided])
 
         trained = [
             key for key in self.federation.roster.clients() if key in self.federation.trained
@@ -113,11 +116,18 @@ class KindredStrategy(PersonalStrategy):
         return torch.stack([kinship(divergence, each) for each in temperatures])
 
     def _mixed(self, name: str, known: list[ClientKey], weights: Tensor) -> NDArray[np.float32]:
-        """[k, T, …] of weights [T, k, N]."""
-        every = torch.from_numpy(np.stack([self._told[key][name] for key in known])).double()
-        mixed = weights @ every.flatten(start_dim=1)  # (T, k, …)
-        shaped = mixed.transpose(0, 1).reshape(*mixed.shape[1::-1], *every.shape[1:])
-        return np.asarray(shaped.float().numpy())
+        """[N, T, …] everyone's priors, of weights [T, N, N].
+
+        Of all clients at once, as a product for each node would read all means as often; and some
+        columns at a time, as in float64 the means of thousands of clients are gigabytes.
+        """
+        every = np.stack([self._told[key][name] for key in known])
+        flat = torch.from_numpy(every).flatten(start_dim=1)
+        mixed = torch.empty(len(known), len(weights), flat.shape[1])
+        for start in range(0, flat.shape[1], COLUMNS_AT_ONCE):
+            columns = slice(start, start + COLUMNS_AT_ONCE)
+            mixed[:, :, columns] = (weights @ flat[:, columns].double()).transpose(0, 1)
+        return mixed.numpy().reshape(len(known), len(weights), *every.shape[1:])
 
     def state(self) -> dict[str, NDArray[Any]]:
         if not self._told:

@@ -1,0 +1,90 @@
+"""Kindred's client half alone: what it sends, and which fit it makes of which prior."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import make_windows
+from fedproto_app.learners.kindred import mean_day, validation_range
+from fedproto_app.maths.ridge import symmetric
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, tiny_windows, train
+
+ORDER = Order("run", "t", 1, NAMES)
+SMALL = {"data.calendar": "phase", "kindred.features": 3}
+
+
+def test_the_mean_day_is_that_of_the_train_targets_that_are_there() -> None:
+    learner = tiny_learner("kindred", **SMALL)
+    values = np.tile([0.0, 1.0, 2.0, 3.0], 10)
+    whole = make_windows(ClientSeries("a", values), learner.task.settings.data)
+    holed = make_windows(
+        ClientSeries("b", np.r_[values[:20], np.nan, values[21:]]), learner.task.settings.data
+    )
+    found = mean_day(learner.task.gather([whole, holed], 1))
+    for client, day in zip((whole, holed), found, strict=True):
+        expected = (np.arange(PERIOD) - client.mean) / client.std
+        np.testing.assert_allclose(day, expected, atol=1e-6)
+
+
+def test_means_count_the_samples_of_which_every_target_is_there() -> None:
+    learner = tiny_learner("kindred", **SMALL, **{"data.horizon": 2})
+    data = learner.task.settings.data
+    values = np.random.default_rng(3).normal(size=40)
+    whole = make_windows(ClientSeries("a", values), data)
+    holed = make_windows(ClientSeries("b", np.r_[values[:20], np.nan, values[21:]]), data)
+    cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
+    means = learner.context(ORDER, cohort).own
+    phases = slice(6, 6 + PERIOD)  # after 2 close values and 2 · 2 distant ones
+    shares = torch.diagonal(means.gram, dim1=1, dim2=2)[:, phases]
+    count = whole.train_samples
+    assert shares[0].tolist() == pytest.approx([0.25] * PERIOD)
+    assert sorted(shares[1].tolist()) == pytest.approx(
+        sorted([count / 4 / (count - 2)] * 2 + [(count / 4 - 1) / (count - 2)] * 2)
+    )
+
+
+def test_validation_samples_lie_between_those_of_train_and_test() -> None:
+    learner = tiny_learner("kindred", **SMALL)
+    client = tiny_windows(learner.task.settings)[0]
+    found = validation_range(tiny_cohort(learner).samples)
+    assert found == (client.validation.start, client.validation.stop)
+
+
+def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:
+    """y is the value before the newest one; the own samples are few and noisy."""
+    learner = tiny_learner("kindred", **{**SMALL, "kindred.features": 0})
+    rng = np.random.default_rng(5)
+    values = np.tile(rng.normal(size=2), 20) + rng.normal(0, 0.3, 40)
+    client = make_windows(ClientSeries("a", values), learner.task.settings.data)
+    samples = learner.task.gather([client], 1)
+    cohort = tiny_cohort(learner)
+    first = {name: value[:1] for name, value in cohort.parameters.items()}
+    cohort = replace(cohort, parameters=first, samples=samples)
+    _, sent, cohort = train(learner, replace(ORDER, clients=["a"]), cohort)
+    assert learner.receive(cohort, ORDER) == []  # nothing came
+    alone = cohort.parameters[COEFFICIENTS].clone()
+    criterion = Metric("mse")
+    before = learner.evaluate(cohort, ORDER)[criterion][0]
+
+    width = symmetric(torch.from_numpy(sent["gram"]), alone.shape[2]).shape[-1]
+    truth = torch.zeros(1, 1, 1, width)
+    truth[..., 0] = 1.0  # the first feature is the older value less the newest
+    gram = torch.eye(width)[torch.triu_indices(width, width).unbind()].expand(1, 1, -1)
+    for moment, better in ((truth, True), (-300 * truth, False)):
+        arrays = {"gram": gram.numpy().copy(), "moment": moment.numpy()}
+        order = replace(ORDER, clients=["a"], arrays=arrays, guided=["a"])
+        assert learner.receive(cohort, order) == [0]
+        after = learner.evaluate(cohort, ORDER)[criterion][0]
+        if better:
+            assert after < 0.95 * before
+        else:
+            torch.testing.assert_close(cohort.parameters[COEFFICIENTS], alone, rtol=0.1, atol=0.05)
+            assert after == pytest.approx(before, rel=0.05)

@@ -1,0 +1,57 @@
+"""Weights of other clients by how like they are, and of candidates by their errors, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedproto_app.maths.kinship import kinship, shares
+
+APART = torch.tensor([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])  # their median is 2
+
+
+def of_two(first: float, second: float) -> list[float]:
+    """softmax(−first, −second)."""
+    total = math.exp(-first) + math.exp(-second)
+    return [math.exp(-first) / total, math.exp(-second) / total]
+
+
+def test_three_clients_by_hand() -> None:
+    weights = kinship(APART, temperature=0.5)  # divided by 0.5 · 2 = 1
+    (b, c), (a, also_c), (also_a, also_b) = of_two(1, 3), of_two(1, 2), of_two(3, 2)
+    assert weights[0].tolist() == pytest.approx([0, b, c])
+    assert weights[1].tolist() == pytest.approx([a, 0, also_c])
+    assert weights[2].tolist() == pytest.approx([also_a, also_b, 0])
+    assert kinship(APART, temperature=2.0)[0].tolist() == pytest.approx([0, *of_two(0.25, 0.75)])
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.5, 10.0, math.inf])
+def test_nobody_is_in_its_own_prior_and_every_row_is_a_mean(temperature: float) -> None:
+    draws = torch.rand(7, 7, generator=torch.Generator().manual_seed(0))
+    weights = kinship(draws + draws.T, temperature)
+    assert weights.diagonal().tolist() == [0.0] * 7
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(7, dtype=torch.float64))
+    assert (weights >= 0).all()
+
+
+def test_without_a_difference_all_others_are_alike() -> None:
+    alike = [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
+    assert kinship(APART, math.inf).tolist() == alike
+    assert kinship(torch.zeros(3, 3), 0.5).tolist() == alike
+    assert kinship(torch.tensor([[0.0, 0.7], [0.7, 0.0]]), 0.5).tolist() == [[0, 1], [1, 0]]
+
+
+def test_two_candidates_share_by_hand() -> None:
+    # exp(−0.5 · 4/2 · (2/1 − 1)) = exp(−1); for 8 samples and errors 3, 6: exp(−2)
+    errors, samples = torch.tensor([[1.0, 2.0], [6.0, 3.0]]), torch.tensor([4, 8])
+    found = shares(errors, samples, eta=0.5)
+    assert found[0].tolist() == pytest.approx(of_two(0, 1))
+    assert found[1].tolist() == pytest.approx(of_two(2, 0))
+
+
+def test_equal_candidates_share_equally_and_a_failed_one_gets_nothing() -> None:
+    errors = torch.tensor([[0.0, 0.0, math.nan], [2.0, 2.0, math.inf]])
+    found = shares(errors, torch.tensor([10, 10]), eta=0.3)
+    assert found.tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 0]]

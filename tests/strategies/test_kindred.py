@@ -1,0 +1,241 @@
+"""Kindred's two halves together against NumPy, and what its server takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.data.windows import lookback
+from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
+from fedproto_app.messages import Arrays
+from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.report.runs import read_clients, read_rounds
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.server.bad_replies import change_arrays, on_reply
+from tests.strategies.kindred_pair import (
+    CLIENTS,
+    FEATURES,
+    PERIOD,
+    KindredPair,
+    by_hand,
+    tiny_series,
+)
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_client_and_server_together_are_the_formulas(horizon: int) -> None:
+    series = tiny_series()
+    pair = KindredPair(**{"data.horizon": horizon})
+    found = pair.fitted(series)
+    for row, expected in enumerate(by_hand(pair, series)):
+        np.testing.assert_allclose(found[row].T, expected, rtol=1e-4, atol=1e-5)
+    alone = pair.cohort(series).parameters[COEFFICIENTS]
+    assert all((found[row] - alone[row]).abs().max() > 1e-2 for row in range(len(series)))
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_every_value_sent_is_named_and_of_a_known_size(horizon: int) -> None:
+    pair = KindredPair(**{"data.horizon": horizon})
+    arrays = pair.message(pair.cohort(tiny_series()))
+    width = CLOSE_AND_DISTANT + 2 * (horizon - 1) + PERIOD + 2 * FEATURES
+    shapes = {"prototype": (PERIOD,), "gram": (triangle_size(width),), "moment": (horizon, width)}
+    assert {name: array.shape[1:] for name, array in arrays.items()} == shapes
+    assert pair.strategy.spec.per_client == shapes
+
+
+CLOSE_AND_DISTANT = 4  # two close values, two distances
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_validation_only_weighs_and_test_does_nothing(horizon: int) -> None:
+    series = tiny_series()
+    pair = KindredPair(**{"data.horizon": horizon})
+    parts = pair.windows(series)[0]
+    ends = [lookback(pair.settings.data) + end for end in (parts.train_end, parts.validation_end)]
+    sent, fitted = pair.message(pair.cohort(series)), pair.fitted(series)
+    for end, weighs in zip(ends, (True, False), strict=True):
+        noise = np.random.default_rng(1).normal(50, 30, 100 - end)
+        changed = {name: np.r_[values[:end], noise] for name, values in series.items()}
+        for name, array in pair.message(pair.cohort(changed)).items():
+            np.testing.assert_array_equal(array, sent[name])
+        other = KindredPair(**{"data.horizon": horizon}).fitted(changed)
+        assert torch.equal(other, fitted) is not weighs
+
+
+def test_sharing_says_whose_data_stand_behind_a_client() -> None:
+    series = tiny_series()
+    made = {}
+    for sharing in ("kin", "common", "random"):
+        pair = KindredPair(**{"kindred.sharing": sharing})
+        made[sharing] = pair.fitted(series)
+        assert pair.priors().arrays["moment"].shape[1] == (1 if sharing == "common" else 2)
+    assert not torch.equal(made["kin"], made["common"])
+    assert not torch.equal(made["kin"], made["random"])
+    again = KindredPair(**{"kindred.sharing": "random"})
+    assert torch.equal(again.fitted(series), made["random"])
+    # The priors of all others alike are the same; those of relatives are somebody else's.
+    kin, random = KindredPair(), again
+    kin.fitted(series)
+    ours, theirs = kin.priors().arrays["gram"], random.priors().arrays["gram"]
+    np.testing.assert_array_equal(ours[:, 1], theirs[:, 1])
+    assert not np.allclose(ours[:, 0], theirs[:, 0])
+
+
+def test_sharing_nothing_sends_nothing_and_is_final_at_once() -> None:
+    pair = KindredPair(**{"kindred.sharing": "none"})
+    assert pair.message(pair.cohort(tiny_series())) == {}
+    assert pair.strategy.spec.per_client == {}
+    assert pair.strategy.final_after_training
+
+
+def test_a_client_alone_in_its_federation_keeps_its_own_fit() -> None:
+    series = {"a": tiny_series()["a"]}
+    pair = KindredPair()
+    alone = pair.cohort(series).parameters[COEFFICIENTS]
+    assert torch.equal(pair.fitted(series), alone)
+    assert pair.priors().guided == []
+    assert alone.abs().sum() > 0
+
+
+def test_who_told_nothing_is_left_as_it_was_and_a_newcomer_gets_a_prior() -> None:
+    series = tiny_series()
+    pair = KindredPair()
+    cohort = pair.cohort(series)
+    alone = cohort.parameters[COEFFICIENTS].clone()
+    sent = pair.message(cohort)
+    first = {name: array[:3] for name, array in sent.items()}
+    pair.report(CLIENTS[:3], first)
+    assert pair.learner.receive(cohort, pair.priors()) == [0, 1, 2]
+    now = cohort.parameters[COEFFICIENTS]
+    assert torch.equal(now[3], alone[3])
+    assert not torch.equal(now[:3], alone[:3])
+    pair.report(["late"], {name: array[3:] for name, array in sent.items()})
+    assert pair.learner.receive(cohort, pair.priors()) == [0, 1, 2, 3]
+    assert torch.equal(cohort.parameters[COEFFICIENTS], KindredPair().fitted(series))
+
+
+def test_the_order_of_reports_does_not_matter_and_a_restart_changes_nothing() -> None:
+    pair, other = KindredPair(), KindredPair()
+    sent = pair.message(pair.cohort(tiny_series()))
+    pair.report(CLIENTS, sent)
+    for row in (2, 0, 3, 1):
+        other.report([CLIENTS[row]], {name: array[[row]] for name, array in sent.items()})
+    again = KindredPair()
+    again.strategy.federation.trained |= pair.strategy.federation.trained
+    again.strategy.restore(other.strategy.state())
+    for name, array in pair.priors().arrays.items():
+        np.testing.assert_array_equal(array, other.priors().arrays[name])
+        np.testing.assert_array_equal(array, again.priors().arrays[name])
+    assert KindredPair().strategy.state() == {}
+
+
+def test_the_findings_are_the_divergence_of_the_mean_days() -> None:
+    pair = KindredPair()
+    assert pair.strategy.findings() == {}
+    sent = pair.message(pair.cohort(tiny_series()))
+    pair.report(CLIENTS, sent)
+    found = pair.strategy.findings()["divergence"]
+    np.testing.assert_array_equal(found["prototypes"][:, 0], sent["prototype"])
+    apart = found["divergence"]  # a and b are early in the day, c and late are not
+    assert max(apart[0, 1], apart[2, 3]) < apart[:2, 2:].min()
+
+
+def falsify(sent: Arrays, name: str, change: Callable[[Any], Any]) -> Arrays:
+    """The same with another array of the third client."""
+    changed = sent[name].copy()
+    changed[2] = change(changed[2])
+    return {**sent, name: changed}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("prototype", lambda day: day * 1e30, "prototype holds"),
+        ("prototype", lambda day: day - 101, "prototype holds"),
+        ("gram", lambda packed: packed * 1e30, "a mean square is"),
+        ("gram", lambda packed: -packed, "negative"),
+        ("gram", lambda packed: np.r_[packed[0], 1e4, packed[2:]], "larger than the squares allow"),
+        ("gram", lambda packed: indefinite(packed), "no samples have such products"),
+        ("moment", lambda products: products + 1e30, "a product with the targets"),
+        ("moment", lambda products: products + 500, "a product with the targets"),
+    ],
+)
+def test_means_that_cannot_be_true_are_refused(name: str, change: Any, reason: str) -> None:
+    pair = KindredPair()
+    sent = pair.message(pair.cohort(tiny_series()))
+    pair.report(CLIENTS, falsify(sent, name, change))
+    [refusal] = pair.strategy.federation.log.refused
+    assert refusal.client == "c"
+    assert reason in refusal.reason
+    assert pair.priors().guided == ["a", "b", "late"]
+    honest = KindredPair()
+    honest.report(["a", "b", "late"], {key: array[[0, 1, 3]] for key, array in sent.items()})
+    for key, array in pair.priors().arrays.items():
+        np.testing.assert_array_equal(array, honest.priors().arrays[key])
+
+
+def indefinite(packed: Any) -> Any:
+    """Three values of which every two could have these products, but not all three."""
+    width = CLOSE_AND_DISTANT + PERIOD + 2 * FEATURES
+    matrix = symmetric(torch.from_numpy(packed), width)
+    matrix[:3] = matrix[:, :3] = 0
+    matrix[:3, :3] = torch.tensor([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
+    return triangle(matrix).numpy()
+
+
+# What a node can tell that passes, at its worst: the products [D, D] and those with the targets.
+WIDTH = 6 + 24 + 2 * 20
+LIES = {
+    "largest": (400 * torch.eye(WIDTH), 399.0),
+    "plausible": (torch.eye(WIDTH), 19.9),
+    "one-direction": (torch.full((WIDTH, WIDTH), 399.0), 399.0),
+    "small": (1e-4 * torch.eye(WIDTH), 0.19),
+}
+
+
+def test_a_liar_takes_from_the_others_what_they_gain_and_little_more(tmp_path: Path) -> None:
+    def errors(name: str, tamper: Any = None, **changes: Any) -> Any:
+        small = {"data.calendar": "phase", "kindred.features": 20, "output.name": name}
+        settings = small_settings(tmp_path, method="kindred", **small, **changes)
+        nodes = synthetic_nodes(8, tmp_path / name)
+        folder, _ = run_locally(settings, nodes, tamper=tamper)
+        [line] = read_rounds(folder.path)
+        assert line["refused"] == []
+        return {row["client"]: float(row["mse"]) for row in read_clients(folder.path)}
+
+    alone = errors("alone", **{"kindred.sharing": "none"})
+    honest = errors("honest")
+    assert np.mean(list(honest.values())) < np.mean(list(alone.values()))
+    for name, (gram, moment) in LIES.items():
+
+        def lie(arrays: Any, gram: Any = gram, moment: Any = moment) -> None:
+            arrays["gram"][:] = triangle(gram).numpy()
+            arrays["moment"][:] = moment
+
+        found = errors(name, on_reply(change_arrays(lie), server_round=1))
+        for client, error in found.items():
+            assert error < 1.3 * max(alone[client], honest[client]), (name, client)
+        assert np.mean(list(found.values())) < 1.15 * np.mean(list(alone.values())), name
+
+
+def test_a_run_is_one_message_up_and_down_of_which_every_value_counts(tmp_path: Path) -> None:
+    small = {"data.calendar": "phase", "kindred.features": 10, "data.horizon": 2}
+    errors = []
+    for nodes in (1, 3):
+        settings = small_settings(
+            tmp_path, method="kindred", **small, **{"output.name": str(nodes)}
+        )
+        assert settings.rounds == 1
+        folder, _ = run_locally(settings, synthetic_nodes(nodes, tmp_path / f"of {nodes}"))
+        [line] = read_rounds(folder.path)
+        width = 3 + 3 * 2 + 24 + 2 * 10
+        means = width * (width + 1) // 2 + 2 * width
+        assert line["parameters_up"] == 8 * (24 + means)
+        assert line["parameters_down"] == 8 * 2 * means  # two priors
+        errors.append({row["client"]: float(row["mse"]) for row in read_clients(folder.path)})
+    assert errors[0] == pytest.approx(errors[1], rel=1e-5)
