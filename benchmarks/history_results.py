@@ -1,0 +1,306 @@
+"""docs/results/history.md: what a client forecasts with few days of its own.
+
+    python -m benchmarks.history_results                    # all sets
+    python -m benchmarks.history_results milano             # one
+    python -m benchmarks.history_results --page-only        # from the figures that there are
+
+Closed forms alone: ridge regression and Kindred, each client for itself, and Kindred. First every
+client has so many days of train samples; then one client does, in turn, and all others have all of
+theirs. Both halves of the methods are the app's own, one client after the other in one process; so
+with all days these are the errors of `fedproto run` with the same settings.
+
+With fewer days a client's scale is another. All its errors are told on the scale of its whole train
+part. The validation part is what it always is: days of history are days of training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.forecasting_results import FILES
+from benchmarks.machine import processors
+from benchmarks.result_runs import ROOT, data_root, write_section
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.cohort import Cohort, new_cohort
+from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE, mean_day
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.maths.kinship import kinship
+from fedproto_app.maths.ridge import solve, symmetric
+from fedproto_app.messages import Arrays, Order
+from fedproto_app.metrics import Metric
+from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.runs import flat
+from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+PAGE = ROOT / "docs" / "results" / "history.md"
+MAKER = "benchmarks.history_results"
+OUTPUT = ROOT / "runs" / "results" / "history"
+SETS = ("milano", "electricity", "m4")
+DAYS = (2, 4, 7, 14, 28, 0)  # 0: all
+NEWCOMERS_DAYS = (0, 1, 7)
+RIDGE, ALONE, KINDRED = "ridge, alone", "Kindred, alone", "Kindred"
+LAST_VALUE, LAST_PERIOD = "last value", "last period"
+METHODS: Mapping[str, Mapping[str, object]] = {
+    RIDGE: {"method": "analytic", "analytic.sharing": "none"},
+    KINDRED: {"method": "kindred"},
+}
+Errors = dict[str, list[float]]  # by method, of the clients in the source's order
+
+
+def settings_of(name: str, **changes: object) -> Settings:
+    """As in the tables of forecasting.md, of seed 0."""
+    config = flat(tomllib.loads((ROOT / f"configs/fuels-{name}.toml").read_text(encoding="utf-8")))
+    data = {
+        "data.path": str(data_root() / FILES[name]),
+        "data.calendar": "week" if name == "electricity" else "phase",
+    }
+    return settings_from({**config, **data, "seed": 0, **changes})
+
+
+def learner_of(settings: Settings, method: str) -> AnyLearner:
+    """The client half of a row."""
+    changed = settings_from({**flat_settings(settings), **METHODS[method]})
+    return make_learner(changed, ForecastingTask(changed))
+
+
+class Client:
+    """One client with so many days of training, 0: all. unit: of its errors, the scale of all."""
+
+    def __init__(self, series: ClientSeries, settings: Settings, days: int) -> None:
+        data = settings.data.model_copy(update={"history": days})
+        self.windows = make_windows(series, data)
+        self.unit = make_windows(series, settings.data).std
+        self.order = Order("", "", 1, [series.name])
+
+    def fitted_alone(self, learner: AnyLearner) -> tuple[Cohort, Arrays]:
+        """The client after its own fit, and what it then sends."""
+        cohort = self.cohort(learner)
+        context = learner.context(self.order, cohort)
+        learner.conclude(cohort, context)
+        return cohort, learner.contribution(cohort, context, 1).arrays
+
+    def cohort(self, learner: AnyLearner) -> Cohort:
+        """With coefficients of 0."""
+        initial = {
+            name: value[None].clone() for name, value in learner.initial_parameters().items()
+        }
+        samples = learner.task.gather([self.windows], 1)
+        return new_cohort(learner, initial, samples, server_round=1, trains=False)
+
+    def error(self, learner: AnyLearner, cohort: Cohort) -> float:
+        """Its test MSE."""
+        return self.judged(learner.evaluate(cohort, self.order))
+
+    def judged(self, metrics: Mapping[Metric, Sequence[float]]) -> float:
+        """The test MSE among these."""
+        return metrics[Metric("mse")][0] * (self.windows.std / self.unit) ** 2
+
+    def receive(self, learner: AnyLearner, cohort: Cohort, priors: Arrays) -> None:
+        """Its fit with what the server sends."""
+        order = replace(self.order, arrays=priors, guided=self.order.clients)
+        learner.receive(cohort, order)
+
+
+def priors_of(row: int, prototypes: NDArray[Any], told: Sequence[Arrays], learner: Any) -> Arrays:
+    """What the server sends to the client of this row: [1, T, …], made of the others' means."""
+    divergence = pairwise_divergence(torch.from_numpy(prototypes)[:, None])
+    weights = torch.stack([kinship(divergence, each)[row] for each in learner.section.temperatures])
+    made = {}
+    for name in (GRAM, MOMENT):
+        every = torch.from_numpy(np.concatenate([one[name] for one in told])).double()
+        mixed = torch.tensordot(weights, every, dims=1)
+        made[name] = mixed[None].float().numpy()
+    return made
+
+
+def everyone(series: Sequence[ClientSeries], settings: Settings, days: int) -> tuple[Errors, Any]:
+    """All clients have so many days. Returns their errors, and what they sent."""
+    ridge, kindred = (learner_of(settings, method) for method in METHODS)
+    clients = [Client(one, settings, days) for one in series]
+    errors: Errors = {RIDGE: [], ALONE: [], KINDRED: []}
+    fitted, told = [], []
+    for client in clients:
+        errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
+        cohort, sent = client.fitted_alone(kindred)
+        errors[ALONE].append(client.error(kindred, cohort))
+        fitted.append(cohort)
+        told.append(sent)
+    prototypes = np.concatenate([sent[PROTOTYPE] for sent in told])
+    for row, (client, cohort) in enumerate(zip(clients, fitted, strict=True)):
+        client.receive(kindred, cohort, priors_of(row, prototypes, told, kindred))
+        errors[KINDRED].append(client.error(kindred, cohort))
+    return errors, told
+
+
+def newcomers(
+    series: Sequence[ClientSeries], settings: Settings, days: int, told: Sequence[Arrays]
+) -> Errors:
+    """Every client in turn has so many days, the others told what all their days say.
+
+    With no day it has only the values that its first forecast needs: of these are its scale and its
+    mean day. It has nothing to weigh candidates by, so its model is the mean of the priors' own.
+    """
+    ridge, kindred = (learner_of(settings, method) for method in METHODS)
+    errors: Errors = {method: [] for method in (LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED)}
+    prototypes = np.concatenate([sent[PROTOTYPE] for sent in told])
+    for row, one in enumerate(series):
+        client = Client(one, settings, days or settings.data.periodic_window)
+        if not days:
+            before = train_values(one, settings.data)[-lookback(settings.data) :]
+            client.windows = on_scale(client.windows, before, settings.data.times)
+        cohort = client.cohort(kindred)
+        for method, column in ((LAST_VALUE, -1), (LAST_PERIOD, len(settings.data.distances) - 1)):
+            repeated = cohort.samples.inputs[..., [settings.data.close_window + column]]
+            errors[method].append(client.judged(kindred.task.judge(repeated, cohort.samples)))
+        known = prototypes.copy()
+        known[row] = mean_day(cohort.samples)[0].numpy()
+        arrays = priors_of(row, known, told, kindred)
+        if days:
+            errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
+            cohort, _ = client.fitted_alone(kindred)
+            errors[ALONE].append(client.error(kindred, cohort))
+            client.receive(kindred, cohort, arrays)
+        else:
+            cohort.parameters[COEFFICIENTS][0] = priors_alone(arrays, kindred)
+        errors[KINDRED].append(client.error(kindred, cohort))
+    return {method: its for method, its in errors.items() if its}
+
+
+def on_scale(windows: ClientWindows, known: NDArray[np.float64], times: int) -> ClientWindows:
+    """The same samples on the scale of these values. times: columns that name times."""
+    mean, std = float(np.nanmean(known)), float(np.nanstd(known)) or windows.std
+    shift, factor = (windows.mean - mean) / std, windows.std / std
+    inputs = windows.inputs.copy()
+    values = inputs.shape[1] - times
+    inputs[:, :values] = inputs[:, :values] * factor + shift
+    targets = np.where(windows.present, windows.targets * factor + shift, 0).astype(np.float32)
+    return replace(windows, inputs=inputs, targets=targets, mean=mean, std=std)
+
+
+def priors_alone(arrays: Arrays, kindred: Any) -> torch.Tensor:
+    """[H, D] the mean of (A' + λ·I)⁻¹ B' over all that there is to choose."""
+    model: RandomFeatureForecaster = kindred.model
+    grams = symmetric(torch.from_numpy(arrays[GRAM][0]).double(), model.representation_dim)
+    moments = torch.from_numpy(arrays[MOMENT][0]).double().transpose(1, 2)  # (T, D, H)
+    fits = []
+    for width in (model.plain_width, model.representation_dim):
+        for penalty in kindred.section.penalties:
+            fit = torch.zeros_like(moments)
+            fit[:, :width] = solve(grams[:, :width, :width], moments[:, :width], penalty)
+            fits.append(fit)
+    return torch.cat(fits).mean(dim=0).T.float()
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def figures_of(name: str, settings: Settings) -> dict[str, Any]:
+    """All errors of a set. days: by the days of all clients; newcomers: by those of the one."""
+    series = load_series(settings.data)
+    most = [len(make_windows(one, settings.data).batches) for one in series]
+    made: dict[str, Any] = {"clients": len(series), "all": float(np.median(most)), "days": {}}
+    for days in DAYS:
+        if days < min(most):
+            made["days"][str(days or "all")], told = everyone(series, settings, days)
+            print(f"{name}: {days or 'all'} days", flush=True)
+    made["newcomers"] = {}
+    for days in NEWCOMERS_DAYS:
+        made["newcomers"][str(days)] = newcomers(series, settings, days, told)
+        print(f"{name}: a newcomer with {days} days", flush=True)
+    return {**made, "made": f"{date.today().isoformat()}; {processors()}"}
+
+
+def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
+    """A table: mean and median of each method, and what Kindred is beside the best of the others,
+    by mean and at each client."""
+    methods = max((list(errors) for errors in of_days.values()), key=len)
+    titles = ["days", *methods, "less than the best of the others", "clients better off"]
+    lines = [f"| {' | '.join(titles)} |", f"|{' ---: |' * len(titles)}"]
+    for days, errors in of_days.items():
+        cells = [
+            f"{np.mean(errors[method]):.4f} / {np.median(errors[method]):.4f}"
+            if method in errors
+            else ""
+            for method in methods
+        ]
+        others = np.array([its for method, its in errors.items() if method != KINDRED])
+        ours = np.array(errors[KINDRED])
+        gain = 1 - ours.mean() / others.mean(axis=1).min()
+        better = float(np.mean(ours < others.min(axis=0)))
+        lines.append(f"| {' | '.join([days, *cells, f'{gain:.0%}', f'{better:.0%}'])} |")
+    return lines
+
+
+def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
+    """A panel a set: the error over the days that all clients have, mean and median."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    with rc_context(STYLE | {"savefig.dpi": 90}):
+        figure = Figure(figsize=(10, 3.8), layout="constrained")
+        panels = figure.subplots(1, len(figures))
+        for axes, (name, one) in zip(panels, figures.items(), strict=True):
+            labels = list(one["days"])
+            days = [one["all"] if label == "all" else float(label) for label in labels]
+            for number, method in enumerate((RIDGE, ALONE, KINDRED)):
+                for kind, dashes in ((np.mean, "-"), (np.median, "--")):
+                    errors = [kind(of[method]) for of in one["days"].values()]
+                    style = {**look(number), "linestyle": dashes}
+                    axes.plot(days, errors, marker=".", label=f"{method}: {kind.__name__}", **style)
+            axes.set(xscale="log", yscale="log", xlabel="days of training", title=name)
+            axes.set_xticks(days, labels)
+            axes.xaxis.set_minor_locator(NullLocator())
+        panels[0].set_ylabel("test MSE")
+        handles = axes.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=3)
+        figure.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
+    parser.add_argument("--page-only", action="store_true", help="compute nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    for name in arguments.sets or SETS:
+        if not arguments.page_only:
+            made = figures_of(name, settings_of(name))
+            (OUTPUT / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
+    figures = {}
+    for name in SETS:
+        if (OUTPUT / f"{name}.json").exists():
+            one = json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
+            figures[name] = one
+            for section, key in ((name, "days"), (f"{name}-newcomer", "newcomers")):
+                note = (
+                    f"`python -m {MAKER} {name}`: {one['clients']} clients, seed 0; {one['made']}."
+                )
+                write_section(PAGE, section, MAKER, [*lines_of(one[key]), "", note])
+    if len(figures) == len(SETS):
+        draw(figures, PAGE.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
