@@ -253,9 +253,9 @@ def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
     """A panel a set: the error over the days that all clients have, mean and median."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-    with rc_context(STYLE | {"savefig.dpi": 90}):
+    with rc_context(STYLE | {"svg.hashsalt": "history", "svg.fonttype": "none"}):
         figure = Figure(figsize=(10, 3.8), layout="constrained")
         panels = figure.subplots(1, len(figures))
         for axes, (name, one) in zip(panels, figures.items(), strict=True):
@@ -269,10 +269,13 @@ def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
             axes.set(xscale="log", yscale="log", xlabel="days of training", title=name)
             axes.set_xticks(days, labels)
             axes.xaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 3, 5, 7)))
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axes.yaxis.set_minor_locator(NullLocator())
         panels[0].set_ylabel("test MSE")
         handles = axes.get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=3)
-        figure.savefig(file)
+        figure.savefig(file, metadata={"Date": None})
 
 
 def main() -> None:
@@ -299,7 +302,7 @@ def main() -> None:
                 )
                 write_section(PAGE, section, MAKER, [*lines_of(one[key]), "", note])
     if len(figures) == len(SETS):
-        draw(figures, PAGE.with_suffix(".png"))
+        draw(figures, PAGE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -101,6 +101,6 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
         "| 2 | 0.3000 / 0.3000 | 0.3000 / 0.3000 | 0.2100 / 0.2100 | 30% | 50% |",
         "| all | 0.1000 / 0.1000 | 0.2500 / 0.2500 | 0.0750 / 0.0750 | 25% | 50% |",
     ]
-    picture = tmp_path / "history.png"
+    picture = tmp_path / "history.svg"
     draw({"one": {"days": errors, "all": 9}, "two": {"days": errors, "all": 9}}, picture)
     assert 1000 < picture.stat().st_size < 60_000
