@@ -50,6 +50,7 @@ faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results
+	$(BIN)/python -m benchmarks.history_results
 	$(BIN)/python -m benchmarks.fuels_results
 	$(BIN)/python -m benchmarks.classification_results
 	$(BIN)/python -m benchmarks.sequence_results
