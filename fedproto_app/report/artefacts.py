@@ -2,7 +2,8 @@
 
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
 (methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA),
-``partition.csv`` (images and sequences with classes), ``classes.csv`` (images);
+``partition.csv`` (images and sequences with classes), ``classes.csv`` (images), ``steps.csv``
+(forecasts of several steps);
 docs/artefacts.md describes each.
 """
 

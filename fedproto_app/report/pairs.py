@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -58,11 +58,8 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     columns = report_for(groups[0].task).client_errors
     if columns is None:
         return []
-    alike: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
-    for label, group in zip(labels(groups), groups, strict=True):
-        alike[question(group.runs[0], columns)].append((label, group))
     found: list[Pair] = []
-    for members in alike.values():
+    for members in asked_alike(groups, columns):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         family = (
             _against_alone(members, alone, columns) if alone else _against_best(members, columns)
@@ -71,14 +68,23 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     return found
 
 
+def asked_alike(
+    groups: Sequence[Group], columns: ClientErrors
+) -> Iterable[Sequence[tuple[str, Group]]]:
+    """The groups of one task, each with its label, apart by the question that they were asked."""
+    found: dict[tuple[object, ...], list[tuple[str, Group]]] = defaultdict(list)
+    for label, group in zip(labels(groups), groups, strict=True):
+        found[question(group.runs[0], columns)].append((label, group))
+    return found.values()
+
+
 def _against_alone(
     members: Sequence[tuple[str, Group]], alone: Sequence[Group], columns: ClientErrors
 ) -> Iterator[Pair]:
     best = Alone(alone, columns)
     for label, group in members:
         if [group] != alone:  # which would be the best alone itself
-            rival = _means([best.errors(run) for run in group.runs])
-            yield _pair(group, label, columns, BEST_ALONE, rival)
+            yield _pair(group, label, columns, BEST_ALONE, best_alone(group, best))
 
 
 def _against_best(members: Sequence[tuple[str, Group]], columns: ClientErrors) -> Iterator[Pair]:
@@ -92,6 +98,12 @@ def mean_errors(group: Group, columns: ClientErrors) -> dict[str, float]:
     """Each client's test error, the mean over the seeds that have it."""
     runs = [client_errors(run, columns) for run in group.runs]
     return _means([{client: one.test for client, one in errors.items()} for errors in runs])
+
+
+def best_alone(group: Group, best: Alone) -> dict[str, float]:
+    """The test error of the best that each client could do alone, the mean over the group's
+    seeds."""
+    return _means([best.errors(run) for run in group.runs])
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:

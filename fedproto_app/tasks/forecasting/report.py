@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ CLIENT_COLUMNS = (
     "mase", "wape",
     *(name.replace("-", "_") for name in OF_INTERVALS),
 )  # fmt: skip
+STEP_COLUMNS = ("step", "mse", "mse_median")
 _KEPT_COLUMNS = ("mse", "mae", "rmse-units", "mae-units", "validation-mse")
 
 
@@ -116,7 +118,8 @@ class ForecastingReport:
         }
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """``clients.csv``: a row per client with every final metric."""
+        """``clients.csv``: a row per client with every final metric. ``steps.csv``: with several
+        steps ahead, the test MSE of each over the clients' kept models."""
         rows: list[Row] = [CLIENT_COLUMNS]
         for key, result in sorted(federation.results.items()):
             facts, metrics = federation.roster.facts[key], result.metrics
@@ -135,7 +138,7 @@ class ForecastingReport:
                     *(metrics.get(Metric(name, Model.KEPT), "") for name in OF_INTERVALS),
                 ]
             )
-        return {"clients.csv": rows}
+        return {"clients.csv": rows, **_steps_table(federation.results)}
 
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
@@ -188,6 +191,15 @@ class ForecastingReport:
         from fedproto_app.tasks.forecasting.pictures import forecasting_pictures
 
         return forecasting_pictures(run_dir)
+
+
+def _steps_table(results: Results) -> dict[str, list[Row]]:
+    from fedproto_app.tasks.forecasting.task import step_metric  # only a run needs torch
+
+    rows: list[Row] = [STEP_COLUMNS]
+    while values := metric_values(results, replace(step_metric(len(rows) - 1), model=Model.KEPT)):
+        rows.append([len(rows), _of(np.mean, values), _of(np.median, values)])
+    return {"steps.csv": rows} if len(rows) > 1 else {}
 
 
 def _of(

@@ -51,6 +51,24 @@ def test_a_client_without_a_scale_has_no_mase_and_the_others_count() -> None:
     assert found["mae_median"] == 0.25
 
 
+def test_steps_ahead_have_their_errors_over_kept_models() -> None:
+    steps = {"a": (1.0, 2.0), "b": (2.0, 3.0), "c": (6.0, 10.0)}
+    made = {
+        client: metrics(1, 1, 1, 1)
+        | {Metric(f"mse/step-{n}", Model.KEPT): error for n, error in enumerate(errors, start=1)}
+        | {Metric(f"mse/step-{n}"): 99.0 for n in (1, 2)}
+        for client, errors in steps.items()
+    }
+    federation: Any = MadeFederation(made)
+    tables = ForecastingReport().tables(federation)
+    assert tables["steps.csv"] == [("step", "mse", "mse_median"), [1, 3, 2], [2, 5, 3]]
+
+
+def test_one_step_ahead_has_no_table_of_steps() -> None:
+    federation: Any = MadeFederation({"a": metrics(1, 1, 1, 1)})
+    assert list(ForecastingReport().tables(federation)) == ["clients.csv"]
+
+
 def test_the_worst_tenth_of_25_clients_are_3() -> None:
     made = {f"c{n:02}": metrics(n, 1, 1, 1) for n in range(25)}
     assert figures(MadeFederation(made))["mse_worst_tenth"] == 23  # (22 + 23 + 24) / 3

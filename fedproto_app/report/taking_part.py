@@ -1,0 +1,95 @@
+"""Whether taking part pays, in a sentence drawn from a comparison.
+
+It speaks of the method that a person would choose before any test error is known: of the runs in
+which something was shared those with the lowest validation error. Each client is compared with the
+best that it could do alone (report/alone.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean, median
+
+from fedproto_app.report.alone import Alone, client_errors, is_alone
+from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors
+from fedproto_app.report.runs import Group
+from fedproto_app.report.task_report import ClientErrors
+from fedproto_app.tasks.table import report_for
+
+_TIMES, _MOST_TIMES = 2.0, 10.0  # between these, an error is told as a multiple of another
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Runs in which something was shared, and each client's best alone, as test errors."""
+
+    label: str
+    group: Group
+    own: Mapping[str, float]
+    rival: Mapping[str, float]
+
+    def promise(self, columns: ClientErrors) -> tuple[int, float, str]:
+        """By what it is chosen, the least first: the clients that it leaves without an error, then
+        the mean validation error over clients and seeds."""
+        of_runs = [client_errors(run, columns).values() for run in self.group.runs]
+        errors = [one.validation for of_run in of_runs for one in of_run]
+        return len(self.rival.keys() - self.own), fmean(errors) if errors else inf, self.label
+
+    def ratios(self) -> list[float]:
+        """Its error over the best alone, of each client that has one; infinite without an error of
+        its own, and where the best alone makes none."""
+        return [_ratio(self.own.get(client, inf), error) for client, error in self.rival.items()]
+
+
+def taking_part(groups: Sequence[Group]) -> list[str]:
+    """A sentence for each question that both kinds of runs were asked; groups: of one task."""
+    columns = report_for(groups[0].task).client_errors
+    if columns is None:
+        return []
+    sentences = []
+    for members in asked_alike(groups, columns):
+        alone = [group for _, group in members if all(map(is_alone, group.runs))]
+        best = Alone(alone, columns)
+        candidates = [
+            _Candidate(label, group, mean_errors(group, columns), rival)
+            for label, group in members
+            if group not in alone and (rival := best_alone(group, best))
+        ]
+        if candidates:
+            chosen = min(candidates, key=lambda one: one.promise(columns))
+            names = ", ".join(sorted({group.method for group in alone}))
+            sentences.append(_sentence(chosen, names, columns.name))
+    return sentences
+
+
+def _ratio(own: float, rival: float) -> float:
+    if own == rival:
+        return 1.0
+    return own / rival if rival > 0 else inf
+
+
+def _sentence(chosen: _Candidate, alone: str, error: str) -> str:
+    """alone: the methods without sharing. error: what the errors are called."""
+    ratios, dataset = chosen.ratios(), chosen.group.dataset
+    better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
+    median_client = f"the median client's {error} is {_beside(median(ratios))} its best alone"
+    if 2 * better > clients:
+        return (
+            f"Taking part pays for {better} of {clients} clients of {dataset}: "
+            f"with {chosen.label} {median_client} ({alone})."
+        )
+    return (
+        f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps {better} "
+        f"of {clients}, and {median_client} ({alone})."
+    )
+
+
+def _beside(ratio: float) -> str:
+    """How an error compares with another one."""
+    if ratio > _MOST_TIMES:
+        return "far above that of"
+    if ratio >= _TIMES:
+        return f"{ratio:.1f} times that of"
+    return f"{abs(ratio - 1):.1%} {'below' if ratio < 1 else 'above'} that of"

@@ -1,0 +1,112 @@
+"""The sentence below a comparison, of figures worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.report.runs import group_runs, read_run
+from fedproto_app.report.taking_part import taking_part
+from tests.report.made_runs import make_classification_run
+from tests.report.test_alone import alone, shared
+
+
+def said(*folders: Path) -> list[str]:
+    groups, _ = group_runs([read_run(folder) for folder in folders])
+    return taking_part(groups)
+
+
+def test_it_pays_for_most(tmp_path: Path) -> None:
+    """c0 takes solo (0.4), c1 naive (0.8), c2 solo (0.5), though naive tests better there. Ratios
+    0.5, 0.75 and 1.2."""
+    made = [
+        shared(tmp_path / "a", (0.2, 0.6, 0.6)),
+        alone(tmp_path / "b", (0.4, 0.7, 0.5), validation=(0.1, 0.3, 0.1)),
+        alone(tmp_path / "c", (0.6, 0.8, 0.1), validation=(0.2, 0.2, 0.2), method="naive"),
+    ]
+    assert said(*made) == [
+        "Taking part pays for 2 of 3 clients of toy: with fuels the median client's MSE is 25.0% "
+        "below that of its best alone (naive, solo)."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        # Half of the clients are not most. Ratios 0.5, 0.9, 1.05 and 2: the median is 0.975.
+        ((0.5, 0.9, 1.05, 2.0), "fuels helps 2 of 4, and the median client's MSE is 2.5% below"),
+        ((1.0, 1.0, 1.0, 0.5), "fuels helps 1 of 4, and the median client's MSE is 0.0% above"),
+        ((0.5, 1.1, 1.2, 9.0), "fuels helps 1 of 4, and the median client's MSE is 15.0% above"),
+        ((2.0, 2.0, 3.0, 3.0), "fuels helps 0 of 4, and the median client's MSE is 2.5 times"),
+        ((11.0,) * 4, "fuels helps 0 of 4, and the median client's MSE is far above"),
+        # Without an error a client is worse off by any measure.
+        ((0.5, None, None, None), "fuels helps 1 of 4, and the median client's MSE is far above"),
+    ],
+)
+def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path: Path) -> None:
+    made = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
+    assert said(*made) == [
+        f"Taking part does not pay for most clients of toy: {expected} that of its best alone "
+        "(solo)."
+    ]
+
+
+def test_nothing_is_below_an_error_of_0(tmp_path: Path) -> None:
+    made = shared(tmp_path / "a", (0.0, 0.1, 0.1)), alone(tmp_path / "b", (0.0, 0.0, 0.2))
+    (sentence,) = said(*made)
+    assert "fuels helps 1 of 3, and the median client's MSE is 0.0% above" in sentence
+
+
+def test_validation_says_of_which_method_it_speaks(tmp_path: Path) -> None:
+    """The chosen one is worse on the test part, and stands second in the table."""
+    made = [
+        shared(tmp_path / "a", (0.9, 0.9), validation=(0.2, 0.2), mse_median=0.9),
+        shared(tmp_path / "b", (0.5, 0.5), method="fedavg", settings_digest="b", mse_median=0.5),
+        alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
+    ]
+    (sentence,) = said(*made)
+    assert "with fuels the median client's MSE is 10.0% below" in sentence
+
+
+def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:
+    made = [
+        shared(tmp_path / "a", (0.1, None), validation=(0.1, 0.1)),
+        shared(tmp_path / "b", (0.5, 0.5), method="fedavg", settings_digest="b"),
+        alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
+    ]
+    (sentence,) = said(*made)
+    assert "with fedavg" in sentence
+
+
+def test_errors_are_means_over_seeds(tmp_path: Path) -> None:
+    """Means of c0 and c1: 0.5 and 0.8 against 1 and 1, though each seed helps one client only."""
+    made = [
+        shared(tmp_path / "f0", (0.2, 1.2), seed=0),
+        shared(tmp_path / "f1", (0.8, 0.4), seed=1),
+        alone(tmp_path / "s0", (0.4, 1.0), seed=0),
+        alone(tmp_path / "s1", (1.6, 1.0), seed=1),
+    ]
+    (sentence,) = said(*made)
+    assert sentence.startswith("Taking part pays for 2 of 2 clients of toy: with fuels")
+    assert "35.0% below" in sentence  # the median of 0.5 and 0.8 is 0.65
+
+
+def test_each_question_has_its_sentence(tmp_path: Path) -> None:
+    day = {"data": {"horizon": 24}}
+    made = [
+        shared(tmp_path / "a", (0.5, 0.5)),
+        shared(tmp_path / "b", (2.0, 2.0), settings=day, settings_digest="b"),
+        alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
+        alone(tmp_path / "d", (1.0, 1.0), settings=day, settings_digest="d"),
+    ]
+    first, second = sorted(said(*made))
+    assert "fuels data.horizon=24 helps 0 of 2" in first
+    assert "with fuels data.horizon=None the median client's MSE is 50.0% below" in second
+
+
+def test_nothing_is_said_of_one_kind_of_runs(tmp_path: Path) -> None:
+    only_shared, only_alone = shared(tmp_path / "a", (0.5,)), alone(tmp_path / "b", (0.5,))
+    assert said(only_shared) == said(only_alone) == []
+    assert said(make_classification_run(tmp_path / "c")) == []
