@@ -79,9 +79,10 @@ def compare(
     forecasts are on the standardised scale, of the models that the runs
     kept. A client is better off than alone if its error is lower than with
     the best of the runs in which nothing is shared, chosen by its own
-    validation error. Below the table stands for how many clients taking part
-    pays, with the sharing method of the lowest validation error. Accuracies on images are of the last round's models;
-    on sequences both are told, and the mean over all rounds.
+    validation error. A sentence below says for how many clients taking part
+    pays, of the sharing runs with the lowest validation error. Accuracies on
+    images are of the last round's models; on sequences both are told, and
+    the mean over all rounds.
 
     [bold]Examples[/bold]
 

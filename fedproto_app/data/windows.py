@@ -1,8 +1,8 @@
 """From one client's series to its samples, split in time and standardised.
 
-Decisions of docs/fuels.md, section "Data → samples". With look-back L, the largest distance of an
-input, and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from the c
-values before the first of them and from those at fixed distances before each of them.
+Decisions of docs/forecasting.md, "From series to samples". With look-back L, the largest distance
+of an input, and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from
+the c values before the first of them and from those at fixed distances before each of them.
 """
 
 from __future__ import annotations

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean, median
 
+import numpy as np
+
+from fedproto_app.maths.pair_test import signed_rank
 from fedproto_app.report.alone import Alone, client_errors, is_alone
 from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors
 from fedproto_app.report.runs import Group
 from fedproto_app.report.task_report import ClientErrors
 from fedproto_app.tasks.table import report_for
 
+_SIGNIFICANT = 0.05
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, an error is told as a multiple of another
 
 
@@ -41,6 +45,11 @@ class _Candidate:
         """Its error over the best alone, of each client that has one; infinite without an error of
         its own, and where the best alone makes none."""
         return [_ratio(self.own.get(client, inf), error) for client, error in self.rival.items()]
+
+    def p(self) -> float | None:
+        """Of Wilcoxon's signed-rank test over the clients that have both errors."""
+        both = self.own.keys() & self.rival.keys()
+        return signed_rank(np.array([self.own[one] - self.rival[one] for one in sorted(both)]))
 
 
 def taking_part(groups: Sequence[Group]) -> list[str]:
@@ -78,12 +87,18 @@ def _sentence(chosen: _Candidate, alone: str, error: str) -> str:
     if 2 * better > clients:
         return (
             f"Taking part pays for {better} of {clients} clients of {dataset}: "
-            f"with {chosen.label} {median_client} ({alone})."
+            f"with {chosen.label} {median_client} ({alone}){_doubt(chosen.p())}."
         )
     return (
         f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps {better} "
-        f"of {clients}, and {median_client} ({alone})."
+        f"of {clients}, and {median_client} ({alone}){_doubt(chosen.p())}."
     )
+
+
+def _doubt(p: float | None) -> str:
+    if p is None:
+        return "; so few clients that differ may do so by chance"
+    return "" if p <= _SIGNIFICANT else f"; this may be chance (p = {p:.2g})"
 
 
 def _beside(ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""Samples against fuels.md, "Data → samples", on series small enough to count by hand."""
+"""Samples against docs/forecasting.md, "From series to samples", counted by hand."""
 
 from __future__ import annotations
 

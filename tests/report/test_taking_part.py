@@ -12,6 +12,8 @@ from fedproto_app.report.taking_part import taking_part
 from tests.report.made_runs import make_classification_run
 from tests.report.test_alone import alone, shared
 
+FEW = "; so few clients that differ may do so by chance."
+
 
 def said(*folders: Path) -> list[str]:
     groups, _ = group_runs([read_run(folder) for folder in folders])
@@ -28,7 +30,7 @@ def test_it_pays_for_most(tmp_path: Path) -> None:
     ]
     assert said(*made) == [
         "Taking part pays for 2 of 3 clients of toy: with fuels the median client's MSE is 25.0% "
-        "below that of its best alone (naive, solo)."
+        "below that of its best alone (naive, solo)" + FEW
     ]
 
 
@@ -49,8 +51,23 @@ def test_it_does_not_pay(errors: Sequence[float | None], expected: str, tmp_path
     made = shared(tmp_path / "a", errors), alone(tmp_path / "b", (1.0,) * 4)
     assert said(*made) == [
         f"Taking part does not pay for most clients of toy: {expected} that of its best alone "
-        "(solo)."
+        "(solo)" + FEW
     ]
+
+
+def test_what_may_be_chance_is_called_so(tmp_path: Path) -> None:
+    """Seven clients of which six gain and one loses, by scipy's exact table: the loss the largest
+    difference, rank sums 21 and 7, p = 0.297; the loss the smallest, 27 and 1, p = 4 / 2⁷ = 0.031.
+    """
+    rival = alone(tmp_path / "a", (1.0,) * 7)
+    gains = [0.99, 0.98, 0.97, 0.96, 0.95, 0.94]
+    (doubtful,) = said(rival, shared(tmp_path / "b", (*gains, 1.07)))
+    assert doubtful.startswith("Taking part pays for 6 of 7 clients of toy: with fuels the median")
+    assert doubtful.endswith(
+        " 3.0% below that of its best alone (solo); this may be chance (p = 0.3)."
+    )
+    (clear,) = said(rival, shared(tmp_path / "c", (*gains, 1.005)))
+    assert clear.endswith(" 3.0% below that of its best alone (solo).")
 
 
 def test_nothing_is_below_an_error_of_0(tmp_path: Path) -> None:
