@@ -87,7 +87,7 @@ TITLES = {
     "ditto": "Ditto",
     "fedproto": "FedProto",
     "fuels": "FUELS",
-    "fuels-algorithm-1": "FUELS, weights of Algorithm 1",
+    "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
 }
 # The newest part of each client's train samples, in periods: about a quarter.
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
