@@ -16,7 +16,7 @@ from tests.cli.conftest import Fedproto
         (["compare"], "fedproto compare runs"),
         (["pictures"], "fedproto pictures runs/my-run"),
         (["data", "check"], "fedproto data check"),
-        (["forecast"], "fedproto forecast --state runs/my-run/state/0 --data sites.csv"),
+        (["forecast"], "fedproto forecast runs/my-run --data sites.csv --client north"),
         (["keys"], "fedproto keys /etc/fedproto/keys --host fl.example.org"),
     ],
 )
