@@ -15,7 +15,6 @@ too much. All candidates are linear in φ, so the mean is one model again, [H, D
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -137,7 +136,7 @@ class KindredLearner(Learner[MeansContext, ForecastingTask]):
         parts = shares(
             torch.stack(errors, dim=1) / targets.unsqueeze(1),
             targets / residuals.shape[2],
-            self.section.eta / math.sqrt(residuals.shape[2]),  # longer forecasts overlap more
+            self.section.eta,
         )
         mixed = torch.zeros_like(fits[0])
         for number, fit in enumerate(fits):

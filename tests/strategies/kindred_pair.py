@@ -139,7 +139,7 @@ def by_hand(pair: KindredPair, series: dict[str, Floats]) -> list[Floats]:
         )
         steps = rest.shape[1]
         excess = errors / errors.min() - 1
-        shares = np.exp(-0.3 / np.sqrt(steps) * there.sum() / steps / 2 * excess)
+        shares = np.exp(-0.3 * there.sum() / steps / 2 * excess)
         made.append(np.tensordot(shares / shares.sum(), np.stack(fits), axes=1))
     return made
 
