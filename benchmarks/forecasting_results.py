@@ -170,8 +170,8 @@ def _cells(group: Group) -> list[str]:
     return [cell(group) for cell in _COLUMNS.values()]
 
 
-def _better(group: Group) -> str:
-    share = group.spread(BETTER_OFF).mean
+def _percent(group: Group, figure: str) -> str:
+    share = group.spread(figure).mean
     return UNKNOWN if share is None else f"{percent_text(share)}%"
 
 
@@ -180,7 +180,9 @@ _COLUMNS: dict[str, Cell] = {
     "median": partial(spread_text, figure="mse_median", text=error_text),
     "worst tenth": partial(spread_text, figure="mse_worst_tenth", text=error_text),
     "MASE": partial(spread_text, figure="mase_median", text=error_text),
-    "better off": _better,
+    "better off": partial(_percent, figure=BETTER_OFF),
+    "in 80%": partial(_percent, figure="coverage_80"),
+    "in 95%": partial(_percent, figure="coverage_95"),
     "values sent": partial(number, figure="parameters_up_per_client"),
     "rounds": partial(number, figure="rounds"),
     "seconds": partial(number, figure="seconds"),
