@@ -104,7 +104,8 @@ class Settings(Section):
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
-        "what trains; `fuels` and `fedproto` forecast only, `gldp` is for images only, "
+        "what trains; `fuels`, `fedproto`, `kindred`, `analytic`, `naive` and `seasonal-naive` "
+        "forecast only, `gldp` is for images only, "
         "`fed-react`, `ifca` and `flsc` for sequences only; or [one of your own](#a-method-of-"
         "your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
@@ -112,7 +113,8 @@ class Settings(Section):
     seed: CountOrZero = setting(0, "of everything random")
     rounds: Count = setting(
         40,
-        "at most so many; of `fed-react`, `ifca` and `flsc` those of phase 2, after the encoder's",
+        "at most so many; of `fed-react`, `ifca` and `flsc` those of phase 2, after the encoder's; "
+        "`kindred`, `analytic`, `naive` and `seasonal-naive` have one",
     )
     local_epochs: Count = setting(
         1, "epochs a client trains in a round; no effect on `fed-react`, `ifca`, `flsc`"
