@@ -101,7 +101,7 @@ def experiments() -> dict[str, Experiment]:
         "electricity": {},
         "m4": {"data.max-clients": 0},
         "m4-100": {},
-        "metr-la": {},
+        "metr-la": {"data.source": "wide-csv"},
     }.items():
         made[name] = _experiment(name, every, {**CLOSED, **TRAINED})
     for name, periods in QUARTERS.items():
