@@ -96,13 +96,14 @@ QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
     made = {}
-    for name, every in {
+    whole: dict[str, Changes] = {
         "milano": {},
         "electricity": {},
         "m4": {"data.max-clients": 0},
         "m4-100": {},
         "metr-la": {"data.source": "wide-csv"},
-    }.items():
+    }
+    for name, every in whole.items():
         made[name] = _experiment(name, every, {**CLOSED, **TRAINED})
     for name, periods in QUARTERS.items():
         every = {"data.history": periods, **({"data.max-clients": 0} if name == "m4" else {})}

@@ -67,6 +67,8 @@ class AnalyticLearner(Learner[SumsContext, ForecastingTask]):
         moment = torch.from_numpy(order.arrays[MOMENT]).double().to(self.task.device)[..., None]
         packed = torch.from_numpy(order.arrays[GRAM]).double().to(self.task.device)
         shared = solve(symmetric(packed, moment.shape[-2]), moment, self.section.penalty)
+        if not shared.isfinite().all():
+            return []  # somebody's sums spoil the total: each goes on with its own solution
         if self.section.sharing == "federated":
             cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # all clients' the same
         else:

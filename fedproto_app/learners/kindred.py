@@ -73,10 +73,12 @@ class KindredLearner(Learner[MeansContext, ForecastingTask]):
         samples = cohort.samples
         features = self.task.encode(cohort.parameters, samples.inputs)
         residuals = samples.targets - features[..., self.model.newest, None]
-        used = self.task.train_targets(samples).amin(dim=2)  # of these every target is there
-        gram, moment = sums(features, residuals, used)
-        count = used.sum(dim=1).clamp(min=1).double()[:, None, None]
-        return MeansContext(Means(gram / count, moment / count), features, residuals)
+        used = self.task.train_targets(samples)  # (K, n, H); each step's mean is of those it has
+        some = used.amax(dim=2)
+        gram, moment = sums(features, residuals * used, some)
+        counts = [one.sum(dim=1).clamp(min=1).double() for one in (some, used)]
+        own = Means(gram / counts[0][:, None, None], moment / counts[1][:, None])
+        return MeansContext(own, features, residuals)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: MeansContext

@@ -24,6 +24,7 @@ Bools = NDArray[np.bool_]
 GAIN = 0.1  # of the tracking
 _LONGEST_DELAY = 24  # with answers so late or later, a smaller gain keeps the widths from swinging
 _SMALLEST = 1e-6  # a width of 0 could not grow
+_NARROWEST = 0.01  # of the first: a sensor that stood still for long begins again some day
 
 
 class Tracked(NamedTuple):
@@ -80,7 +81,7 @@ def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int])
         known = place + horizon - 1 - ahead  # (H) the forecasts whose value ahead is newly known
         factor = np.where(missed[:, :, known, ahead], wider, narrower)
         now = np.where(counts[:, known, ahead], now * factor, now)
-        now = np.maximum.accumulate(now, axis=0)
+        now = np.maximum(np.maximum.accumulate(now, axis=0), first * _NARROWEST)
         if place < samples:
             at[:, :, place] = now
             missed[:, :, place + horizon] = scores[:, place] > now

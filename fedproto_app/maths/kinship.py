@@ -12,12 +12,13 @@ from torch import Tensor
 def kinship(divergence: Tensor, temperature: float) -> Tensor:
     """[N, N] row n: the weights of the other clients in client n's prior; its own weight is 0.
 
-    softmax over m ≠ n of −D[n, m] / (temperature · median of all D off the diagonal). An infinite
+    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0). An infinite
     temperature, or clients that do not differ, make all others alike. divergence: [N, N], N ≥ 2.
     """
     divergence = divergence.double()
     apart = ~torch.eye(len(divergence), dtype=torch.bool)
-    scale = temperature * float(np.median(divergence[apart].numpy()))
+    unlike = divergence[apart & (divergence > 0)].numpy()
+    scale = temperature * float(np.median(unlike)) if unlike.size else 0.0
     nearness = -divergence / scale if 0 < scale < math.inf else torch.zeros_like(divergence)
     return nearness.where(apart, -torch.inf).softmax(dim=1)
 

@@ -214,6 +214,11 @@ def _require_same_clock(
                 "give the data from where the training's began, so that steps are counted alike"
             )
     if "step" not in scale:
+        if data.times and series.clock is not None:
+            raise DataError(
+                f"client {series.name!r} has times, but its model was trained without any; with "
+                f"data.calendar = {data.calendar!r} it needs steps counted as in its training"
+            )
         return
     trained = timedelta(seconds=scale["step"])
     given = None if series.clock is None else series.clock.step.item()

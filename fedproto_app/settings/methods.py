@@ -100,7 +100,7 @@ class AnalyticSettings(Section):
     @property
     def strengths(self) -> list[float]:
         """Two for each power of ten, from the strongest on."""
-        count = 1 + round(2 * math.log10(self.strongest / self.weakest))
+        count = 1 + math.floor(2 * math.log10(self.strongest / self.weakest) + 1e-9)
         return [self.strongest * 10 ** (-number / 2) for number in range(count)]
 
 

@@ -117,3 +117,13 @@ def test_alone_nothing_leaves_the_client() -> None:
     assert set(losses) == {"total"}
     assert learner.receive(cohort, Order("run", "t", 1, NAMES)) == []
     assert cohort.parameters[COEFFICIENTS].abs().sum() > 0
+
+
+def test_a_spoilt_total_leaves_each_client_its_own() -> None:
+    learner = tiny_learner("analytic", **{"analytic.sharing": "federated"})
+    arrays, cohort = totals(learner)
+    own = cohort.parameters[COEFFICIENTS].clone()
+    assert own.abs().sum() > 0
+    spoilt = {**arrays, "gram": -arrays["gram"]}
+    assert learner.receive(cohort, Order("run", "t", 1, NAMES, arrays=spoilt)) == []
+    assert torch.equal(cohort.parameters[COEFFICIENTS], own)

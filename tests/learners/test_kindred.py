@@ -10,6 +10,7 @@ import torch
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
+from fedproto_app.learners.cohort import new_cohort
 from fedproto_app.learners.kindred import mean_day, validation_range
 from fedproto_app.maths.ridge import symmetric
 from fedproto_app.messages import Order
@@ -34,21 +35,55 @@ def test_the_mean_day_is_that_of_the_train_targets_that_are_there() -> None:
         np.testing.assert_allclose(day, expected, atol=1e-6)
 
 
-def test_means_count_the_samples_of_which_every_target_is_there() -> None:
+def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
     learner = tiny_learner("kindred", **SMALL, **{"data.horizon": 2})
     data = learner.task.settings.data
     values = np.random.default_rng(3).normal(size=40)
     whole = make_windows(ClientSeries("a", values), data)
     holed = make_windows(ClientSeries("b", np.r_[values[:20], np.nan, values[21:]]), data)
     cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
-    means = learner.context(ORDER, cohort).own
-    phases = slice(6, 6 + PERIOD)  # after 2 close values and 2 · 2 distant ones
-    shares = torch.diagonal(means.gram, dim1=1, dim2=2)[:, phases]
-    count = whole.train_samples
-    assert shares[0].tolist() == pytest.approx([0.25] * PERIOD)
-    assert sorted(shares[1].tolist()) == pytest.approx(
-        sorted([count / 4 / (count - 2)] * 2 + [(count / 4 - 1) / (count - 2)] * 2)
+    made = learner.context(ORDER, cohort)
+    used = np.sort(holed.batches.ravel())
+    features, residuals = made.features[1].double().numpy(), made.residuals[1].double().numpy()
+    np.testing.assert_allclose(  # one of its targets is there in every sample
+        made.own.gram[1], features[used].T @ features[used] / len(used), rtol=1e-6, atol=1e-9
     )
+    lacking = {step: used[~holed.present[used, step]] for step in range(2)}
+    assert [len(some) for some in lacking.values()] == [1, 1]
+    for step, some in lacking.items():
+        rest = np.setdiff1d(used, some)
+        expected = features[rest].T @ residuals[rest, step] / len(rest)
+        np.testing.assert_allclose(made.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
+
+
+def test_scattered_gaps_do_not_spoil_a_day_ahead() -> None:
+    """With a tenth of the values missing, hardly a sample has all of its targets."""
+    steps = np.arange(24 * 40)
+    errors = {}
+    for method in ("kindred", "analytic"):
+        learner = tiny_learner(
+            method,
+            **{
+                "data.period": 24,
+                "data.horizon": 24,
+                "data.calendar": "phase",
+                f"{method}.sharing": "none",
+            },
+        )
+        rng = np.random.default_rng(0)
+        clients = []
+        for name in NAMES:
+            values = np.sin(steps * 2 * np.pi / 24) + 0.3 * rng.normal(size=len(steps))
+            values[rng.random(len(steps)) < 0.1] = np.nan
+            clients.append(make_windows(ClientSeries(name, values), learner.task.settings.data))
+        initial = learner.initial_parameters()
+        parameters = {name: torch.stack([value] * 2) for name, value in initial.items()}
+        clients.sort(key=lambda one: -len(one.batches))
+        samples = learner.task.gather(clients, 1)
+        _, _, cohort = train(learner, ORDER, new_cohort(learner, parameters, samples, 1))
+        found = learner.task.evaluate(cohort.parameters, cohort.samples)[Metric("mse")]
+        errors[method] = float(np.mean(found))
+    assert errors["kindred"] < 1.25 * errors["analytic"]
 
 
 def test_validation_samples_lie_between_those_of_train_and_test() -> None:

@@ -133,3 +133,11 @@ def test_a_width_of_nothing_can_grow() -> None:
     first = first_half_widths(np.zeros((1, 20, 1)), np.ones((1, 20, 1), dtype=bool), LEVELS)
     made = tracked(first, np.ones((1, 600, 1)), np.ones((1, 600, 1), dtype=bool), LEVELS)
     assert made.after.min() > 0.5
+
+
+def test_a_sensor_that_stood_still_is_followed_again() -> None:
+    scores = np.r_[np.zeros(1500), np.ones(200)][None, :, None]
+    first = np.full((1, 1, 1), 0.5)
+    widths = tracked(first, scores, np.ones_like(scores, dtype=bool), [80]).at[0, 0, :, 0]
+    assert widths.min() == pytest.approx(0.005)
+    assert (widths[1500:] >= 1).argmax() < 80

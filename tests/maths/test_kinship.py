@@ -55,3 +55,13 @@ def test_equal_candidates_share_equally_and_a_failed_one_gets_nothing() -> None:
     errors = torch.tensor([[0.0, 0.0, math.nan], [2.0, 2.0, math.inf]])
     found = shares(errors, torch.tensor([10, 10]), eta=0.3)
     assert found.tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 0]]
+
+
+def test_many_equal_clients_do_not_hide_who_is_like_whom() -> None:
+    """Of eight dead sensors and three live ones more than half of the pairs do not differ."""
+    divergence = torch.zeros(11, 11)
+    divergence[8:, :8] = divergence[:8, 8:] = 0.4
+    divergence[8, 9] = divergence[9, 8] = 0.1
+    divergence[8:10, 10] = divergence[10, 8:10] = 0.3
+    weights = kinship(divergence, 0.5)
+    assert weights[8, 9] > 2 * weights[8, 10] > 2 * weights[8, 0] > 0

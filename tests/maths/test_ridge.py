@@ -58,3 +58,11 @@ def test_true_sums_have_no_fault_and_others_do() -> None:
     assert "squares allow" in str(sums_fault(wrong, moment, 30, 3.0))
     assert "mean square is" in str(sums_fault(gram * 1e20, moment, 30, 3.0))
     assert "with the targets" in str(sums_fault(gram, moment * 1e6, 30, 3.0))
+
+
+def test_a_step_without_any_sample_has_true_sums() -> None:
+    gram, moment = sums(
+        draws(2, 30, 5), draws(2, 30, 1), torch.tensor([[1.0], [0.0]]).expand(2, 30)
+    )
+    assert not gram[1].any()
+    assert sums_fault(gram, moment, 30, 3.0) is None

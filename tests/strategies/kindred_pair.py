@@ -119,8 +119,12 @@ def by_hand(pair: KindredPair, series: dict[str, Floats]) -> list[Floats]:
     means, days = [], []
     for one, phi, rest in zip(clients, features, rests, strict=True):
         used = one.batches.ravel()
-        used = used[one.present[used].all(axis=1)]
-        means.append((phi[used].T @ phi[used] / len(used), phi[used].T @ rest[used] / len(used)))
+        some = used[one.present[used].any(axis=1)]
+        columns = []
+        for step in range(rest.shape[1]):
+            of_step = used[one.present[used, step]]
+            columns.append(phi[of_step].T @ rest[of_step, step] / len(of_step))
+        means.append((phi[some].T @ phi[some] / len(some), np.stack(columns, axis=1)))
         there = one.present[one.batches, 0]
         days.append((one.targets[one.batches, 0] * there).sum(axis=0) / there.sum(axis=0))
     near, alike = _nearness(np.stack(days)), 1 - np.eye(len(clients))

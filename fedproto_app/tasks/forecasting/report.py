@@ -93,7 +93,7 @@ class ForecastingReport:
         test="mse",
         validation="validation_mse",
         name="MSE",
-        inputs=("path", "calendar", "lags", "close-window", "periodic-window"),
+        inputs=("path", "calendar"),
         orders={
             "median": Order("mse_median"),
             "mean": Order("mse"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -387,4 +388,4 @@ def step_metric(step: int) -> Metric:
 
 def _is_of_a_step(name: str) -> bool:
     number = name.removeprefix(_OF_A_STEP)
-    return number != name and number.isdecimal() and len(number) < 6
+    return number != name and re.fullmatch("[1-9][0-9]{0,3}", number) is not None

@@ -186,3 +186,11 @@ def test_a_projector_does_not_change_the_rest() -> None:
     assert set(projected) - set(plain) == {"projector.weight", "projector.bias"}
     assert projected["projector.weight"].shape == (4, 3)
     assert all(torch.equal(value, projected[name]) for name, value in plain.items())
+
+
+@pytest.mark.parametrize("name", ["mse/step-0", "mse/step-01", "mse/step-99999", "mse/step-٣"])
+def test_a_step_that_no_run_has_is_no_metric(name: str) -> None:
+    fault = ForecastingTask.metrics_fault({Metric(name): 1.0})
+    assert fault is not None
+    assert "no metric of forecasts" in fault
+    assert ForecastingTask.metrics_fault({Metric("mse/step-24"): 1.0}) is None
