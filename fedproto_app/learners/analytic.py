@@ -8,19 +8,16 @@ client's own coefficients are pulled towards it as strongly as its validation sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.ridge import solve, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.settings import AnalyticSettings
-from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT = "gram", "moment"
@@ -33,21 +30,13 @@ class SumsContext(Context):
         self.gram, self.moment = gram, moment
 
 
-class AnalyticLearner(Learner[SumsContext, ForecastingTask]):
+class AnalyticLearner(ClosedFormLearner[SumsContext]):
     """The client's own sums, and what is made of them and of those of all."""
 
     section: AnalyticSettings
 
-    def phases(self) -> Sequence[Phase]:
-        return []
-
     def context(self, order: Order, cohort: Cohort) -> SumsContext:
         return SumsContext(*self.task.regression_sums(cohort.samples))
-
-    def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: SumsContext
-    ) -> dict[str, Tensor]:
-        raise AssertionError("there is no phase that asks for it")
 
     def conclude(self, cohort: Cohort, context: SumsContext) -> dict[str, Tensor]:
         """The client's own solution, which stays if it shares nothing."""

@@ -15,21 +15,22 @@ too much. All candidates are linear in φ, so the mean is one model again, [H, D
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.kinship import shares
 from fedproto_app.maths.ridge import solve, sums, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.settings import KindredSettings
-from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.task import CohortSamples
 
 # What goes up, and with one prior after the other what comes down.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
@@ -54,7 +55,7 @@ class MeansContext(Context):
         self.own, self.features, self.residuals = own, features, residuals
 
 
-class KindredLearner(Learner[MeansContext, ForecastingTask]):
+class KindredLearner(ClosedFormLearner[MeansContext]):
     """Means up; a weighted mean of fits, once the priors are down."""
 
     section: KindredSettings
@@ -66,9 +67,6 @@ class KindredLearner(Learner[MeansContext, ForecastingTask]):
         assert isinstance(model, RandomFeatureForecaster)
         return model
 
-    def phases(self) -> Sequence[Phase]:
-        return []
-
     def context(self, order: Order, cohort: Cohort) -> MeansContext:
         samples = cohort.samples
         features = self.task.encode(cohort.parameters, samples.inputs)
@@ -79,11 +77,6 @@ class KindredLearner(Learner[MeansContext, ForecastingTask]):
         counts = [one.sum(dim=1).clamp(min=1).double() for one in (some, used)]
         own = Means(gram / counts[0][:, None, None], moment / counts[1][:, None])
         return MeansContext(own, features, residuals)
-
-    def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: MeansContext
-    ) -> dict[str, Tensor]:
-        raise AssertionError("there is no phase that asks for it")
 
     def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
         """What the client makes of its data alone, which stays if no prior comes."""

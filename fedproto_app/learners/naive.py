@@ -6,20 +6,18 @@ Nothing is learned and nothing is exchanged.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
+from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Learner, Phase
+from fedproto_app.learners.learner import Context
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
-class _CopyingLearner(Learner[Context, ForecastingTask]):
+class _CopyingLearner(ClosedFormLearner[Context]):
     """A forecast that repeats a value: a linear one with a single coefficient, 1."""
 
     @abstractmethod
@@ -31,16 +29,8 @@ class _CopyingLearner(Learner[Context, ForecastingTask]):
         parameters[COEFFICIENTS][:, self.copied(self.task.layout)] = 1.0
         return parameters
 
-    def phases(self) -> Sequence[Phase]:
-        return []
-
     def context(self, order: Order, cohort: Cohort) -> Context:
         return Context()
-
-    def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
-    ) -> dict[str, Tensor]:
-        raise AssertionError("there is no phase that asks for it")
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}

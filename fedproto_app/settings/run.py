@@ -122,7 +122,8 @@ class Settings(Section):
     participation: ShareOrOne = setting(
         1.0,
         "α, share of the clients asked each round; methods that average no model (`fuels`, "
-        "`fedproto`, `solo`, phase 2 of `fed-react`, `ifca`, `flsc`) always ask newcomers",
+        "`fedproto`, `solo`, the closed forms, phase 2 of `fed-react`, `ifca`, `flsc`) always ask "
+        "newcomers, so closed forms ask all",
     )
     evaluate_every: Count = setting(
         1, "rounds between evaluations; the last round always is, phase 1 never"
