@@ -16,8 +16,9 @@ from fedproto_app.learners.analytic import GRAM, MOMENT
 from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
 from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.server.federation import Federation, NodeReply
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import AnalyticSettings, Settings
+from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import make_task
@@ -39,7 +40,7 @@ class AnalyticStrategy(PersonalStrategy):
         self, settings: Settings, section: AnalyticSettings, federation: Federation
     ) -> None:
         super().__init__(settings, section, federation)
-        self._sums: dict[ClientKey, Arrays] = {}
+        self._sums = LatestArrays(GRAM, MOMENT)
         self.final_after_training = section.sharing == "none"
         if self.final_after_training:
             return
@@ -59,7 +60,7 @@ class AnalyticStrategy(PersonalStrategy):
                 if fault := _fault(sums, samples):
                     self.federation.refuse(Refusal(key.node, key.client, fault))
                 else:
-                    self._sums[key] = sums
+                    self._sums.keep(key, sums)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -76,25 +77,17 @@ class AnalyticStrategy(PersonalStrategy):
         return self.federation.orders(everyone, order, MessageType.EVALUATE)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        if not self._sums:
-            return {}
-        names = (GRAM, MOMENT)
-        stacked = {name: np.stack([one[name] for one in self._sums.values()]) for name in names}
-        return {**key_arrays(self._sums), **stacked}
+        return self._sums.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for row, key in enumerate(keys_of(state) if state else []):
-            self._sums[key] = {name: state[name][row] for name in (GRAM, MOMENT)}
+        self._sums.restore(state)
 
     def _totals(self) -> Arrays:
         """Over all clients, in the order of their names, so that they are reproducible."""
-        each = [self._sums[key] for key in sorted(self._sums)]
-        if not each:
-            return {}
-        stacked = {name: np.stack([one[name] for one in each]) for name in (GRAM, MOMENT)}
         return {
-            name: values.astype(np.float64).sum(axis=0).astype(np.float32)
-            for name, values in stacked.items()
+            name: self._sums.stacked(name).astype(np.float64).sum(axis=0).astype(np.float32)
+            for name in (GRAM, MOMENT)
+            if self._sums.clients()
         }
 
 

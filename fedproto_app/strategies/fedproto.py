@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedProtoSettings, Settings
+from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 
@@ -27,7 +28,7 @@ class FedProtoStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         width = make_task(settings, federation.shape).representation_dim
         self.spec = ArraySpec(per_client={PROTOTYPES: (settings.data.period, width)})
-        self._prototypes: dict[ClientKey, NDArray[np.float32]] = {}
+        self._prototypes = LatestArrays(PROTOTYPES)
         self._mean: NDArray[np.float32] | None = None
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
@@ -39,21 +40,17 @@ class FedProtoStrategy(PersonalStrategy):
         for answer in answers:
             arrived = answer.reply.arrays[PROTOTYPES]
             for key, prototype in zip(answer.keys(), arrived, strict=True):
-                self._prototypes[key] = prototype
+                self._prototypes.keep(key, {PROTOTYPES: prototype})
         self._average()
 
     def _average(self) -> None:
-        if self._prototypes:  # in the order of names: the sum must not depend on who came first
-            latest = np.stack([self._prototypes[key] for key in sorted(self._prototypes)])
+        if self._prototypes.clients():
+            latest = self._prototypes.stacked(PROTOTYPES)
             self._mean = latest.mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        if not self._prototypes:
-            return {}
-        latest = np.stack(list(self._prototypes.values()))
-        return {**key_arrays(self._prototypes), "prototypes": latest}
+        return self._prototypes.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if state:
-            self._prototypes = dict(zip(keys_of(state), state["prototypes"], strict=True))
-            self._average()
+        self._prototypes.restore(state)
+        self._average()

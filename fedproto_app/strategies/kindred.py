@@ -26,8 +26,9 @@ from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation, NodeReply
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.server.roster import ClientKey, key_arrays
 from fedproto_app.settings import KindredSettings, Settings
+from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import make_task
@@ -51,7 +52,7 @@ class KindredStrategy(PersonalStrategy):
         self, settings: Settings, section: KindredSettings, federation: Federation
     ) -> None:
         super().__init__(settings, section, federation)
-        self._told: dict[ClientKey, Arrays] = {}
+        self._told = LatestArrays(PROTOTYPE, GRAM, MOMENT)
         self.final_after_training = section.sharing == "none"
         task = make_task(settings, federation.shape)
         assert isinstance(task, ForecastingTask)
@@ -75,17 +76,17 @@ class KindredStrategy(PersonalStrategy):
                 if fault := self._fault(told):
                     self.federation.refuse(Refusal(key.node, key.client, fault))
                 else:
-                    self._told[key] = told
+                    self._told.keep(key, told)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
-        known = sorted(self._told)
+        known = self._told.clients()
         row_of = {key: row for row, key in enumerate(known if len(known) > 1 else [])}
-        weights = self._weights(known)
-        priors = {name: self._mixed(name, known, weights) for name in (GRAM, MOMENT) if row_of}
+        weights = self._weights(len(known))
+        priors = {name: self._mixed(name, weights) for name in (GRAM, MOMENT) if row_of}
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round)
@@ -101,55 +102,50 @@ class KindredStrategy(PersonalStrategy):
         ]
         return self.federation.orders(trained, order, MessageType.EVALUATE)
 
-    def _weights(self, known: list[ClientKey]) -> Tensor:
+    def _weights(self, clients: int) -> Tensor:
         """[T, N, N] for every temperature, row n: whose means client n's prior is made of."""
-        if len(known) < 2:
-            return torch.zeros(0, len(known), len(known))
-        prototypes = torch.from_numpy(np.stack([self._told[key][PROTOTYPE] for key in known]))
+        if clients < 2:
+            return torch.zeros(0, clients, clients)
+        prototypes = torch.from_numpy(self._told.stacked(PROTOTYPE))
         divergence = pairwise_divergence(prototypes.unsqueeze(1))
         if self.section.sharing == "random":  # the control: somebody else's relatives
             draws = numpy_stream(self.settings.seed, "random relatives")
-            order = torch.from_numpy(draws.permutation(len(known)))
+            order = torch.from_numpy(draws.permutation(clients))
             divergence = divergence[order][:, order]
         common = self.section.sharing == "common"
         temperatures = [math.inf] if common else self.section.temperatures
         return torch.stack([kinship(divergence, each) for each in temperatures])
 
-    def _mixed(self, name: str, known: list[ClientKey], weights: Tensor) -> NDArray[np.float32]:
+    def _mixed(self, name: str, weights: Tensor) -> NDArray[np.float32]:
         """[N, T, …] everyone's priors, of weights [T, N, N].
 
         Of all clients at once, as a product for each node would read all means as often; and some
         columns at a time, as in float64 the means of thousands of clients are gigabytes.
         """
-        every = np.stack([self._told[key][name] for key in known])
+        every = self._told.stacked(name)
         flat = torch.from_numpy(every).flatten(start_dim=1)
-        mixed = torch.empty(len(known), len(weights), flat.shape[1])
+        mixed = torch.empty(len(flat), len(weights), flat.shape[1])
         for start in range(0, flat.shape[1], COLUMNS_AT_ONCE):
             columns = slice(start, start + COLUMNS_AT_ONCE)
             mixed[:, :, columns] = (weights @ flat[:, columns].double()).transpose(0, 1)
-        return mixed.numpy().reshape(len(known), len(weights), *every.shape[1:])
+        return mixed.numpy().reshape(len(flat), len(weights), *every.shape[1:])
 
     def state(self) -> dict[str, NDArray[Any]]:
-        if not self._told:
-            return {}
-        names = (PROTOTYPE, GRAM, MOMENT)
-        stacked = {name: np.stack([one[name] for one in self._told.values()]) for name in names}
-        return {**key_arrays(self._told), **stacked}
+        return self._told.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        for row, key in enumerate(keys_of(state) if state else []):
-            self._told[key] = {name: state[name][row] for name in (PROTOTYPE, GRAM, MOMENT)}
+        self._told.restore(state)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``divergence``: the prototypes [N, 1, p], the clients' groups, the divergence [N, N]."""
-        known = sorted(self._told)
+        known = self._told.clients()
         if len(known) < 2:
             return {}
-        prototypes = np.stack([self._told[key][PROTOTYPE] for key in known])[:, None]
+        prototypes = self._told.stacked(PROTOTYPE)[:, None]
         facts = self.federation.roster.facts
         return {
             "divergence": {
-                **key_arrays(dict.fromkeys(known)),
+                **key_arrays(known),
                 "prototypes": prototypes,
                 "groups": np.array([facts[key].group for key in known]),
                 "divergence": pairwise_divergence(torch.from_numpy(prototypes)).numpy(),
