@@ -100,10 +100,10 @@ def forecast(
 
     The series have the clients' names and the sampling step of training,
     and go on to the newest values; the clients need as many steps as
-    their models look back (period × periodic-window). They are scaled as in
-    training. Gaps are filled with the value before them, also at the end;
-    the first forecast is for the step after the source's last one.
-    Forecasts are in the series' own units.
+    their models look back: the most of period × periodic-window, data.lags
+    and close-window. They are scaled as in training. Gaps are filled with
+    the value before them, also at the end; the first forecast is for the
+    step after the source's last one. Forecasts are in the series' own units.
 
     The CSV has the columns client, time, forecast, lower_80, upper_80,
     lower_95, upper_95, with step in place of time for sources without

@@ -90,6 +90,18 @@ def lookback(settings: DataSettings) -> int:
     return max(settings.close_window, *settings.distances)
 
 
+def lookback_text(settings: DataSettings) -> str:
+    """The look-back, and which of the settings it comes from."""
+    back, period = lookback(settings), settings.period
+    if back == period * settings.periodic_window:
+        cause = f"{settings.periodic_window} periodic values at period {period}"
+    elif back in settings.further_lags:
+        cause = f"data.lags = {settings.lags!r}"
+    else:
+        cause = f"data.close-window = {settings.close_window}"
+    return f"a look-back of {back} steps ({cause})"
+
+
 def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArray[np.int64]:
     """[n, c + Q·H] where the inputs of the samples stand whose first targets are at `first` [n]."""
     close = first[:, None] - np.arange(settings.close_window, 0, -1)
@@ -133,10 +145,10 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
     if not np.isfinite(series.values).any():
         return "no value is present"
     if length < needed:
-        ahead = f" and horizon {settings.horizon}" if settings.horizon > 1 else ""
+        ahead = f", horizon {settings.horizon}" if settings.horizon > 1 else ""
         return (
-            f"{length} steps, but period {settings.period} with {settings.periodic_window} "
-            f"periodic values{ahead} needs at least {needed}"
+            f"{length} steps, but period {settings.period}{ahead} and "
+            f"{lookback_text(settings)} need at least {needed}"
         )
     present = np.isfinite(series.values[lookback(settings) :])
     train, validation, _ = split_counts(len(present), settings)
@@ -187,11 +199,12 @@ def make_windows(series: ClientSeries, settings: DataSettings) -> ClientWindows:
 
 
 def train_values(series: ClientSeries, settings: DataSettings) -> NDArray[np.float64]:
-    """What the scale is made of: nothing later than the last train target; with a limited history
-    nothing older than it."""
+    """What the scale is made of: nothing later than the last train target; where a limited history
+    leaves some out, nothing older than it."""
     back = lookback(settings)
     train, _, _ = split_counts(len(series.values) - back, settings)
-    oldest = train - _trained_values(train, settings) if settings.history else 0
+    limited = 0 < settings.history < _whole_periods(train, settings)
+    oldest = train - _trained_values(train, settings) if limited else 0
     return series.values[oldest : back + train]
 
 
@@ -208,9 +221,14 @@ def seasonal_difference(values: NDArray[np.float64], period: int) -> float:
     return _above_rounding(float(np.nanmean(differences)), values)
 
 
+def _whole_periods(train: int, settings: DataSettings) -> int:
+    """How many train batches the samples of so many train values fill."""
+    return (train - settings.horizon + 1) // settings.period
+
+
 def _trained_values(train: int, settings: DataSettings) -> int:
     """How many of so many train values are targets of train batches."""
-    batches = (train - settings.horizon + 1) // settings.period
+    batches = _whole_periods(train, settings)
     batches = min(batches, settings.history or batches)
     return batches * settings.period + settings.horizon - 1
 

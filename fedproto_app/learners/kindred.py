@@ -35,6 +35,8 @@ from fedproto_app.tasks.forecasting.task import CohortSamples
 # What goes up, and with one prior after the other what comes down.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 
+VALUES_AT_ONCE = 2**22  # of features, over all clients of a cohort: what bounds the memory
+
 
 class Means(NamedTuple):
     """Of K clients: A [K, D, D] and B [K, D, H], float64."""
@@ -48,11 +50,22 @@ class Means(NamedTuple):
 
 
 class MeansContext(Context):
-    """The cohort's own means, the features of all its samples [K, n, D], and what W is to forecast
-    of them: the targets less the newest value, [K, n, H]."""
+    """The means of the cohort's own train samples."""
 
-    def __init__(self, own: Means, features: Tensor, residuals: Tensor) -> None:
-        self.own, self.features, self.residuals = own, features, residuals
+    def __init__(self, own: Means) -> None:
+        self.own = own
+
+
+class Part(NamedTuple):
+    """Some samples of all K clients.
+
+    features: [K, m, D]; residuals: what W is to forecast of them, the targets less the newest
+    value, [K, m, H]; counted: [K, m, H], 1 for the targets that count, else 0.
+    """
+
+    features: Tensor
+    residuals: Tensor
+    counted: Tensor
 
 
 class KindredLearner(ClosedFormLearner[MeansContext]):
@@ -68,15 +81,30 @@ class KindredLearner(ClosedFormLearner[MeansContext]):
         return model
 
     def context(self, order: Order, cohort: Cohort) -> MeansContext:
+        used = self.task.train_targets(cohort.samples)  # (K, n, H)
+        shape = (len(used), self.model.representation_dim)
+        gram = used.new_zeros(*shape, shape[1], dtype=torch.float64)
+        moment = used.new_zeros(*shape, used.shape[2], dtype=torch.float64)
+        for part in self._parts(cohort, used):
+            some = part.counted.amax(dim=2)
+            of_part = sums(part.features, part.residuals * part.counted, some)
+            gram += of_part[0]
+            moment += of_part[1]
+        # The mean of each step ahead is of the samples that have its target.
+        counts = [one.sum(dim=1).clamp(min=1).double() for one in (used.amax(dim=2), used)]
+        return MeansContext(Means(gram / counts[0][:, None, None], moment / counts[1][:, None]))
+
+    def _parts(self, cohort: Cohort, counted: Tensor) -> Iterator[Part]:
+        """The samples from the first that counts at any client to the last, some at a time: the
+        features of a year at once are gigabytes. counted: [K, n, H]."""
         samples = cohort.samples
-        features = self.task.encode(cohort.parameters, samples.inputs)
-        residuals = samples.targets - features[..., self.model.newest, None]
-        used = self.task.train_targets(samples)  # (K, n, H); each step's mean is of those it has
-        some = used.amax(dim=2)
-        gram, moment = sums(features, residuals * used, some)
-        counts = [one.sum(dim=1).clamp(min=1).double() for one in (some, used)]
-        own = Means(gram / counts[0][:, None, None], moment / counts[1][:, None])
-        return MeansContext(own, features, residuals)
+        first, end = extent(counted)
+        size = max(1, VALUES_AT_ONCE // (len(counted) * self.model.representation_dim))
+        for start in range(first, end, size):
+            some = slice(start, min(start + size, end))
+            features = self.task.encode(cohort.parameters, samples.inputs[:, some])
+            residuals = samples.targets[:, some] - features[..., self.model.newest, None]
+            yield Part(features, residuals, counted[:, some])
 
     def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
         """What the client makes of its data alone, which stays if no prior comes."""
@@ -119,20 +147,16 @@ class KindredLearner(ClosedFormLearner[MeansContext]):
 
     def _fit(self, cohort: Cohort, context: MeansContext, priors: Sequence[Means]) -> None:
         """The mean of all candidates, by the error that each has on the validation samples."""
-        first, last = validation_range(cohort.samples)
-        features = context.features[:, first:last].double()
-        residuals = context.residuals[:, first:last].double()
-        counted = cohort.samples.is_validation[:, first:last].double()
+        counted = cohort.samples.is_validation
         fits = list(self._candidates(context.own, priors))
-        errors = [
-            (((features @ fit - residuals).square() * counted).sum(dim=(1, 2))) for fit in fits
-        ]
-        targets = counted.sum(dim=(1, 2))
-        parts = shares(
-            torch.stack(errors, dim=1) / targets.unsqueeze(1),
-            targets / residuals.shape[2],
-            self.section.eta,
-        )
+        errors = torch.zeros(len(counted), len(fits), dtype=torch.float64, device=counted.device)
+        for part in self._parts(cohort, counted):
+            features, residuals, counts = (one.double() for one in part)
+            for number, fit in enumerate(fits):
+                squared = (features @ fit - residuals).square() * counts
+                errors[:, number] += squared.sum(dim=(1, 2))
+        targets = counted.double().sum(dim=(1, 2))
+        parts = shares(errors / targets[:, None], targets / counted.shape[2], self.section.eta)
         mixed = torch.zeros_like(fits[0])
         for number, fit in enumerate(fits):
             mixed += parts[:, number, None, None] * fit.nan_to_num()
@@ -168,7 +192,10 @@ def mean_day(samples: CohortSamples) -> Tensor:
     return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
-def validation_range(samples: CohortSamples) -> tuple[int, int]:
-    """The first validation sample of any client, and the one after the last."""
-    there = samples.is_validation.amax(dim=(0, 2)).nonzero()
+def extent(counted: Tensor) -> tuple[int, int]:
+    """The first of the samples that counts at any client, and the one after the last.
+
+    counted: [K, n, H], not all 0.
+    """
+    there = counted.amax(dim=(0, 2)).nonzero()
     return int(there.min()), int(there.max()) + 1

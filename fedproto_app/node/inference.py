@@ -25,7 +25,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.windows import carry_forward, lookback, time_numbers, window_positions
+from fedproto_app.data.windows import (
+    carry_forward,
+    lookback,
+    lookback_text,
+    time_numbers,
+    window_positions,
+)
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
@@ -187,14 +193,11 @@ def _reasons_against(
 
 
 def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
-    length, needed = len(series.values), lookback(data)
+    length = len(series.values)
     if length == 0:
         return "no value is present"
-    if length < needed:
-        return (
-            f"{length} steps from its first value on, but {data.close_window} close and "
-            f"{data.periodic_window} periodic values at period {data.period} need {needed}"
-        )
+    if length < lookback(data):
+        return f"{length} steps from its first value on, too few for {lookback_text(data)}"
     return None
 
 

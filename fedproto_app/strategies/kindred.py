@@ -83,10 +83,9 @@ class KindredStrategy(PersonalStrategy):
     ) -> list[Message]:
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
-        known = self._told.clients()
-        row_of = {key: row for row, key in enumerate(known if len(known) > 1 else [])}
-        weights = self._weights(len(known))
-        priors = {name: self._mixed(name, weights) for name in (GRAM, MOMENT) if row_of}
+        known = self._told.clients() if len(self._told.clients()) > 1 else []
+        row_of = {key: row for row, key in enumerate(known)}
+        priors = self._priors(len(known)) if known else {}
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round)
@@ -102,33 +101,38 @@ class KindredStrategy(PersonalStrategy):
         ]
         return self.federation.orders(trained, order, MessageType.EVALUATE)
 
-    def _weights(self, clients: int) -> Tensor:
-        """[T, N, N] for every temperature, row n: whose means client n's prior is made of."""
-        if clients < 2:
-            return torch.zeros(0, clients, clients)
-        prototypes = torch.from_numpy(self._told.stacked(PROTOTYPE))
-        divergence = pairwise_divergence(prototypes.unsqueeze(1))
-        if self.section.sharing == "random":  # the control: somebody else's relatives
-            draws = numpy_stream(self.settings.seed, "random relatives")
-            order = torch.from_numpy(draws.permutation(clients))
-            divergence = divergence[order][:, order]
-        common = self.section.sharing == "common"
-        temperatures = [math.inf] if common else self.section.temperatures
-        return torch.stack([kinship(divergence, each) for each in temperatures])
-
-    def _mixed(self, name: str, weights: Tensor) -> NDArray[np.float32]:
-        """[N, T, …] everyone's priors, of weights [T, N, N].
+    def _priors(self, clients: int) -> Arrays:
+        """[N, T, …] everyone's priors, for every temperature.
 
         Of all clients at once, as a product for each node would read all means as often; and some
         columns at a time, as in float64 the means of thousands of clients are gigabytes.
         """
-        every = self._told.stacked(name)
-        flat = torch.from_numpy(every).flatten(start_dim=1)
-        mixed = torch.empty(len(flat), len(weights), flat.shape[1])
-        for start in range(0, flat.shape[1], COLUMNS_AT_ONCE):
-            columns = slice(start, start + COLUMNS_AT_ONCE)
-            mixed[:, :, columns] = (weights @ flat[:, columns].double()).transpose(0, 1)
-        return mixed.numpy().reshape(len(flat), len(weights), *every.shape[1:])
+        divergence = self._divergence(clients)
+        common = self.section.sharing == "common"
+        temperatures = [math.inf] if common else self.section.temperatures
+        means = {name: self._told.stacked(name) for name in (GRAM, MOMENT)}
+        priors = {
+            name: np.empty((clients, len(temperatures), *every.shape[1:]), dtype=np.float32)
+            for name, every in means.items()
+        }
+        for number, temperature in enumerate(temperatures):
+            weights = kinship(divergence, temperature)
+            for name, every in means.items():
+                flat = torch.from_numpy(every).flatten(start_dim=1)
+                mixed = torch.from_numpy(priors[name]).flatten(start_dim=2)[:, number]
+                for start in range(0, flat.shape[1], COLUMNS_AT_ONCE):
+                    columns = slice(start, start + COLUMNS_AT_ONCE)
+                    mixed[:, columns] = weights @ flat[:, columns].double()
+        return priors
+
+    def _divergence(self, clients: int) -> Tensor:
+        """[N, N] of every two clients' prototypes; for the control somebody else's."""
+        divergence = pairwise_divergence(torch.from_numpy(self._told.stacked(PROTOTYPE)[:, None]))
+        if self.section.sharing != "random":
+            return divergence
+        draws = numpy_stream(self.settings.seed, "random relatives")
+        order = torch.from_numpy(draws.permutation(clients))
+        return divergence[order][:, order]
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._told.state()
@@ -154,6 +158,8 @@ class KindredStrategy(PersonalStrategy):
 
     def _fault(self, told: Arrays) -> str | None:
         """Why these cannot be the means of a client's samples."""
+        if not told[GRAM].any():  # the calendar's, or the 1 that stands for it, never are all 0
+            return "its means are of no sample"
         if (largest := float(np.abs(told[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
             return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
         gram = symmetric(torch.from_numpy(told[GRAM]).double(), self._width)

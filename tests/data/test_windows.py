@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -164,6 +167,32 @@ def test_a_limited_history_is_the_newest_and_has_a_scale_of_its_own() -> None:
     again = make_windows(series(older), SMALL.model_copy(update={"history": 2}))
     used = short.batches.ravel()
     np.testing.assert_array_equal(again.inputs[used], short.inputs[used])
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 1000])
+def test_a_history_of_all_there_is_or_more_is_none(beyond: int) -> None:
+    values = np.random.default_rng(1).normal(size=63)
+    values[:8] += 50  # two train values fill no batch, and the look-back is before them
+    full = make_windows(series(values), SMALL)
+    assert full.train_end % SMALL.period
+    history = len(full.batches) + beyond
+    long = make_windows(series(values), SMALL.model_copy(update={"history": history}))
+    for name, value in vars(full).items():
+        np.testing.assert_array_equal(getattr(long, name), value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({}, "8 steps (2 periodic values at period 4)"),
+        ({"lags": "5,19"}, "19 steps (data.lags = '5,19')"),
+        ({"close_window": 17}, "17 steps (data.close-window = 17)"),
+    ],
+)
+def test_too_short_a_series_is_told_what_looks_back(changes: Any, cause: str) -> None:
+    settings = DataSettings(**{"period": 4, "close_window": 2, "periodic_window": 2, **changes})
+    with pytest.raises(DataError, match=re.escape(f"a look-back of {cause} need at least")):
+        make_windows(series(np.arange(12)), settings)
 
 
 def test_further_lags_stand_among_the_periodic_values() -> None:

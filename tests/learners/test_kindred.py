@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
 from fedproto_app.learners.cohort import new_cohort
-from fedproto_app.learners.kindred import mean_day, validation_range
+from fedproto_app.learners.kindred import KindredLearner, extent, mean_day
 from fedproto_app.maths.ridge import symmetric
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
@@ -44,7 +46,9 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
     cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
     made = learner.context(ORDER, cohort)
     used = np.sort(holed.batches.ravel())
-    features, residuals = made.features[1].double().numpy(), made.residuals[1].double().numpy()
+    inputs, targets = cohort.samples.inputs, cohort.samples.targets
+    features = learner.task.encode(cohort.parameters, inputs)[1].double().numpy()
+    residuals = targets[1].double().numpy() - features[:, learner.model.newest, None]
     np.testing.assert_allclose(  # one of its targets is there in every sample
         made.own.gram[1], features[used].T @ features[used] / len(used), rtol=1e-6, atol=1e-9
     )
@@ -89,8 +93,38 @@ def test_scattered_gaps_do_not_spoil_a_day_ahead() -> None:
 def test_validation_samples_lie_between_those_of_train_and_test() -> None:
     learner = tiny_learner("kindred", **SMALL)
     client = tiny_windows(learner.task.settings)[0]
-    found = validation_range(tiny_cohort(learner).samples)
+    found = extent(tiny_cohort(learner).samples.is_validation)
     assert found == (client.validation.start, client.validation.stop)
+
+
+def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = tiny_learner("kindred", **SMALL, **{"data.horizon": 2})
+    assert isinstance(learner, KindredLearner)
+    cohort = tiny_cohort(learner)
+    first, end = extent(cohort.samples.is_validation)
+    whole = learner.context(ORDER, cohort)
+    learner.conclude(cohort, whole)
+    fitted = cohort.parameters[COEFFICIENTS].clone()
+
+    read: list[int] = []
+    encode = learner.task.encode
+
+    def watched(parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        read.append(inputs.shape[1])
+        return encode(parameters, inputs)
+
+    bound = 3 * len(NAMES) * learner.model.representation_dim
+    monkeypatch.setattr("fedproto_app.learners.kindred.VALUES_AT_ONCE", bound)
+    monkeypatch.setattr(learner.task, "encode", watched)
+    parts = learner.context(ORDER, cohort)
+    assert max(read) == 3
+    assert sum(read) < first  # no other samples than those of train
+    for one, other in zip(parts.own, whole.own, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # features are float32
+    read.clear()
+    learner.conclude(cohort, parts)
+    assert read[:-1] == [3] * ((end - first) // 3) + [(end - first) % 3] * ((end - first) % 3 > 0)
+    torch.testing.assert_close(cohort.parameters[COEFFICIENTS], fitted)
 
 
 def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 
-from fedproto_app.maths.kinship import kinship, shares
+from fedproto_app.maths.kinship import ROWS_AT_ONCE, kinship, shares
 
 APART = torch.tensor([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])  # their median is 2
 
@@ -65,3 +67,16 @@ def test_many_equal_clients_do_not_hide_who_is_like_whom() -> None:
     divergence[8:10, 10] = divergence[10, 8:10] = 0.3
     weights = kinship(divergence, 0.5)
     assert weights[8, 9] > 2 * weights[8, 10] > 2 * weights[8, 0] > 0
+
+
+def test_more_clients_than_rows_at_once_get_the_formulas_weights() -> None:
+    clients = ROWS_AT_ONCE + 40
+    draws = torch.rand(clients, clients, generator=torch.Generator().manual_seed(1))
+    divergence = ((draws + draws.T) / 2).fill_diagonal_(0)
+    before = divergence.clone()
+    found = kinship(divergence, 0.3)
+    assert torch.equal(divergence, before)
+    apart = divergence.double().numpy()
+    nearness = -apart / (0.3 * np.median(apart[apart > 0]))
+    np.fill_diagonal(nearness, -np.inf)
+    np.testing.assert_allclose(found, softmax(nearness, axis=1), rtol=1e-12)

@@ -136,8 +136,8 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
     made, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
     assert [one.client for one in made] == ["gappy"]
     assert left_out == {
-        "late": "11 steps from its first value on, but 3 close and 2 periodic values at period 6 "
-        "need 12",
+        "late": "11 steps from its first value on, too few for a look-back of 12 steps "
+        "(2 periodic values at period 6)",
         "new": f"no kept model in {state.folder}",
         "steady": "not in the data",
     }

@@ -159,6 +159,7 @@ def falsify(sent: Arrays, name: str, change: Callable[[Any], Any]) -> Arrays:
         ("prototype", lambda day: day - 101, "prototype holds"),
         ("gram", lambda packed: packed * 1e30, "a mean square is"),
         ("gram", lambda packed: -packed, "negative"),
+        ("gram", np.zeros_like, "of no sample"),
         ("gram", lambda packed: np.r_[packed[0], 1e4, packed[2:]], "larger than the squares allow"),
         ("gram", lambda packed: indefinite(packed), "no samples have such products"),
         ("moment", lambda products: products + 1e30, "a product with the targets"),
