@@ -83,9 +83,9 @@ class KindredStrategy(PersonalStrategy):
     ) -> list[Message]:
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
-        known = self._told.clients() if len(self._told.clients()) > 1 else []
-        row_of = {key: row for row, key in enumerate(known)}
-        priors = self._priors(len(known)) if known else {}
+        known = self._told.clients()
+        priors = self._priors(len(known)) if len(known) > 1 else {}
+        row_of = {key: row for row, key in enumerate(known if priors else [])}
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round)
