@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import method_named
+from fedproto_app.methods import for_task, method_named
 from fedproto_app.tasks.table import make_task
 from fedproto_app.users_code import load
 
@@ -33,7 +33,8 @@ def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> An
         encoder_learner = load(ENCODER_LEARNER, "the encoder's learner")
         learner = encoder_learner(settings.training, settings.encoder, task)
     else:
-        of_method = load(method.learner, f"{method.name}'s learner = {method.learner!r}")
+        named = for_task(method.learner, settings.task)
+        of_method = load(named, f"{method.name}'s learner = {named!r}")
         learner = of_method(settings.training, method.section(settings), task)
     return learner
 
@@ -45,7 +46,8 @@ def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
     """
     method = method_named(settings.method)
     _require_fitting_model(settings, federation.shape)
-    of_method = load(method.strategy, f"{method.name}'s strategy = {method.strategy!r}")
+    named = for_task(method.strategy, settings.task)
+    of_method = load(named, f"{method.name}'s strategy = {named!r}")
     strategy: MethodStrategy = of_method(settings, method.section(settings), federation)
     if method.encoder_first:
         strategy = load(ENCODER_FIRST, "its strategy")(settings, federation, strategy)

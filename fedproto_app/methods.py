@@ -7,7 +7,7 @@ which `halves` imports when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -21,19 +21,28 @@ if TYPE_CHECKING:
 
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 
+ByTask = str | Mapping[str, str]  # one for all tasks, or one for each
+
+
+def for_task(part: ByTask, task: str) -> str:
+    """What a part of a method is for a task."""
+    return part if isinstance(part, str) else part[task]
+
 
 @dataclass(frozen=True)
 class Method:
     """A method of federated learning.
 
     name: in tables, run folders and summaries; of the app's own methods also in the settings.
-    strategy, learner: the server's and the clients' half, "package.module:Class".
+    strategy, learner: the server's and the clients' half, "package.module:Class"; where they
+        depend on the task, one for each.
     settings: the class of the table ``[own]``, for methods from outside the app.
     section: the method's own numbers, of all settings of a run; both halves get them.
     tasks: those that it works with; empty: all.
-    model: what makes its own models of series, (settings, `WindowLayout`) → `Model`; "": the
-        settings choose the model.
-    single_round: whether one round is all that it has; `rounds` is 1 then.
+    model: what makes its own models, for each task if there are several: of series (settings,
+        `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
+        the model.
+    rounds: as many as it has, where that is not for the settings to say.
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
@@ -41,13 +50,13 @@ class Method:
     """
 
     name: str
-    strategy: str
-    learner: str
+    strategy: ByTask
+    learner: ByTask
     settings: type[Section] | None = None
     section: Callable[[Settings], Any] = attrgetter("own")
     tasks: tuple[str, ...] = ()
-    model: str = ""
-    single_round: bool = False
+    model: ByTask = ""
+    rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None
@@ -113,7 +122,22 @@ def _clients_fill_the_clusters(settings: Settings, clients: int) -> None:
         )
 
 
+def _one(settings: Settings) -> int:
+    """A closed form that looks at its data once."""
+    return 1
+
+
+def _one_a_stage(settings: Settings) -> int:
+    """A closed form that looks at each stage once; a source's own stages nobody knows yet."""
+    if settings.task != "classification":
+        return 1
+    given = settings.data.partition.scheme == "given"
+    return settings.rounds if given else settings.data.partition.stages
+
+
 _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
+_CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
+_CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
 
 _TABLE = (
     Method(
@@ -171,7 +195,7 @@ _TABLE = (
         learner="fedproto_app.learners.naive:NaiveLearner",
         tasks=("forecasting",),
         model=_LINEAR,
-        single_round=True,
+        rounds=_one,
     ),
     Method(
         name="seasonal-naive",
@@ -179,16 +203,28 @@ _TABLE = (
         learner="fedproto_app.learners.naive:SeasonalNaiveLearner",
         tasks=("forecasting",),
         model=_LINEAR,
-        single_round=True,
+        rounds=_one,
     ),
     Method(
         name="analytic",
-        strategy="fedproto_app.strategies.analytic:AnalyticStrategy",
-        learner="fedproto_app.learners.analytic:AnalyticLearner",
+        strategy={
+            "forecasting": "fedproto_app.strategies.analytic:AnalyticStrategy",
+            "classification": _CLASSES,
+            "sequence-classification": _CLASSES,
+        },
+        learner={
+            "forecasting": "fedproto_app.learners.analytic:AnalyticLearner",
+            "classification": _CLASSES_LEARNER,
+            "sequence-classification": _CLASSES_LEARNER,
+        },
         section=attrgetter("analytic"),
-        tasks=("forecasting",),
-        model=_LINEAR,
-        single_round=True,
+        tasks=("forecasting", "classification", "sequence-classification"),
+        model={
+            "forecasting": _LINEAR,
+            "classification": "fedproto_app.tasks.images.own_models:random_patches",
+            "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
+        },
+        rounds=_one_a_stage,
     ),
     Method(
         name="kindred",
@@ -197,7 +233,7 @@ _TABLE = (
         section=attrgetter("kindred"),
         tasks=("forecasting",),
         model="fedproto_app.tasks.forecasting.own_models:random_features",
-        single_round=True,
+        rounds=_one,
     ),
     Method(
         name="fedavg",

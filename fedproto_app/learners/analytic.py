@@ -18,6 +18,7 @@ from fedproto_app.maths.ridge import solve, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.settings import AnalyticSettings
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT = "gram", "moment"
@@ -30,7 +31,7 @@ class SumsContext(Context):
         self.gram, self.moment = gram, moment
 
 
-class AnalyticLearner(ClosedFormLearner[SumsContext]):
+class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     """The client's own sums, and what is made of them and of those of all."""
 
     section: AnalyticSettings

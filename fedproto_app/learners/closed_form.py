@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedproto_app.learners.learner import ContextT, Learner, Phase
-from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.learners.learner import ContextT, Learner, Phase, TaskT
 
 
-class ClosedFormLearner(Learner[ContextT, ForecastingTask]):
+class ClosedFormLearner(Learner[ContextT, TaskT]):
     """A learner without phases: all that it does is in `conclude` and `receive`."""
 
     def phases(self) -> Sequence[Phase]:

@@ -30,7 +30,7 @@ from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.settings import KindredSettings
-from fedproto_app.tasks.forecasting.task import CohortSamples
+from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
 
 # What goes up, and with one prior after the other what comes down.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
@@ -68,7 +68,7 @@ class Part(NamedTuple):
     counted: Tensor
 
 
-class KindredLearner(ClosedFormLearner[MeansContext]):
+class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     """Means up; a weighted mean of fits, once the priors are down."""
 
     section: KindredSettings

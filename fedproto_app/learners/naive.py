@@ -15,9 +15,10 @@ from fedproto_app.learners.learner import Context
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
-class _CopyingLearner(ClosedFormLearner[Context]):
+class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
     """A forecast that repeats a value: a linear one with a single coefficient, 1."""
 
     @abstractmethod

@@ -74,19 +74,31 @@ class FuelsSettings(Section):
 
 
 class AnalyticSettings(Section):
-    """``[analytic]``: ridge regression in closed form."""
+    """``[analytic]``: ridge regression, or the discriminant of classes, in closed form."""
 
     sharing: Literal["none", "federated", "shrunk"] = setting(
         "shrunk",
         "each client's own solution, one of all clients' samples, or its own pulled towards that",
     )
-    penalty: Positive = setting(1.0, "of the solution of all clients' samples")
+    penalty: Positive = setting(
+        1.0,
+        "of the solution of all clients' samples; of classes in D/n of their mean variance "
+        "([why](closed-form-classes.md))",
+    )
     weakest: Positive = setting(
         0.01,
         "of the strengths from which a client's validation error chooses, of its own "
         "solution's penalty and of the pull",
     )
     strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
+    features: Count = setting(
+        100, "random filters of images (8 values each), or random kernels of sequences (2 each)"
+    )
+    prior: Literal["own", "even"] = setting(
+        "own",
+        "of classes: their frequencies, at the client itself if it has its own solution; or all "
+        "alike, which finds rare classes more often",
+    )
 
     @model_validator(mode="after")
     def _strengths_in_order(self) -> AnalyticSettings:

@@ -39,8 +39,8 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     settings = _validated(Settings, table)
     settings = settings.model_copy(update={"own": _own_section(settings.method, own)})
     method = method_named(settings.method)
-    if method.single_round:
-        settings = settings.model_copy(update={"rounds": 1})
+    if method.rounds is not None:
+        settings = settings.model_copy(update={"rounds": method.rounds(settings)})
     method.require_fit(settings)
     check_settings(settings)
     return settings

@@ -34,6 +34,18 @@ class LatestArrays:
         """[N, …] one of the arrays of the N ≥ 1 `clients`."""
         return np.stack([self._latest[key][name] for key in self.clients()])
 
+    def totals(self) -> Arrays:
+        """The sum of each array over the clients, float32; none before anyone was heard from."""
+        if not self._latest:
+            return {}
+        sums = {
+            name: np.zeros(array.shape) for name, array in self._latest[self.clients()[0]].items()
+        }
+        for key in self.clients():
+            for name, total in sums.items():
+                total += self._latest[key][name]
+        return {name: total.astype(np.float32) for name, total in sums.items()}
+
     def state(self) -> dict[str, NDArray[Any]]:
         """All of it, for a checkpoint."""
         if not self._latest:

@@ -15,7 +15,7 @@ from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.ridge import sums
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.methods import method_named
+from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
 from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
 from fedproto_app.models.model import Model
@@ -126,7 +126,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def own_model(self) -> Model:
         """FUELS's forecaster, or that of a method that has its own."""
-        if named := method_named(self.settings.method).model:
+        if named := for_task(method_named(self.settings.method).model, self.settings.task):
             make = load(named, f"the model of {self.settings.method}")
             made: Model = make(self.settings, self.layout)
             return made

@@ -196,11 +196,11 @@ def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
 def _models(results: Results) -> dict[str, Metric | None]:
     """The accuracy of each of `MODELS`, None for one that the method does not have."""
     local, shared = replace(ACCURACY, model=Model.LOCAL), replace(ACCURACY, shared=True)
-    if not any(local in result.metrics for result in results.values()):
-        return {"global": None, "local": ACCURACY}
     # Clients with a personal model tell of the averaged one besides, all of them.
     evaluated = [result.metrics for result in results.values() if ACCURACY in result.metrics]
     besides = bool(evaluated) and all(shared in metrics for metrics in evaluated)
+    if not any(local in result.metrics for result in results.values()):
+        return {"global": shared if besides else None, "local": ACCURACY}
     return {"global": shared if besides else ACCURACY, "local": local}
 
 

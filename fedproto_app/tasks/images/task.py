@@ -15,12 +15,15 @@ from torch.nn import functional
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
+from fedproto_app.maths.class_gaussian import LabelledVectors
+from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
 from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import Task, masked_mean
+from fedproto_app.users_code import load
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
 MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates
@@ -55,6 +58,7 @@ class CohortImages:
 
     names: list[str]
     stages: list[int]  # that each client is at, from 0 on
+    new_stages: list[int]  # the same, but −1 where a stage without images repeats another's
     tested_stages: int  # the most of any client
     train_samples: list[int]  # images trained on in this round
     batch_counts: list[int]
@@ -133,7 +137,13 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return None
 
     def own_model(self) -> Model:
+        """A small CNN or ResNet-18, or that of a method that has its own."""
         model, classes = self.settings.model, len(self.shape.classes)
+        if named := for_task(method_named(self.settings.method).model, self.settings.task):
+            made: Model = load(named, f"the model of {self.settings.method}")(
+                self.settings, self.shape
+            )
+            return made
         if model.image_encoder == "resnet18":
             return ResNetClassifier(self.shape.inputs, classes)
         return SmallCnnClassifier(self.shape.inputs, classes, model.width, model.representation_dim)
@@ -188,6 +198,10 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return CohortImages(
             names=[client.name for client in clients],
             stages=stages,
+            new_stages=[
+                stage if len(client.stages[stage].train) else -1
+                for client, stage in zip(clients, stages, strict=True)
+            ],
             tested_stages=max(reached),
             train_samples=[len(images) for images in train],
             batch_counts=steps,
@@ -251,6 +265,23 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         """f_µ of images [K, n, …] uint8 as they are, without gradients: [K, n, D]."""
         chunks = torch.split(pixels, ENCODED_AT_ONCE, dim=1)
         return torch.cat([self.encode(parameters, _normalised(one)) for one in chunks], dim=1)
+
+    def train_vectors(
+        self, parameters: Mapping[str, Tensor], samples: CohortImages
+    ) -> LabelledVectors:
+        """f_µ of the images that the clients train on in this round."""
+        counts = torch.tensor(samples.train_samples, device=self.device)
+        places = torch.arange(samples.labels.shape[1], device=self.device)
+        present = (places < counts.unsqueeze(1)).float()
+        features = self.encode_all(parameters, samples.pixels)
+        return LabelledVectors(features, samples.labels, present)
+
+    def validation_vectors(
+        self, parameters: Mapping[str, Tensor], samples: CohortImages
+    ) -> LabelledVectors:
+        """f_µ of the validation images of all stages so far."""
+        features = self.encode_all(parameters, samples.test_pixels)
+        return LabelledVectors(features, samples.test_labels, samples.is_validation)
 
     def predict(
         self,

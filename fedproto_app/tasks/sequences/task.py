@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
+from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.maths.linear_heads import (
     Head,
     Vectors,
@@ -26,7 +27,7 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
-from fedproto_app.methods import method_named
+from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
 from fedproto_app.models.causal_cnn import CausalCnnSize
 from fedproto_app.models.model import HEAD, Model
@@ -34,6 +35,7 @@ from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.randomness import torch_stream
 from fedproto_app.tasks.task import Task, masked_mean
+from fedproto_app.users_code import load
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
 ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes
@@ -78,6 +80,11 @@ class CohortSequences:
     is_test: Tensor  # [K, m] float
     representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
 
+    @property
+    def new_stages(self) -> list[int]:
+        """The stage that each client is at: sequences come all at once."""
+        return [0] * len(self.names)
+
 
 class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     """What classes and real numbers have in common; subclasses know the target."""
@@ -99,9 +106,14 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         """Numbers that a head gives for a vector."""
 
     def own_model(self) -> Model:
-        """Methods that learn their encoder first always have the causal CNN."""
+        """Methods that learn their encoder first always have the causal CNN, others may have a
+        model of their own."""
         model, cnn, dimensions = self.settings.model, self.settings.encoder, self.shape.inputs[0]
-        learns_first = method_named(self.settings.method).encoder_first
+        method = method_named(self.settings.method)
+        if named := for_task(method.model, self.settings.task):
+            made: Model = load(named, f"the model of {method.name}")(self.settings, self.shape)
+            return made
+        learns_first = method.encoder_first
         if learns_first or model.sequence_encoder == "causal-cnn":
             size = CausalCnnSize(cnn.blocks, cnn.channels, cnn.reduced_dim, cnn.output_dim)
             return CausalCnnModel(dimensions, self.outputs, size)
@@ -239,6 +251,23 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     ) -> dict[Metric, list[float]]:
         made = self.encode_all(parameters, samples.test_values, samples.test_lengths)
         return self.judge(self.predict(parameters, made), samples)
+
+    def train_vectors(
+        self, parameters: Mapping[str, Tensor], samples: CohortSequences
+    ) -> LabelledVectors:
+        """The encoder's vectors of the train sequences."""
+        counts = torch.tensor(samples.train_samples, device=self.device)
+        places = torch.arange(samples.targets.shape[1], device=self.device)
+        present = (places < counts.unsqueeze(1)).float()
+        features = self.encode_all(parameters, samples.values, samples.lengths)
+        return LabelledVectors(features, samples.targets, present)
+
+    def validation_vectors(
+        self, parameters: Mapping[str, Tensor], samples: CohortSequences
+    ) -> LabelledVectors:
+        """The encoder's vectors of the validation sequences."""
+        features = self.encode_all(parameters, samples.test_values, samples.test_lengths)
+        return LabelledVectors(features, samples.test_targets, samples.is_validation)
 
     @abstractmethod
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:

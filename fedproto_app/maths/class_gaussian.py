@@ -1,0 +1,114 @@
+"""Classes as Gaussians with one covariance: a classifier in closed form, from sums that add up.
+
+Fisher's linear discriminant. Of vectors x with class c it needs Σ x xᵀ, Σ_c x and n_c only. Sums
+over clients and over stages are those of all samples, so nothing is forgotten. The frequencies of
+the classes stand apart from their shapes: any prior can be set afterwards.
+Everything is float64.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+UNKNOWN_CLASS = -1e4  # in place of log 0: nobody has seen the class
+_FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
+_SLACK = 1e-4  # relative; sums travel in float32
+
+
+class LabelledVectors(NamedTuple):
+    """features: [K, n, D]; labels: [K, n]; present: [K, n], 0 where there is no sample."""
+
+    features: Tensor
+    labels: Tensor
+    present: Tensor
+
+
+class ClassSums(NamedTuple):
+    """gram: Σ x xᵀ [..., D, D]; moment: Σ_c x [..., C, D]; counts: n_c [..., C]."""
+
+    gram: Tensor
+    moment: Tensor
+    counts: Tensor
+
+    def plus(self, other: ClassSums) -> ClassSums:
+        """The sums of both's samples."""
+        return ClassSums(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
+    """Of K clients' vectors."""
+    features, present = vectors.features.double(), vectors.present.double()
+    members = torch.nn.functional.one_hot(vectors.labels, classes).double() * present.unsqueeze(-1)
+    weighed = features * present.unsqueeze(-1)
+    return ClassSums(
+        weighed.transpose(-1, -2) @ features, members.transpose(-1, -2) @ features, members.sum(-2)
+    )
+
+
+def class_means(moment: Tensor, counts: Tensor) -> Tensor:
+    """µ_c [..., C, D] of moment [..., C, D] and counts [..., C]; 0 for a class without samples."""
+    return moment / counts.clamp(min=1e-9).unsqueeze(-1)
+
+
+def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
+    """The Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I; NaN where there is none.
+
+    S is the covariance within classes, λ = penalty · D / n: as if penalty · D more samples came
+    whose features all vary alike.
+    """
+    gram, moment, counts = sums
+    width, total = gram.shape[-1], counts.sum(dim=-1).clamp(min=1)
+    means = class_means(moment, counts)
+    within = (gram - means.transpose(-1, -2) @ moment) / total[..., None, None]
+    variance, square = (_mean_diagonal(one) for one in (within, gram))
+    variance = torch.maximum(variance, _FLOOR * square / total).clamp(min=1e-12)
+    ridge = penalty * width / total * variance
+    identity = torch.eye(width, dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(within + ridge[..., None, None] * identity)
+    return torch.where((failed > 0)[..., None, None], torch.nan, factor)
+
+
+def discriminant(factor: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [..., D, C] and offset [..., C] of log p(x | c) = x·weight + offset + (common).
+
+    factor: of S_λ [..., D, D]; means: µ_c [..., C, D]; known: [..., C] bool, the classes that
+    anybody has seen. weight = S_λ⁻¹ µ_c, offset = −½ µ_cᵀ S_λ⁻¹ µ_c; 0 and UNKNOWN_CLASS otherwise.
+    """
+    columns = means.transpose(-1, -2)
+    weight = torch.cholesky_solve(columns, factor)
+    offset = -(columns * weight).sum(dim=-2) / 2
+    return weight * known.unsqueeze(-2), torch.where(known, offset, UNKNOWN_CLASS)
+
+
+def log_prior(counts: Tensor) -> Tensor:
+    """The logarithm of the classes' shares of these counts [..., C]; UNKNOWN_CLASS for 0."""
+    shares = counts / counts.sum(dim=-1, keepdim=True).clamp(min=1e-9)
+    return torch.where(counts > 0, shares.clamp(min=1e-300).log(), UNKNOWN_CLASS)
+
+
+def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
+    """Why these cannot be sums over at most so many samples of features with mean square ≤ largest,
+    or None. Of one client: gram [D, D]."""
+    gram, moment, counts = sums
+    if (counts < 0).any() or (counts != counts.round()).any():
+        return "a number of samples is no number"
+    total = float(counts.sum())
+    if total > samples:
+        return f"{total:g} samples, more than the {samples} that it declared"
+    squares = gram.diagonal()
+    if squares.max() > total * largest * (1 + _SLACK):
+        return f"a mean square is {squares.max() / max(total, 1):g}, more than {largest:g}"
+    if (moment[counts == 0] != 0).any():
+        return "a class without samples has a sum"
+    within = gram - class_means(moment, counts).T @ moment
+    slack = _SLACK * squares.max().clamp(min=1e-30) * torch.eye(len(gram), dtype=gram.dtype)
+    if torch.linalg.cholesky_ex(within + slack).info.any():
+        return "no samples have such sums and products"
+    return None
+
+
+def _mean_diagonal(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).mean(dim=-1)

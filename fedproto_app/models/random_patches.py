@@ -1,0 +1,82 @@
+"""Images as pooled responses of fixed, random filters: nothing to learn, nothing to send.
+
+Neighbouring pixels of natural images are alike: the power at spatial frequency f falls as 1/f²
+(Field 1987), and most of it is in brightness, not in colour. A filter drawn as white noise sees
+little but brightness. Here every filter is drawn on the other side of that law: white over what is
+left when the law is divided out, as whitening by measured covariances would make it (Coates, Ng and
+Lee, AISTATS 2011), without anybody's data. Filters come from the run's seed, so all have the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedproto_app.models.model import LinearHeadModel
+
+LARGEST_PATCH = 6
+POOLED = 2  # regions a side, over which responses are averaged
+THRESHOLD = 0.5  # of a response; pixels lie in −2 … 2
+
+# Brightness, red against blue, green against both: the strength that each has in natural images.
+_COLOURS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
+_STRENGTHS = (1.0, 0.35, 0.2)
+_CONSTANT = 2.0  # of the patch's mean, which has f = 0
+
+
+class RandomPatchClassifier(LinearHeadModel):
+    """A linear head on the pooled responses to `filters` random filters.
+
+    Images are [K, B, channels, H, W]. Each filter gives the mean over 2 × 2 regions of what exceeds
+    the threshold, and of what falls below its negative: D = 8 · filters. The encoder has no
+    parameters.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, filters: int, generator: torch.Generator
+    ) -> None:
+        super().__init__(2 * POOLED**2 * filters, classes)
+        channels, height, width = shape
+        patch = max(1, min(LARGEST_PATCH, (min(height, width) + 1) // 3))
+        self._filters = random_filters(filters, channels, patch, generator)
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {}
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (images,) = inputs
+        responses = F.conv2d(images.flatten(end_dim=1), self._filters.to(images))
+        parts = [F.relu(sign * responses - THRESHOLD) for sign in (1, -1)]
+        pooled = [F.adaptive_avg_pool2d(part, POOLED).flatten(start_dim=1) for part in parts]
+        return torch.cat(pooled, dim=1).view(*images.shape[:2], self.representation_dim)
+
+
+def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
+    """[count, channels, patch, patch] filters, of N(0, 1) coefficients of the whitened patch.
+
+    The coefficients are those of the cosine transform and of the colours above; each is divided by
+    the strength that it has in natural images.
+    """
+    basis = cosine_basis(patch)
+    frequency = torch.hypot(*torch.meshgrid([torch.arange(patch).float()] * 2, indexing="ij"))
+    strength = 1 / frequency.clamp(min=1 / _CONSTANT)
+    colours, strengths = torch.ones(1, 1), torch.ones(1)
+    if channels == len(_COLOURS):
+        colours, strengths = torch.tensor(_COLOURS), torch.tensor(_STRENGTHS)
+        colours = colours / colours.norm(dim=1, keepdim=True)
+    drawn = torch.randn(count, len(colours), patch, patch, generator=generator)
+    drawn = drawn / drawn.flatten(start_dim=1).norm(dim=1)[:, None, None, None]
+    whitened = drawn / (strengths[:, None, None] * strength)
+    return torch.einsum("kcij,ia,jb,cd->kdab", whitened, basis, basis, colours)
+
+
+def cosine_basis(size: int) -> Tensor:
+    """[size, size] the orthonormal cosine transform (DCT-II), a row a frequency."""
+    frequency, place = torch.arange(size)[:, None], torch.arange(size)[None] + 0.5
+    basis = (math.pi * frequency * place / size).cos() * math.sqrt(2 / size)
+    basis[0] /= math.sqrt(2)
+    return basis
