@@ -7,8 +7,8 @@ which `halves` imports when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,9 @@ class Method:
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
+    asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`);
+        "": nothing.
+    small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
 
@@ -49,6 +52,8 @@ class Method:
     model: str = ""
     single_round: bool = False
     encoder_first: bool = False
+    asks_sites: str = ""
+    small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None
 
@@ -129,6 +134,19 @@ _TABLE = (
         learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
         section=attrgetter("gldp"),
         tasks=("classification",),
+    ),
+    Method(
+        name="creff",
+        strategy="fedproto_app.strategies.creff:CreffStrategy",
+        learner="fedproto_app.learners.creff:CreffLearner",
+        section=attrgetter("creff"),
+        tasks=("classification",),
+        asks_sites="sends a gradient for each class of which a client has images",
+        small={
+            "creff.features-per-class": 10,
+            "creff.match-steps": 10,
+            "creff.classifier-epochs": 10,
+        },
     ),
     Method(
         name="fed-react",

@@ -166,6 +166,21 @@ class GldpSettings(Section):
     )
 
 
+class CreffSettings(Section):
+    """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: creff-fedic.md)."""
+
+    features_per_class: Count = setting(100, "m, federated features of a class at the server")
+    match_steps: Count = setting(100, "a round, that move them towards the clients' gradients")
+    match_rate: Positive = setting(0.1, "of such a step")
+    classifier_epochs: Count = setting(300, "of the fresh classifier on them, every round")
+    classifier_batch_size: Count = setting(32, "features of a step")
+    classifier_rate: Positive = setting(0.01, "of such a step")
+    gradient_batches: Count = setting(
+        10, "random batches of a class whose mean gradient a client sends"
+    )
+    gradient_batch_size: Count = setting(32, "images of such a batch, at most")
+
+
 class EncoderSettings(Section):
     """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
 

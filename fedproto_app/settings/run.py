@@ -12,6 +12,7 @@ from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     ApflSettings,
+    CreffSettings,
     DittoSettings,
     EncoderSettings,
     FedAvgSettings,
@@ -105,7 +106,7 @@ class Settings(Section):
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
         "what trains; `fuels`, `fedproto`, `kindred`, `analytic`, `naive` and `seasonal-naive` "
-        "forecast only, `gldp` is for images only, "
+        "forecast only, `gldp` and `creff` are for images only, "
         "`fed-react`, `ifca` and `flsc` for sequences only; or [one of your own](#a-method-of-"
         "your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
@@ -164,6 +165,7 @@ class Settings(Section):
     kindred: KindredSettings = KindredSettings()
     fuels: FuelsSettings = FuelsSettings()
     gldp: GldpSettings = GldpSettings()
+    creff: CreffSettings = CreffSettings()
     sequence: SequenceModelSettings = SequenceModelSettings()
     encoder: EncoderSettings = EncoderSettings()
     fed_react: FedReactSettings = FedReactSettings()
