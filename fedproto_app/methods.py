@@ -136,19 +136,6 @@ _TABLE = (
         tasks=("classification",),
     ),
     Method(
-        name="creff",
-        strategy="fedproto_app.strategies.creff:CreffStrategy",
-        learner="fedproto_app.learners.creff:CreffLearner",
-        section=attrgetter("creff"),
-        tasks=("classification",),
-        asks_sites="sends a gradient for each class of which a client has images",
-        small={
-            "creff.features-per-class": 10,
-            "creff.match-steps": 10,
-            "creff.classifier-epochs": 10,
-        },
-    ),
-    Method(
         name="fed-react",
         strategy="fedproto_app.strategies.evolutionary_cluster:EvolutionaryClusterStrategy",
         learner="fedproto_app.learners.evolutionary_cluster:EvolutionaryClusterLearner",
@@ -253,6 +240,19 @@ _TABLE = (
         strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
         learner="fedproto_app.learners.ditto:DittoLearner",
         section=attrgetter("ditto"),
+    ),
+    Method(
+        name="creff",
+        strategy="fedproto_app.strategies.creff:CreffStrategy",
+        learner="fedproto_app.learners.creff:CreffLearner",
+        section=attrgetter("creff"),
+        tasks=("classification",),
+        asks_sites="sends a gradient for each class of which a client has images",
+        small={
+            "creff.features-per-class": 10,
+            "creff.match-steps": 10,
+            "creff.classifier-epochs": 10,
+        },
     ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
