@@ -254,6 +254,19 @@ _TABLE = (
             "creff.classifier-epochs": 10,
         },
     ),
+    Method(
+        name="fedic",
+        strategy="fedproto_app.strategies.fedic:FedicStrategy",
+        learner="fedproto_app.learners.fedic:FedicLearner",
+        section=attrgetter("fedic"),
+        tasks=("classification",),
+        small={
+            "data.partition.reserve-per-class": 4,
+            "fedic.tuning-steps": 5,
+            "fedic.calibration-steps": 5,
+            "fedic.student-steps": 5,
+        },
+    ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
 

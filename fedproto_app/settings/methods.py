@@ -181,6 +181,27 @@ class CreffSettings(Section):
     gradient_batch_size: Count = setting(32, "images of such a batch, at most")
 
 
+class FedicSettings(Section):
+    """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: creff-fedic.md)."""
+
+    tuning_steps: CountOrZero = setting(
+        100, "a round, of the averaged model on the server's labelled images"
+    )
+    calibration_steps: CountOrZero = setting(100, "a round, that learn how to weigh the models")
+    student_steps: CountOrZero = setting(100, "a round, of the averaged model towards the teacher")
+    batch_size: Count = setting(20, "labelled images of a step")
+    unlabelled_batch_size: Count = setting(128, "images of a step that the teacher judges")
+    learning_rate: Positive = setting(1e-3, "Adam's, of all three")
+    weight_decay: NonNegative = setting(2e-4, "the student's")
+    temperature: Positive = setting(2.0, "T, that teacher and student are compared at")
+    distillation: ShareOrEither = setting(
+        0.5, "λ, the teacher's share in the student's loss; the rest is of labelled images"
+    )
+    most_megabytes: Count = setting(
+        4096, "that the models of a round's clients may take at the server; beyond, the run stops"
+    )
+
+
 class EncoderSettings(Section):
     """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
 

@@ -58,6 +58,8 @@ class CreffStrategy(FedAvgStrategy):
         self.spec = replace(self.spec, per_class={GRADIENTS: (classes, width + 1)}, classes=classes)
         noise = torch_stream(settings.seed, "creff", "features")
         self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
+        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        torch.set_num_threads(settings.threads)
         self._round = 0
         self._classifier = self._fresh_classifier()
 
