@@ -189,10 +189,10 @@ class FedicSettings(Section):
     )
     calibration_steps: CountOrZero = setting(100, "a round, that learn how to weigh the models")
     student_steps: CountOrZero = setting(100, "a round, of the averaged model towards the teacher")
-    batch_size: Count = setting(20, "labelled images of a step")
+    labelled_batch_size: Count = setting(20, "labelled images of a step")
     unlabelled_batch_size: Count = setting(128, "images of a step that the teacher judges")
-    learning_rate: Positive = setting(1e-3, "Adam's, of all three")
-    weight_decay: NonNegative = setting(2e-4, "the student's")
+    adam_rate: Positive = setting(1e-3, "of all three kinds of steps")
+    student_decay: NonNegative = setting(2e-4, "the student's weight decay")
     temperature: Positive = setting(2.0, "T, that teacher and student are compared at")
     distillation: ShareOrEither = setting(
         0.5, "λ, the teacher's share in the student's loss; the rest is of labelled images"

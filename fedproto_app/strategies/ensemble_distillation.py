@@ -50,7 +50,7 @@ class EnsembleDistillation:
         self._labels = torch.from_numpy(images.labelled.labels)
         self._unlabelled = torch.from_numpy(images.unlabelled)
         self._net = neutral(len(task.shape.classes), task.representation_dim)
-        self._adam = CohortAdam(self._net, section.learning_rate)
+        self._adam = CohortAdam(self._net, section.adam_rate)
 
     def judged(self, models: Parameters) -> Judgement:
         """What these models make of the labelled images as they are."""
@@ -93,7 +93,7 @@ class EnsembleDistillation:
     def _fine_tuned(self, mean: Parameters, generator: torch.Generator) -> Parameters:
         """The averaged model after steps on the labelled images."""
         found = {name: value.clone() for name, value in mean.items()}
-        adam = CohortAdam(found, self._section.learning_rate)
+        adam = CohortAdam(found, self._section.adam_rate)
         for _ in range(self._section.tuning_steps):
             inputs, labels = self._labelled_batch(generator)
 
@@ -108,7 +108,7 @@ class EnsembleDistillation:
     ) -> None:
         """Learn to weigh the models, on the labelled images as they are."""
         for _ in range(self._section.calibration_steps):
-            chosen = self._chosen(len(self._labels), self._section.batch_size, generator)
+            chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
             part, own, labels = judgement.of(chosen), fine_tuned[chosen], self._labels[chosen]
 
             def loss(net: Mapping[str, Tensor]) -> Tensor:
@@ -127,7 +127,7 @@ class EnsembleDistillation:
         """The averaged model after steps towards the teacher, and on the labelled images."""
         section = self._section
         found = {name: value.clone() for name, value in mean.items()}
-        adam = CohortAdam(found, section.learning_rate)
+        adam = CohortAdam(found, section.adam_rate)
         for _ in range(section.student_steps):
             size = section.unlabelled_batch_size
             some = self._unlabelled[self._chosen(len(self._unlabelled), size, generator)]
@@ -141,11 +141,11 @@ class EnsembleDistillation:
                 wrong = functional.cross_entropy(self._logits(leaves, inputs), labels)  # noqa: B023
                 return section.distillation * far + (1 - section.distillation) * wrong
 
-            _step(found, adam, loss, section.weight_decay)
+            _step(found, adam, loss, section.student_decay)
         return found
 
     def _labelled_batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        chosen = self._chosen(len(self._labels), self._section.batch_size, generator)
+        chosen = self._chosen(len(self._labels), self._section.labelled_batch_size, generator)
         return self._augmented(self._pixels[chosen], generator), self._labels[chosen]
 
     def _chosen(self, images: int, size: int, generator: torch.Generator) -> Tensor:

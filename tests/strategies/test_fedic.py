@@ -90,7 +90,7 @@ def test_without_steps_it_is_fedavg_over_clients() -> None:
 
 def test_the_student_is_better_than_the_mean_on_the_servers_images() -> None:
     steps = {f"fedic.{key}-steps": 60 for key in ("tuning", "calibration", "student")}
-    server = Server(**steps, **{"fedic.learning-rate": 1e-2})
+    server = Server(**steps, **{"fedic.adam-rate": 1e-2})
     server.round(1, three(server))
     figures = {key.removeprefix("auxiliary_accuracy_"): v for key, v in _figures(server).items()}
     assert list(figures) == ["mean", "fine_tuned", "teacher", "student"]
