@@ -12,6 +12,7 @@ import pytest
 
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.server.auxiliary import AUXILIARY
 from tests.local_grid import (
     digits_settings,
     run_locally,
@@ -113,6 +114,19 @@ def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(tmp_pa
     )
     assert [line["clients"] for line in lines(folder)] == [1, 1, 1, 1]
     assert int(rows(folder)[0]["samples"]) == 23  # of 24, one validates
+
+
+def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(AUXILIARY, raising=False)
+    sites = {"north": ["ab", "c"], "south": ["bc"]}
+    with pytest.raises(SettingsError, match="FEDPROTO_AUXILIARY must name labelled images"):
+        run(tmp_path, sites, method="fedic", **{"output.name": "none"})
+    monkeypatch.setenv(AUXILIARY, str(write_site(tmp_path / "own.npz", ["abc"])))
+    folder = run(tmp_path, sites, method="fedic")
+    assert [line["clients"] for line in lines(folder)] == [2, 2, 2, 2]
+    assert all(line["figures"]["auxiliary_accuracy_student"] > 0 for line in lines(folder))
 
 
 @pytest.mark.parametrize(
