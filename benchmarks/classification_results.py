@@ -35,7 +35,9 @@ METHODS: dict[str, Changes] = {
     "gldp": {"method": "gldp"},
     "gldp-shared": {"method": "gldp", "gldp.prototype-encoder": "shared"},
     **{name: {"method": name} for name in ("fedavg", "fedprox", "fedrep", "apfl", "solo")},
+    **{name: {"method": name} for name in ("creff", "fedic")},
 }
+RESERVED = "data.partition.reserve-per-class"  # images that no client gets: fedic's server has them
 
 # What gldp is compared with in the ablation; the full method's row is that of cifar10-if50.
 ABLATION: dict[str, Changes] = {
@@ -109,7 +111,7 @@ def experiments() -> dict[str, Experiment]:
         }
 
     def cifar10(imbalance: float) -> Changes:
-        return {"data.partition.imbalance-factor": imbalance}
+        return {"data.partition.imbalance-factor": imbalance, RESERVED: 100}
 
     if50, if100 = (
         rows(f"cifar10-if{factor}", METHODS, cifar10(float(factor))) for factor in (50, 100)
@@ -121,7 +123,7 @@ def experiments() -> dict[str, Experiment]:
     )
     without = {name: {**METHODS["gldp"], **changes} for name, changes in ABLATION.items()}
     ablation = {"gldp": if50["gldp"], **rows("ablation", without, cifar10(50.0))}
-    digits = rows("digits", METHODS, {})
+    digits = rows("digits", METHODS, {RESERVED: 10})
 
     def beside(name: str) -> Table:
         return lambda groups: methods_table(groups, PAPER[name])

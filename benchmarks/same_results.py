@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.methods import methods_of
+from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.tasks.table import TASKS, small_run
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ def _run(tree: Path, options: list[str], folder: Path, pair: str) -> bytes:
     table = folder / "run" / "clients.csv"
     if not (folder / "run" / "summary.json").exists():
         method, task = pair.split("@")
-        settings = {**small_run(task), "method": method}
+        settings = {**small_run(task), **METHODS[method].small, "method": method}
         settings |= {"output.dir": str(folder), "output.name": "run"}
         changes = [f"--set={key}={_toml(value)}" for key, value in settings.items()]
         start = time.perf_counter()

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.halves import make_learner
+from fedproto_app.methods import method_named
 from fedproto_app.metrics import Metric
 from fedproto_app.node.inference import kept_model, open_state
 from fedproto_app.report.artefacts import RunFolder
@@ -66,7 +67,8 @@ class SmallRuns:
 
     def __init__(self, task: str, method: str, folder: Path, **changes: Any) -> None:
         self.task, self.folder = task, folder
-        self._table = {**small_run(task), **AT_ONCE, **changes, "method": method}
+        needed = method_named(method).small
+        self._table = {**small_run(task), **AT_ONCE, **needed, **changes, "method": method}
         self._settings("none")
 
     def state(self, label: str) -> Path:

@@ -8,7 +8,7 @@ which `halves` imports when they are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,9 @@ class Method:
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
+    asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
+        for each task if they differ; "": nothing.
+    small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
 
@@ -58,6 +61,8 @@ class Method:
     model: ByTask = ""
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
+    asks_sites: ByTask = ""
+    small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None
 
@@ -137,6 +142,7 @@ def _one_a_stage(settings: Settings) -> int:
 
 _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 _CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
+_COUNTS_CLASSES = "sends the sums and the number of a client's samples of each class"
 _CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
 
 _TABLE = (
@@ -225,6 +231,11 @@ _TABLE = (
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
         },
         rounds=_one_a_stage,
+        asks_sites={
+            "forecasting": "",
+            "classification": _COUNTS_CLASSES,
+            "sequence-classification": _COUNTS_CLASSES,
+        },
     ),
     Method(
         name="kindred",
@@ -271,6 +282,32 @@ _TABLE = (
         strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
         learner="fedproto_app.learners.ditto:DittoLearner",
         section=attrgetter("ditto"),
+    ),
+    Method(
+        name="creff",
+        strategy="fedproto_app.strategies.creff:CreffStrategy",
+        learner="fedproto_app.learners.creff:CreffLearner",
+        section=attrgetter("creff"),
+        tasks=("classification",),
+        asks_sites="sends a gradient for each class of which a client has images",
+        small={
+            "creff.features-per-class": 10,
+            "creff.match-steps": 10,
+            "creff.classifier-epochs": 10,
+        },
+    ),
+    Method(
+        name="fedic",
+        strategy="fedproto_app.strategies.fedic:FedicStrategy",
+        learner="fedproto_app.learners.fedic:FedicLearner",
+        section=attrgetter("fedic"),
+        tasks=("classification",),
+        small={
+            "data.partition.reserve-per-class": 4,
+            "fedic.tuning-steps": 5,
+            "fedic.calibration-steps": 5,
+            "fedic.student-steps": 5,
+        },
     ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _TABLE}

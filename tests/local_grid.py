@@ -10,7 +10,7 @@ from flwr.app import Message
 
 from fedproto_app.engine.local import AT_ONCE, nodes_sharing
 from fedproto_app.engine.local import LocalGrid as EngineGrid
-from fedproto_app.methods import methods_of
+from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -54,7 +54,9 @@ def synthetic_nodes(
 def small_settings(tmp_path: Path, task: str = "forecasting", **changes: Any) -> Settings:
     """A run of seconds of the task's first method: 8 clients, small models."""
     output = {"output.dir": str(tmp_path / "runs"), "output.name": "test"}
-    config = {**small_run(task), **AT_ONCE, "method": methods_of(task)[0], **output, **changes}
+    method = changes.get("method", methods_of(task)[0])
+    needed = METHODS[method].small if method in METHODS else {}
+    config = {**small_run(task), **AT_ONCE, "method": method, **needed, **output, **changes}
     return settings_from(config)
 
 

@@ -61,12 +61,15 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     section: the method's own settings; subclasses say which class.
     shared: prefixes of the parameters that come from the server each round; the others are the
         client's own and stay on its node with their optimiser's state.
+    sends_mean: whether a node answers with the mean of its clients' shared parameters; if not,
+        `contribution` says what goes up.
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     needs_representation: whether it needs a model with a representation besides the prediction.
     """
 
     section: Any
     shared: tuple[str, ...] = ()
+    sends_mean = True
     weighs_samples = True
     needs_representation = False
 

@@ -22,11 +22,11 @@ from flwr.app import Context
 from safetensors import SafetensorError
 
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.methods import method_named
+from fedproto_app.methods import for_task, method_named
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.process import store_of
 from fedproto_app.node.representations import represented
@@ -149,12 +149,24 @@ def _done(
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     """The node's clients; only in a simulation may a run say where their data lie."""
+    if not simulated:
+        _require_allowed(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
     try:
         return _cached_shard(settings, site.partition_id or 0, site.num_partitions)
     except OSError as error:
         raise DataError(f"cannot read its data: {_fault(error)}") from None
+
+
+def _require_allowed(settings: Settings, site: Site) -> None:
+    """Refuse a method that tells of a site's own data what its operator has not allowed."""
+    asks = for_task(method_named(settings.method).asks_sites, settings.task)
+    if asks and not site.is_dealt and not site.tells_classes:
+        raise SettingsError(
+            f"method = {settings.method!r} {asks}, so the server learns which classes each client "
+            "has; this site's file does not allow that: tells-classes = true would"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -90,6 +90,7 @@ class Site(Section):
     threads: Count | None = None
     partition_id: CountOrZero | None = None
     num_partitions: Count = 1
+    tells_classes: bool = False  # whether a method may learn which classes its clients have
     data: SiteData = SiteData()
 
     @property
@@ -126,9 +127,10 @@ class Site(Section):
             own = {"target": data.sequences.target}
             update["sequences"] = run.sequences.model_copy(update=own)
         if not self.is_dealt:
-            for dealing in ("partition", "clusters"):
-                section = getattr(run, dealing)
-                update[dealing] = section.model_copy(update={"scheme": "given"})
+            given = {"scheme": "given"}
+            update["clusters"] = run.clusters.model_copy(update=given)
+            # Its images are its own: it puts none aside for somebody else.
+            update["partition"] = run.partition.model_copy(update={**given, "reserve_per_class": 0})
         return run.model_copy(update=update)
 
     def _require_meaning(self, source: str) -> None:

@@ -89,7 +89,8 @@ class Node:
         rows = [row for row, ok in enumerate(_finite_rows(cohort.parameters)) if ok]
         self._save(cohort, rows)
         reply = _reply(cohort, rows, share)
-        reply.sums, reply.weight = _weighted_sums(self._learner, cohort, rows)
+        if self._learner.sends_mean:
+            reply.sums, reply.weight = _weighted_sums(self._learner, cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
         for row in sorted(set(range(len(cohort.names))) - set(rows)):
             reply.failed[cohort.names[row]] = "training diverged; its last good model stays"

@@ -68,6 +68,11 @@ class PartitionSettings(Section):
     validation_share: ShareOrZero = setting(
         0.05, "of the train images, held out before they are dealt"
     )
+    reserve_per_class: CountOrZero = setting(
+        0,
+        "train images of each class that no client gets, put aside before anything else is drawn: "
+        "`fedic`'s server has them; rows beside it in a table need the same number",
+    )
     test_ratio: Positive = setting(0.2, "test images a train image, and validation images too")
 
     @model_validator(mode="after")

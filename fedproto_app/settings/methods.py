@@ -178,6 +178,42 @@ class GldpSettings(Section):
     )
 
 
+class CreffSettings(Section):
+    """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: creff-fedic.md)."""
+
+    features_per_class: Count = setting(100, "m, federated features of a class at the server")
+    match_steps: Count = setting(100, "a round, that move them towards the clients' gradients")
+    match_rate: Positive = setting(0.1, "of such a step")
+    classifier_epochs: Count = setting(300, "of the fresh classifier on them, every round")
+    classifier_batch_size: Count = setting(32, "features of a step")
+    classifier_rate: Positive = setting(0.01, "of such a step")
+    gradient_batches: Count = setting(
+        10, "random batches of a class whose mean gradient a client sends"
+    )
+    gradient_batch_size: Count = setting(32, "images of such a batch, at most")
+
+
+class FedicSettings(Section):
+    """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: creff-fedic.md)."""
+
+    tuning_steps: CountOrZero = setting(
+        100, "a round, of the averaged model on the server's labelled images"
+    )
+    calibration_steps: CountOrZero = setting(100, "a round, that learn how to weigh the models")
+    student_steps: CountOrZero = setting(100, "a round, of the averaged model towards the teacher")
+    labelled_batch_size: Count = setting(20, "labelled images of a step")
+    unlabelled_batch_size: Count = setting(128, "images of a step that the teacher judges")
+    adam_rate: Positive = setting(1e-3, "of all three kinds of steps")
+    student_decay: NonNegative = setting(2e-4, "the student's weight decay")
+    temperature: Positive = setting(2.0, "T, that teacher and student are compared at")
+    distillation: ShareOrEither = setting(
+        0.5, "λ, the teacher's share in the student's loss; the rest is of labelled images"
+    )
+    most_megabytes: Count = setting(
+        4096, "that the models of a round's clients may take at the server; beyond, the run stops"
+    )
+
+
 class EncoderSettings(Section):
     """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
 

@@ -12,9 +12,11 @@ from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     ApflSettings,
+    CreffSettings,
     DittoSettings,
     EncoderSettings,
     FedAvgSettings,
+    FedicSettings,
     FedProtoSettings,
     FedProxSettings,
     FedReactSettings,
@@ -105,7 +107,7 @@ class Settings(Section):
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
         "what trains; `fuels`, `fedproto`, `kindred`, `analytic`, `naive` and `seasonal-naive` "
-        "forecast only, `gldp` is for images only, "
+        "forecast only, `gldp`, `creff` and `fedic` are for images only, "
         "`fed-react`, `ifca` and `flsc` for sequences only; or [one of your own](#a-method-of-"
         "your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
@@ -145,7 +147,9 @@ class Settings(Section):
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "images and sequences: bfloat16 computes the encoder in mixed precision"
     )
-    threads: Count = setting(1, "torch threads of a node's process")
+    threads: Count = setting(
+        1, "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`)"
+    )
     cohort_size: Count = setting(
         16, "clients trained together in one vectorised step; changes speed, not results"
     )
@@ -164,6 +168,8 @@ class Settings(Section):
     kindred: KindredSettings = KindredSettings()
     fuels: FuelsSettings = FuelsSettings()
     gldp: GldpSettings = GldpSettings()
+    creff: CreffSettings = CreffSettings()
+    fedic: FedicSettings = FedicSettings()
     sequence: SequenceModelSettings = SequenceModelSettings()
     encoder: EncoderSettings = EncoderSettings()
     fed_react: FedReactSettings = FedReactSettings()

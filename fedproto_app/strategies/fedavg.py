@@ -56,6 +56,13 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in what the usable replies of a round hold besides the model."""
 
+    def to_average(self, answers: list[NodeReply]) -> list[Message]:
+        """What Flower averages: each node's mean, with the node's weight."""
+        return [
+            flower_average_input(answer.reply, answer.message, self.spec.mean, self._weight(answer))
+            for answer in answers
+        ]
+
     def initial_arrays(self) -> Arrays:
         return self._initial
 
@@ -79,11 +86,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.spec)
-        clean = [
-            flower_average_input(answer.reply, answer.message, self.spec.mean, self._weight(answer))
-            for answer in answers
-        ]
-        arrays, _ = super().aggregate_train(server_round, clean)
+        arrays, _ = super().aggregate_train(server_round, self.to_average(answers))
         self.absorb(answers)
         return arrays and _float32(arrays), None
 

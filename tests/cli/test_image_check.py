@@ -51,6 +51,17 @@ def test_digits_and_what_dealing_them_comes_to(fedproto: Fedproto) -> None:
     assert dealt[1:] == [dealt[1], "images", "a", "client", "and", "stage"]  # all rows alike
 
 
+def test_reserved_images_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    (tmp_path / "reserving.toml").write_text(
+        'task = "classification"\nmethod = "fedavg"\nkeep = "last"\n[data]\nsource = "digits"\n'
+        "[data.partition]\nclients = 5\nstages = 2\nreserve-per-class = 7\n"
+    )
+    outcome = fedproto("data", "check", "--config", tmp_path / "reserving.toml")
+    assert outcome.code == 0, outcome.err
+    (told,) = [row for row in rows(outcome.out) if row[:1] == ["reserved"]]
+    assert told[1:5] == ["7", "train", "images", "of"]
+
+
 def test_images_that_cannot_be_dealt_are_shown_all_the_same(fedproto: Fedproto) -> None:
     outcome = fedproto("data", "check", "--source", "digits")  # 100 client stages
     assert outcome.code == 1

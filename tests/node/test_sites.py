@@ -12,6 +12,7 @@ import pytest
 
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.server.auxiliary import AUXILIARY
 from tests.local_grid import (
     digits_settings,
     run_locally,
@@ -92,6 +93,40 @@ def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
     run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
     assert sent == [[0, 1], [0, 1], [2], [2]]
+
+
+def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(tmp_path: Path) -> None:
+    write_site(tmp_path / "north.npz", ["ab", "c"])
+    text = 'name = "north"\n{}[data]\nsource = "image-npz"\npath = "north.npz"\n'
+    for allowed, line in (("no", ""), ("false", "tells-classes = false\n")):
+        file = tmp_path / f"{allowed}.toml"
+        file.write_text(text.format(line))
+        settings = digits_settings(
+            tmp_path, method="creff", **{"data.classes": "a,b,c", "output.name": allowed}
+        )
+        with pytest.raises(FederationError, match=r"a gradient for each class .*tells-classes"):
+            run_locally(settings, [{"site": str(file)}])
+    file.write_text(text.format('tells-classes = true\nstate-dir = "state"\n'))
+    # Images that a run reserves are none of a site's own.
+    changes = {"data.classes": "a,b,c", "data.partition.reserve-per-class": 6}
+    folder, _ = run_locally(
+        digits_settings(tmp_path, method="creff", **changes), [{"site": str(file)}]
+    )
+    assert [line["clients"] for line in lines(folder)] == [1, 1, 1, 1]
+    assert int(rows(folder)[0]["samples"]) == 23  # of 24, one validates
+
+
+def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(AUXILIARY, raising=False)
+    sites = {"north": ["ab", "c"], "south": ["bc"]}
+    with pytest.raises(SettingsError, match="FEDPROTO_AUXILIARY must name labelled images"):
+        run(tmp_path, sites, method="fedic", **{"output.name": "none"})
+    monkeypatch.setenv(AUXILIARY, str(write_site(tmp_path / "own.npz", ["abc"])))
+    folder = run(tmp_path, sites, method="fedic")
+    assert [line["clients"] for line in lines(folder)] == [2, 2, 2, 2]
+    assert all(line["figures"]["auxiliary_accuracy_student"] > 0 for line in lines(folder))
 
 
 @pytest.mark.parametrize(

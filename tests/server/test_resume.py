@@ -37,6 +37,7 @@ FIRST = [
 MORE = [
     *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto")],
     ("classification", "solo"),
+    *[("classification", method) for method in ("creff", "fedic")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],
     ("sequence-regression", "fed-react"),
 ]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedproto_app.data.choice import chosen
 from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
+from fedproto_app.data.images.reserve import placed, reserved_places
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, PartitionSettings
 
@@ -99,23 +100,51 @@ def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[H
 
     Raises `DataError` if the pool's images or classes are too few.
     """
+    kept = _unreserved(pool, settings, seed)
+    train = pool.train
     if settings.partition.scheme != "given":
         holdings = draw_partition(
-            pool.train.labels, pool.test.labels, len(pool.classes), settings.partition, seed
+            train.labels[kept], pool.test.labels, len(pool.classes), settings.partition, seed
         )
     else:
         holdings = given_partition(
-            pool.train.labels,
+            train.labels[kept],
             pool.test.labels,
-            pool.train.clients,
-            pool.train.stages,
+            None if train.clients is None else train.clients[kept],
+            None if train.stages is None else train.stages[kept],
             pool.test.clients,
             pool.test.stages,
             settings.partition,
             seed,
             settings.title,
         )
+    holdings = [placed(holding, kept) for holding in holdings]
     return chosen(holdings, lambda one: one.name, settings, settings.path or settings.source)
+
+
+def _unreserved(pool: ImagePool, settings: DataSettings, seed: int) -> NDArray[np.int64]:
+    """The places of the train images that are there for clients, ascending."""
+    reserved = reserved_places(pool, settings.partition.reserve_per_class, seed)
+    return np.setdiff1d(np.arange(len(pool.train.labels)), reserved, assume_unique=True)
+
+
+def reserved_images(pool: ImagePool, settings: DataSettings, seed: int) -> LabelledImages:
+    """The train images that `data.partition.reserve-per-class` puts aside, with their pixels.
+
+    Raises `DataError` for a corrupt one, unless `data.corrupt-images` says to skip it.
+    """
+    places = reserved_places(pool, settings.partition.reserve_per_class, seed)
+    return images_at(pool.train, places, settings)
+
+
+def images_at(
+    split: ImageSplit, places: NDArray[np.int64], settings: DataSettings
+) -> LabelledImages:
+    """The images at these places of a split, without corrupt ones if these are to be skipped."""
+    loaded = _Loaded(split, [places])
+    if settings.corrupt_images == "refuse":
+        loaded.refuse_corrupt()
+    return loaded.take(places)
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:

@@ -176,6 +176,8 @@ def _pool_facts(
     drawn = f" of {images}, drawn at random" if decoded < images else ""
     facts.append(("decoded", f"{decoded}{drawn}; {corrupt} corrupt"))
     facts.append(("partition", _scheme(settings)))
+    if reserved := settings.partition.reserve_per_class:
+        facts.append(("reserved", f"{reserved} train images of each class, which no client gets"))
     if train.clients is not None and settings.partition.scheme != "given":
         facts.append(hint("--scheme given takes the source's own clients"))
     return facts

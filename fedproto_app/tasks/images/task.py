@@ -245,7 +245,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             inputs = samples.pixels[who[:k], picked]
             if augments:
                 inputs = moved(inputs, moves[:k, rows].to(self.device))
-            yield ImageBatch(_normalised(inputs), labels, present[:k, rows])
+            yield ImageBatch(normalised(inputs), labels, present[:k, rows])
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
         """Represent every image once, as it is: a frozen encoder sees no augmentation."""
@@ -264,7 +264,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
         """f_µ of images [K, n, …] uint8 as they are, without gradients: [K, n, D]."""
         chunks = torch.split(pixels, ENCODED_AT_ONCE, dim=1)
-        return torch.cat([self.encode(parameters, _normalised(one)) for one in chunks], dim=1)
+        return torch.cat([self.encode(parameters, normalised(one)) for one in chunks], dim=1)
 
     def train_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortImages
@@ -360,6 +360,6 @@ def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
     )
 
 
-def _normalised(pixels: Tensor) -> Tensor:
+def normalised(pixels: Tensor) -> Tensor:
     """uint8 0 … 255 → float −2 … 2: the same scale for every client, known to all."""
     return (pixels.float() / 255 - 0.5) / 0.25

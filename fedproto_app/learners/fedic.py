@@ -1,0 +1,20 @@
+"""FEDIC (Shang, Lu, Cheung, Wang, ICME 2022), client half: FedAvg's, but each client sends its own
+model, because the server asks all of them one by one."""
+
+from __future__ import annotations
+
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.fedavg import FedAvgLearner
+from fedproto_app.learners.learner import Context, Contribution
+
+
+class FedicLearner(FedAvgLearner):
+    """FedAvg's local training; nodes do not average."""
+
+    needs_representation = True
+    sends_mean = False
+
+    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+        return Contribution(
+            {name: value.cpu().numpy() for name, value in cohort.parameters.items()}
+        )

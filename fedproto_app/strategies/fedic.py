@@ -1,0 +1,116 @@
+"""FEDIC (Shang, Lu, Cheung, Wang, ICME 2022), server half.
+
+The server averages its clients' models as FedAvg does. Then it learns: from labelled images of its
+own how far to trust each of the models (calibration), and from all of them together a student, the
+next global model (distillation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedproto_app.errors import FederationError
+from fedproto_app.messages import Arrays, ArraySpec, Refusal, Reply
+from fedproto_app.server.auxiliary import server_images
+from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.settings import FedicSettings, Settings
+from fedproto_app.strategies.ensemble_distillation import (
+    EnsembleDistillation,
+    Judgement,
+    Parameters,
+)
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
+
+LARGEST_LOGIT = 1e4  # of a client's model; beyond, it would own every mean
+_COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
+
+
+class FedicStrategy(FedAvgStrategy):
+    """State: that of `EnsembleDistillation`."""
+
+    section: FedicSettings
+
+    def __init__(self, settings: Settings, section: FedicSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        self.spec = ArraySpec(per_client=self.spec.mean)
+        torch.set_num_threads(settings.threads)
+        images = server_images(settings, federation)
+        self._learning = EnsembleDistillation(self._learner.task, section, images)
+        self._models: Parameters = {}  # of the round's clients that are believed
+        self._judgement: Judgement | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        asked = len(self.federation.choose(self.federation.roster.clients(), server_round))
+        values = sum(value.size for value in self._initial.values())
+        megabytes = _COPIES * asked * 4 * values / 1e6
+        if megabytes > self.section.most_megabytes:
+            raise FederationError(
+                f"fedic.most-megabytes = {self.section.most_megabytes}: the models of {asked} "
+                f"clients, {values} values each, take {megabytes:.0f} MB at the server; raise it, "
+                "or lower participation"
+            )
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def to_average(self, answers: list[NodeReply]) -> list[Message]:
+        """Each client's own model; none of those that no image can be judged by."""
+        replies = sorted(
+            ((key, reply, answer.message) for answer in answers for key, reply in _clients(answer)),
+            key=lambda one: one[0],
+        )
+        if not replies:
+            return []
+        models = _stacked([reply.arrays for _, reply, _ in replies])
+        judgement = self._learning.judged(models)
+        largest = judgement.logits.abs().amax(dim=(1, 2))
+        good = [row for row, value in enumerate(largest.tolist()) if value <= LARGEST_LOGIT]
+        for row, (key, _, _) in enumerate(replies):
+            if row not in good:
+                told = f"its model is not used: the server's images get logits of {largest[row]:g}"
+                self.federation.refuse(Refusal(key.node, key.client, told))
+        self._models = {name: value[good] for name, value in models.items()}
+        self._judgement = Judgement(judgement.logits[good], judgement.features[good])
+        return [
+            flower_average_input(reply, message, self._initial, reply.samples[0])
+            for row, (_, reply, message) in enumerate(replies)
+            if row in good
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if arrays is None or self._judgement is None:
+            return arrays, metrics
+        mean = _stacked([numpy_arrays(arrays)])
+        student, figures = self._learning.student(self._models, self._judgement, mean, server_round)
+        self._models, self._judgement = {}, None
+        self.federation.note(figures)
+        return array_record({name: value[0].numpy() for name, value in student.items()}), metrics
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return self._learning.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._learning.restore(state)
+
+
+def _clients(answer: NodeReply) -> Iterable[tuple[Any, Reply]]:
+    """A reply of its own for each client of a node: its model and its samples."""
+    reply = answer.reply
+    for row, key in enumerate(answer.keys()):
+        arrays = {name: array[row] for name, array in reply.arrays.items()}
+        yield key, Reply([key.client], [reply.samples[row]], arrays=arrays)
+
+
+def _stacked(models: list[Arrays]) -> Parameters:
+    return {name: torch.from_numpy(np.stack([one[name] for one in models])) for name in models[0]}

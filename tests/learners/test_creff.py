@@ -1,0 +1,81 @@
+"""CReFF's client: the gradients that it sends, FedAvg's training, judged by the classifier sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedproto_app.learners.cohort import train_cohort
+from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.maths.federated_features import class_gradient
+from fedproto_app.messages import Arrays, Order
+from fedproto_app.metrics import Metric
+from tests.learners.tiny_images import CLASSES, image_cohort, image_learner, shared_model
+
+WIDTH = 6
+
+
+def order(learner: AnyLearner, classifier: np.ndarray, **changes: Any) -> Order:
+    arrays: Arrays = {**shared_model(learner), CLASSIFIER: classifier}
+    return Order("run", "t", 1, ["a", "b"], arrays=arrays, **changes)
+
+
+def some_classifier() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(3, WIDTH + 1)).astype(np.float32)
+
+
+def test_a_gradient_for_each_class_at_hand_of_the_model_as_it_came() -> None:
+    """Client a has two images of class 0 and one of 1, b three of 1: all of them count alike."""
+    creff, classifier = image_learner("creff"), some_classifier()
+    cohort = image_cohort(creff)
+    features = creff.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    context = creff.context(order(creff, classifier), cohort)
+    train_cohort(creff, cohort, context)
+    sent = creff.contribution(cohort, context, 1)
+    assert sent.present is not None
+    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    for row, label in ((0, 0), (0, 1), (1, 1)):
+        own = features[row, :3][cohort.samples.labels[row, :3] == label]
+        weights = torch.full((len(own),), 1 / len(own))
+        expected = class_gradient(torch.from_numpy(classifier), own, torch.tensor(label), weights)
+        found = torch.from_numpy(sent.arrays[GRADIENTS][row, label])
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_model_trains_as_fedavgs_whatever_the_classifier() -> None:
+    trained = {}
+    for method in ("fedavg", "creff"):
+        learner = image_learner(method)
+        cohort = image_cohort(learner)
+        what = order(learner, some_classifier())
+        train_cohort(learner, cohort, learner.context(what, cohort))
+        trained[method] = cohort.parameters
+    for name, value in trained["fedavg"].items():
+        assert torch.equal(trained["creff"][name], value)
+
+
+def test_random_batches_of_a_large_class_are_the_clients_own() -> None:
+    """They depend on the client and the round, not on who is in the cohort."""
+    creff = image_learner("creff", **{"creff.gradient-batch-size": 1, "creff.gradient-batches": 1})
+    cohort = image_cohort(creff)
+    context = creff.context(order(creff, some_classifier()), cohort)
+    again = creff.context(order(creff, some_classifier()), image_cohort(creff))
+    assert torch.equal(context.gradients, again.gradients)
+    later = creff.context(order(creff, some_classifier()), image_cohort(creff, 2))
+    assert not torch.equal(context.gradients, later.gradients)
+
+
+def test_it_is_judged_by_the_classifier_and_its_own_model_by_its_head() -> None:
+    creff = image_learner("creff")
+    cohort = image_cohort(creff)
+    always = np.zeros((len(CLASSES), WIDTH + 1), dtype=np.float32)
+    always[1, -1] = 1  # says class 1, which client b has alone
+    found = creff.evaluate(cohort, order(creff, always))
+    assert found[Metric("accuracy")] == [0.5, 1.0]
+    by_head = found[Metric("accuracy", rule="head")]
+    assert by_head == creff.task.evaluate(cohort.parameters, cohort.samples)[Metric("accuracy")]
+    local = creff.evaluate(cohort, order(creff, always, evaluate=True))
+    assert local[Metric("accuracy")] == by_head

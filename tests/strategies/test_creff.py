@@ -1,0 +1,157 @@
+"""CReFF's server: what it believes, matches, remembers and sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import SettingsError
+from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
+from fedproto_app.maths.federated_features import class_gradient
+from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.creff import CreffStrategy
+from tests.learners.tiny_images import SHAPE
+
+WIDTH = 2
+COUNTS = {"a": ((5, 4, 0),), "b": ((9, 0, 0),), "c": ((9, 0, 0),)}
+Sent = dict[str, dict[int, np.ndarray]]  # client → class → gradient
+
+
+def server(shape: DataShape = SHAPE, **changes: Any) -> CreffStrategy:
+    """Three classes; a node with clients a, b and c, of which a alone has class 1, nobody 2."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    settings = settings_from(
+        {
+            "task": "classification",
+            "method": "creff",
+            "keep": "last",
+            "model.width": 4,
+            "model.representation-dim": WIDTH,
+            "creff.features-per-class": 4,
+            "creff.match-steps": 20,
+            "creff.classifier-epochs": 5,
+            **changes,
+        }
+    )
+    federation = Federation(settings, "run", "token")
+    federation.arrivals.expect([], shape)
+    samples, groups = dict.fromkeys(COUNTS, 9), dict.fromkeys(COUNTS, "")
+    shares = dict.fromkeys(COUNTS, 0.0)
+    roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=COUNTS)
+    federation.roster.admit(0, roster)
+    return CreffStrategy(settings, settings.creff, federation)
+
+
+def gradient(strategy: CreffStrategy, label: int, *feature: float) -> np.ndarray:
+    """What a client with one image would send."""
+    classifier = torch.from_numpy(strategy.state()["classifier"])
+    one = torch.tensor([feature], dtype=torch.float32)
+    return class_gradient(classifier, one, torch.tensor(label), torch.ones(1)).numpy()
+
+
+def answer(sent: Sent) -> NodeReply:
+    rows = [row for classes in sent.values() for row in classes.values()]
+    arrays = {GRADIENTS: np.array(rows, dtype=np.float32).reshape(-1, 3, WIDTH + 1)}
+    classes = [list(its) for its in sent.values()]
+    reply = Reply(list(sent), [9] * len(sent), arrays=arrays, classes=classes)
+    return NodeReply("m", reply, Message(RecordDict(), dst_node_id=1, message_type="train"))
+
+
+def honest(strategy: CreffStrategy) -> Sent:
+    return {
+        "a": {0: gradient(strategy, 0, 1, 2), 1: gradient(strategy, 1, -1, 1)},
+        "b": {0: gradient(strategy, 0, 2, 2)},
+        "c": {0: gradient(strategy, 0, 1, 1)},
+    }
+
+
+def test_the_first_orders_have_a_classifier_too() -> None:
+    strategy = server()
+    order = strategy.guide(Order("run", "t", 1, ["a"]), [ClientKey("a", "m")])
+    assert order.arrays[CLASSIFIER].shape == (3, WIDTH + 1)
+    assert order.arrays[CLASSIFIER].any()
+
+
+def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> None:
+    strategy = server()
+    before = {name: value.copy() for name, value in strategy.state().items()}
+    strategy.absorb([answer(honest(strategy))])
+    after = strategy.state()
+    moved = (after["features"] != before["features"]).any(axis=(1, 2))
+    assert moved.tolist() == [True, True, False]
+    assert not np.array_equal(after["classifier"], before["classifier"])
+    figures = strategy.federation.log.figures
+    assert figures["distance_after"] < figures["distance_before"]  # type: ignore[operator]
+    assert strategy.federation.log.refused == []
+    sent = strategy.guide(Order("run", "t", 2, ["a"]), []).arrays[CLASSIFIER]
+    assert np.array_equal(sent, after["classifier"])
+    found = strategy.findings()[CLASSIFIER]
+    assert found["names"].tolist() == ["ant", "bee", "cat"]
+    assert np.array_equal(found["classifier"], after["classifier"])
+
+
+def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> None:
+    states = []
+    for reverse in (False, True):
+        strategy = server()
+        sent = honest(strategy)
+        strategy.absorb([answer(dict(sorted(sent.items(), reverse=reverse)))])
+        states.append(strategy.state()["features"].copy())
+        strategy.absorb([])
+        np.testing.assert_array_equal(strategy.state()["features"], states[-1])
+    np.testing.assert_array_equal(*states)
+
+
+def test_a_restored_server_goes_on_as_the_first() -> None:
+    first, second = server(), server()
+    first.absorb([answer(honest(first))])
+    second.restore({name: value.copy() for name, value in first.state().items()})
+    sent = honest(first)
+    for one in (first, second):
+        one.absorb([answer(sent)])
+    for name, value in first.state().items():
+        np.testing.assert_array_equal(second.state()[name], value)
+
+
+@pytest.mark.parametrize("lie", ["huge", "huge weights", "another class", "undeclared"])
+def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
+    expected, strategy = server(), server()
+    sent = honest(strategy)
+    spoilt = {label: value.copy() for label, value in sent["b"].items()}
+    if lie == "huge":
+        spoilt[0] *= 1e30
+    elif lie == "huge weights":
+        spoilt[0][:, :-1] *= 1e30
+    elif lie == "another class":
+        spoilt[0] = gradient(strategy, 1, 2, 2)
+    else:
+        spoilt[1] = gradient(strategy, 1, 2, 2)  # it has declared images of class 0 alone
+    strategy.absorb([answer({**sent, "b": spoilt})])
+    del sent["b"]
+    expected.absorb([answer(sent)])
+    np.testing.assert_array_equal(strategy.state()["features"], expected.state()["features"])
+    (refusal,) = strategy.federation.log.refused
+    assert (refusal.node, refusal.client) == ("m", "b")
+    assert refusal.reason.startswith("its gradients are not used: ")
+
+
+def test_what_a_client_sends_is_counted_for_itself() -> None:
+    strategy = server()
+    model = sum(value.size for value in strategy.initial_arrays().values())
+    reply = answer(honest(strategy)).reply
+    assert strategy.spec.values(reply) == 3 * model + 4 * 3 * (WIDTH + 1)
+
+
+def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:
+    many = DataShape((1, 8, 8), tuple(map(str, range(10_000))))
+    with pytest.raises(SettingsError, match="for each of 10000 classes are more than"):
+        server(many)
