@@ -69,6 +69,9 @@ class PartitionSettings(Section):
         0.05, "of the train images, held out before they are dealt"
     )
     test_ratio: Positive = setting(0.2, "test images a train image, and validation images too")
+    test_mix: Literal["own", "everybody"] = setting(
+        "own", "whose train images a client's test images are like: its own or all clients'"
+    )
 
     @model_validator(mode="after")
     def _stages_in_order(self) -> PartitionSettings:
