@@ -149,7 +149,7 @@ class ClassificationReport:
             rows.append((f"by {inference}, own / averaged", _percent(*values)))
         for title, model in both:
             if summary[f"accuracy_{model}"] is not None:
-                balanced = summary[f"balanced_{model}"]
+                balanced = summary.get(f"balanced_{model}")  # younger than the first runs
                 rows.append((f"balanced accuracy, {title}", _percent(balanced)))
                 values = (summary[f"{third}_{model}"] for third in THIRDS)
                 rows.append((f"many / medium / few-shot, {title}", _percent(*values)))
