@@ -67,7 +67,7 @@ def one_stage_table(groups: Mapping[str, Group], paper: Papers | None = None) ->
 
     groups: those with `EVERYBODY` behind a method's name are of the same training.
     """
-    tested = ("A_glo", "A_loc", "A_loc, as the paper", "balanced, own", "averaged")
+    tested = ("A_glo", "A_loc", "A_loc, as the paper", "balanced A_loc", "balanced A_glo")
     lines = [
         [
             "method",
