@@ -14,37 +14,68 @@ refused. Test images choose nothing: between variants the errors on validation i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from benchmarks.result_page import (
-    Experiment,
-    Lines,
-    Page,
-    Row,
-    Table,
-    command,
-    costs,
-    percent,
+from benchmarks.classification_tables import (
+    EVERYBODY,
+    Papers,
+    ablation_table,
+    methods_table,
+    one_stage_table,
 )
+from benchmarks.result_page import Experiment, Page, Row, Table, command
 from benchmarks.result_runs import Changes
-from fedproto_app.report.runs import Group, Run
-from fedproto_app.report.task_report import UNKNOWN, percent_text
+from fedproto_app.report.runs import Run
 
 CIFAR10 = "cifar10_jpeg.zip"
+Variants = Mapping[str, Changes]
 # The rows of a table of methods; the second is what validation chose over the first.
 METHODS: dict[str, Changes] = {
     "gldp": {"method": "gldp"},
     "gldp-shared": {"method": "gldp", "gldp.prototype-encoder": "shared"},
     **{name: {"method": name} for name in ("fedavg", "fedprox", "fedrep", "apfl", "solo")},
-    **{name: {"method": name} for name in ("creff", "fedic")},
 }
-RESERVED = "data.partition.reserve-per-class"  # images that no client gets: fedic's server has them
+# Closed forms: one message a stage, nothing trained.
+CLOSED: dict[str, Changes] = {
+    "analytic": {"method": "analytic"},
+    "analytic-even": {"method": "analytic", "analytic.prior": "even"},
+    "analytic-few": {"method": "analytic", "analytic.features": 25},
+    "analytic-many": {"method": "analytic", "analytic.features": 200},
+    "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
+}
+# Where the server has images of its own, which no client of any method gets.
+RESERVED: Changes = {"data.partition.reserve-per-class": 10}
+SERVER_METHODS: dict[str, Changes] = {
+    **{name: {"method": name} for name in ("fedavg", "creff", "fedic")},
+    "analytic": CLOSED["analytic"],
+}
 
-# What gldp is compared with in the ablation; the full method's row is that of cifar10-if50.
+# Where the paper's protocol is followed, rows that tell of gldp's other inferences in full. They
+# train what gldp trains.
+PAPER_METHODS: dict[str, Changes] = {
+    **METHODS,
+    **{
+        f"gldp-{inference}": {**METHODS["gldp"], "gldp.inference": inference}
+        for inference in ("global-prototypes", "head")
+    },
+}
+# M = 1: a hundred clients, ten a round and the paper's 50 rounds; as many test images as train
+# images, so that rare classes are among them in proportion.
+ONE_STAGE: Changes = {
+    "rounds": 50,
+    "participation": 0.1,
+    "data.partition.clients": 100,
+    "data.partition.stages": 1,
+    "data.partition.test-ratio": 1.0,
+}
+
+# What gldp is compared with in an ablation; the full method's row is that of the table of methods.
 ABLATION: dict[str, Changes] = {
     "lambda-0": {"gldp.balance": 0.0},
     "lambda-1": {"gldp.balance": 1.0},
     "neither-loss": {"gldp.relations": False},
-    "predictions": {"gldp.balance": 1.0, "gldp.local-relation": "prediction"},
+    "predictions": {"gldp.local-relation": "prediction"},
+    "predictions-lambda-1": {"gldp.balance": 1.0, "gldp.local-relation": "prediction"},
 }
 # For --quick: small enough to see that everything works, too small for any figure to count.
 QUICK: Changes = {
@@ -60,13 +91,8 @@ QUICK: Changes = {
 }
 
 # The paper's figures in percent. A_glo and A_loc: tables 2 and 3, CIFAR-10 [20, 4, 5].
-INFERENCES = {
-    "local-prototypes": "local prototypes",
-    "global-prototypes": "global prototypes",
-    "head": "head",
-}
-PAPER: dict[str, dict[str, tuple[float, float]]] = {
-    "cifar10-if50": {
+PAPER: dict[str, Papers] = {
+    "if50": {
         "local-prototypes": (65.36, 65.36),
         "global-prototypes": (65.22, 65.22),
         "fedavg": (59.94, 38.77),
@@ -74,7 +100,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
         "fedrep": (62.68, 60.97),
         "apfl": (60.32, 36.02),
     },
-    "cifar10-if100": {
+    "if100": {
         "local-prototypes": (71.32, 71.32),
         "global-prototypes": (71.19, 71.19),
         "fedavg": (64.33, 39.26),
@@ -83,8 +109,21 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
         "apfl": (65.11, 37.94),
     },
 }
+# A_loc with one stage: table 1, CIFAR-10, by the number of classes and the imbalance factor.
+_TABLE_1 = ("fedavg", "fedrep", "fedprox", "apfl", "global-prototypes", "local-prototypes")
+PAPER_ONE_STAGE: dict[tuple[int, int], Papers] = {
+    setting: {name: (None, one) for name, one in zip(_TABLE_1, figures, strict=True)}
+    for setting, figures in {
+        (4, 10): (43.10, 42.25, 44.55, 30.37, 63.39, 60.52),
+        (4, 50): (50.53, 49.00, 53.15, 46.73, 75.79, 75.20),
+        (4, 100): (55.02, 53.39, 57.17, 49.78, 78.87, 78.09),
+        (5, 10): (43.73, 43.48, 44.63, 39.96, 60.61, 56.98),
+        (5, 50): (53.80, 53.31, 55.58, 51.23, 74.75, 73.82),
+        (5, 100): (59.61, 57.28, 60.40, 54.19, 78.42, 77.25),
+    }.items()
+}
 # A_glo and A_sel: table 4, CIFAR-10.
-PAPER_ABLATION = {
+PAPER_ABLATION: Papers = {
     "gldp": (65.22, 64.61),
     "lambda-0": (65.09, 63.47),
     "lambda-1": (61.56, 60.52),
@@ -95,49 +134,123 @@ ABLATION_TITLES = {
     "lambda-0": "λ = 0: without L_LP",
     "lambda-1": "λ = 1: without L_GP",
     "neither-loss": "neither L_LP nor L_GP",
-    "predictions": "λ = 1, L_LP between predictions (GLDP, eq. 8)",
+    "predictions": "L_LP between predictions (GLDP, eq. 8)",
+    "predictions-lambda-1": "λ = 1, L_LP between predictions",
 }
-
-_PERCENT_POINT = 0.01
 
 
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
+    digits = _rows("digits", METHODS)
+    digits_paper = _rows("digits-paper", PAPER_METHODS)
+    if50, if100 = (_rows(f"cifar10-if{f}", METHODS, _tail(f)) for f in (50, 100))
+    uniform = {**_tail(50), "data.partition.class-draw": "uniform"}
+    paper50, paper100 = (_rows(f"cifar10-paper-if{f}", PAPER_METHODS, _tail(f)) for f in (50, 100))
 
-    def rows(folder: str, variants: Mapping[str, Changes], common: Changes) -> dict[str, Row]:
-        return {
-            name: Row(f"{folder}/{name}", {**common, **changes})
-            for name, changes in variants.items()
-        }
+    def on_digits(config: str, rows: Mapping[str, Row], table: Table) -> Experiment:
+        return Experiment(config, "", (0, 1, 2), rows, table, about)
 
-    def cifar10(imbalance: float) -> Changes:
-        return {"data.partition.imbalance-factor": imbalance, RESERVED: 100}
+    def on_cifar10(config: str, rows: Mapping[str, Row], table: Table) -> Experiment:
+        return Experiment(config, CIFAR10, (0,), rows, table, about)
 
-    if50, if100 = (
-        rows(f"cifar10-if{factor}", METHODS, cifar10(float(factor))) for factor in (50, 100)
-    )
-    uniform = rows(
-        "cifar10-if50-uniform",
-        METHODS,
-        {**cifar10(50.0), "data.partition.class-draw": "uniform"},
-    )
-    without = {name: {**METHODS["gldp"], **changes} for name, changes in ABLATION.items()}
-    ablation = {"gldp": if50["gldp"], **rows("ablation", without, cifar10(50.0))}
-    digits = rows("digits", METHODS, {RESERVED: 10})
-
-    def beside(name: str) -> Table:
-        return lambda groups: methods_table(groups, PAPER[name])
-
-    def of_cifar10(rows: Mapping[str, Row], table: Table) -> Experiment:
-        return Experiment("gldp-cifar10.toml", CIFAR10, (0,), rows, table, about)
-
+    first, paper = "gldp-cifar10.toml", "gldp-cifar10-paper.toml"
     return {
-        "digits": Experiment("gldp-digits.toml", "", (0, 1, 2), digits, methods_table, about),
-        "cifar10-if50": of_cifar10(if50, beside("cifar10-if50")),
-        "cifar10-if100": of_cifar10(if100, beside("cifar10-if100")),
-        "cifar10-if50-uniform": of_cifar10(uniform, beside("cifar10-if50")),
-        "ablation": of_cifar10(ablation, ablation_table),
+        "digits": on_digits("gldp-digits.toml", digits, methods_table),
+        "digits-closed": on_digits(
+            "gldp-digits.toml", _rows("digits-closed", CLOSED), methods_table
+        ),
+        "digits-reserved": on_digits(
+            "gldp-digits.toml", _rows("digits-reserved", SERVER_METHODS, RESERVED), methods_table
+        ),
+        **{
+            f"cifar10-closed-if{factor}": Experiment(
+                first,
+                CIFAR10,
+                (0, 1, 2),
+                _rows(f"cifar10-closed-if{factor}", CLOSED, _tail(factor)),
+                methods_table,
+                about,
+            )
+            for factor in (50, 100)
+        },
+        "digits-paper": on_digits("gldp-digits-paper.toml", digits_paper, methods_table),
+        "digits-paper-ablation": on_digits(
+            "gldp-digits-paper.toml",
+            _ablation_of("digits-paper-ablation", digits_paper["gldp"], {}),
+            _ablation(None),
+        ),
+        "digits-one-stage": on_digits(
+            "gldp-digits-paper.toml", _one_stage("digits-one-stage", {}), one_stage_table
+        ),
+        "cifar10-if50": on_cifar10(first, if50, _beside(PAPER["if50"])),
+        "cifar10-if100": on_cifar10(first, if100, _beside(PAPER["if100"])),
+        "cifar10-if50-uniform": on_cifar10(
+            first, _rows("cifar10-if50-uniform", METHODS, uniform), _beside(PAPER["if50"])
+        ),
+        "ablation": on_cifar10(
+            first, _ablation_of("ablation", if50["gldp"], _tail(50)), _ablation(PAPER_ABLATION)
+        ),
+        "cifar10-paper-if50": on_cifar10(paper, paper50, _beside(PAPER["if50"])),
+        "cifar10-paper-if100": on_cifar10(paper, paper100, _beside(PAPER["if100"])),
+        "cifar10-paper-ablation": on_cifar10(
+            paper,
+            _ablation_of("cifar10-paper-ablation", paper50["gldp"], _tail(50)),
+            _ablation(PAPER_ABLATION),
+        ),
+        **{
+            f"cifar10-one-stage-{classes}-classes-if{factor}": replace(
+                on_cifar10(
+                    paper,
+                    _one_stage(
+                        f"cifar10-one-stage-{classes}-classes-if{factor}",
+                        {**_tail(factor), "data.partition.classes": classes},
+                    ),
+                    _one_stage_beside(figures),
+                ),
+                on_request=classes == 5,
+            )
+            for (classes, factor), figures in PAPER_ONE_STAGE.items()
+        },
     }
+
+
+def _rows(folder: str, variants: Variants, common: Changes | None = None) -> dict[str, Row]:
+    return {
+        name: Row(f"{folder}/{name}", {**(common or {}), **changes})
+        for name, changes in variants.items()
+    }
+
+
+def _tail(imbalance: int) -> Changes:
+    return {"data.partition.imbalance-factor": float(imbalance)}
+
+
+def _one_stage(folder: str, common: Changes) -> dict[str, Row]:
+    """Each method twice, the second time tested on everybody's classes."""
+    both = {"": {}, EVERYBODY: {"data.partition.test-mix": "everybody"}}
+    variants = {
+        name + suffix: {**ONE_STAGE, **tested, **changes}
+        for name, changes in METHODS.items()
+        for suffix, tested in both.items()
+    }
+    return _rows(folder, variants, common)
+
+
+def _ablation_of(folder: str, full: Row, common: Changes) -> dict[str, Row]:
+    without = {name: {**METHODS["gldp"], **changes} for name, changes in ABLATION.items()}
+    return {"gldp": full, **_rows(folder, without, common)}
+
+
+def _beside(paper: Papers) -> Table:
+    return lambda groups: methods_table(groups, paper)
+
+
+def _one_stage_beside(paper: Papers) -> Table:
+    return lambda groups: one_stage_table(groups, paper)
+
+
+def _ablation(paper: Papers | None) -> Table:
+    return lambda groups: ablation_table(groups, ABLATION_TITLES, paper)
 
 
 def about(runs: Sequence[Run]) -> str:
@@ -148,78 +261,6 @@ def about(runs: Sequence[Run]) -> str:
     )
     shape = f"[N, S, M] = [{summary['clients']}, {classes}, {stages}]"
     return f"{shape}, IF {imbalance:g}; {summary['rounds']} rounds"
-
-
-def methods_table(
-    groups: Mapping[str, Group], paper: Mapping[str, tuple[float, float]] | None = None
-) -> Lines:
-    """One row a method, for gldp one an inference; beside the paper's figures where given."""
-    beside = ["paper's A_glo", "paper's A_loc"] if paper else []
-    lines = [
-        [
-            *("method", "A_glo", "A_loc", *beside, "A_sel", "forgetting, own", "averaged"),
-            *("many", "medium", "few", "validation error, own", "averaged"),
-            *("values up", "MB up", "seconds", "seeds"),
-        ]
-    ]
-    for name, group in groups.items():
-        rest = [
-            percent(group, figure)
-            for figure in (
-                *("accuracy_selected", "forgetting_local", "forgetting_global"),
-                *("many_local", "medium_local", "few_local"),
-            )
-        ]
-        rest += _validation_errors(group)
-        paid = costs(group).values()
-
-        if not name.startswith("gldp"):
-            scores = [percent(group, f"accuracy_{model}") for model in ("global", "local")]
-            lines.append([name, *scores, *_papers(paper, name), *rest, *paid])
-            continue
-        chosen = str(group.runs[0].settings["gldp.inference"])
-        for inference, title in INFERENCES.items():
-            scores = [
-                percent(group, f"by_inference.{inference}.{model}") for model in ("global", "local")
-            ]
-            # Only of the chosen inference are there more figures than these.
-            more = rest if inference == chosen else [UNKNOWN] * len(rest)
-            lines.append([f"{name}, {title}", *scores, *_papers(paper, inference), *more, *paid])
-    return lines
-
-
-def _validation_errors(group: Group) -> list[str]:
-    """Of own and of averaged models; a method that averages nothing has own models alone."""
-    own, averaged = "validation_error_local", "validation_error"
-    if group.spread(own).mean is None:
-        own, averaged = averaged, own
-    return [percent(group, own), percent(group, averaged)]
-
-
-def ablation_table(groups: Mapping[str, Group]) -> Lines:
-    """One row a variant of gldp, beside the paper's.
-
-    A_glo stands there by global prototypes as well: by its table 2 that is what table 4 tells.
-    """
-    head = ["variant", "A_glo", "A_glo, global prototypes", "A_sel", "paper's A_glo"]
-    more = ["forgetting, own", "averaged", "validation error, own", "averaged", "seeds"]
-    lines = [[*head, "paper's A_sel", *more]]
-    for name, group in groups.items():
-        by_global = "by_inference.global-prototypes.global"
-        figures = ("accuracy_global", by_global, "accuracy_selected")
-        scores = [percent(group, figure) for figure in figures]
-        lost = [percent(group, f"forgetting_{model}") for model in ("local", "global")]
-        papers = _papers(PAPER_ABLATION, name)
-        rest = [*lost, *_validation_errors(group), str(len(group.runs))]
-        lines.append([ABLATION_TITLES[name], *scores, *papers, *rest])
-    return lines
-
-
-def _papers(paper: Mapping[str, tuple[float, float]] | None, name: str) -> list[str]:
-    if paper is None:
-        return []
-    known = paper.get(name)
-    return [UNKNOWN] * 2 if known is None else [percent_text(f * _PERCENT_POINT) for f in known]
 
 
 PAGE = Page(

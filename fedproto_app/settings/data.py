@@ -74,6 +74,9 @@ class PartitionSettings(Section):
         "`fedic`'s server has them; rows beside it in a table need the same number",
     )
     test_ratio: Positive = setting(0.2, "test images a train image, and validation images too")
+    test_mix: Literal["own", "everybody"] = setting(
+        "own", "whose train images a client's test images are like: its own or all clients'"
+    )
 
     @model_validator(mode="after")
     def _stages_in_order(self) -> PartitionSettings:

@@ -199,6 +199,8 @@ def make_classification_run(
         "validation_error": 0.5,
         "validation_error_local": 0.5,
         "by_inference": {},
+        "balanced_global": 0.4,
+        "balanced_local": 0.625,
         "many_global": 0.75,
         "medium_global": 0.5,
         "few_global": None,

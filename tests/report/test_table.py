@@ -123,6 +123,7 @@ def test_the_table_of_a_classifier_is_in_percent(tmp_path: Path) -> None:
     assert rows["test accuracy, own model (A_loc)"] == "37.5 %"
     assert rows["test accuracy, averaged model (A_glo)"] == "27.5 %"
     assert rows["many / medium / few-shot, own model"] == "100.0 / 25.0 / - %"
+    assert rows["balanced accuracy, own model"] == "62.5 %"
     assert rows["forgetting, averaged model"] == "12.5 %"
     assert rows["parameters up per client and round"] == "512"
 
@@ -157,7 +158,7 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
     assert [row[1] for row in rows] == ["gldp", "solo", "fedavg"]  # unknown last
     assert rows[0][2:6] == ("2", "62.5 ± 17.7", "27.5 ± 0.0", "50.0 ± 0.0")
     assert rows[1][2:6] == ("1", "37.5 ± -", "-", "50.0 ± -")
-    assert rows[1][6:10] == ("100.0", "25.0", "-", "25.0")
+    assert rows[1][6:11] == ("62.5 ± -", "100.0", "25.0", "-", "25.0")
     head, first, *_ = comparison_csv(groups).splitlines()
     assert head.startswith("dataset,method,seeds,accuracy_local_mean,accuracy_local_std,")
     assert first.startswith("shapes,gldp,2,0.625,0.17677")

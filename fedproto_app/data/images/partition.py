@@ -55,7 +55,8 @@ def draw_partition(
     """The clients of the schemes "long-tail" and "dirichlet".
 
     train_labels: [n]. test_labels: [m]. All rows (a client at a stage) get the same number of train
-    images, and validation and test images in the proportions of their own train classes. No train
+    images, and validation images in the proportions of their own train classes. So are the test
+    images, or with ``test_mix = "everybody"`` in the proportions of all rows together. No train
     image is dealt twice, unless ``samples`` > 0: then rows may share images, and a row whose
     classes hold fewer than so many has all of them. Raises `DataError` if there are too few.
     """
@@ -80,11 +81,15 @@ def draw_partition(
     digits = max(3, len(str(settings.clients - 1)))
     for number, (first, end) in enumerate(zip(ends - stages, ends, strict=True)):
         name, own = f"client-{number:0{digits}d}", shares[first:end]
+        tested, test_ratio = own, settings.test_ratio
+        if settings.test_mix == "everybody":  # as many as of its own mix
+            tested = np.broadcast_to(shares.sum(axis=0), own.shape)
+            test_ratio /= len(shares)
         rng = numpy_stream(seed, "partition", settings.scheme, name)
         splits = zip(
             parts[first:end],
             images_of_the_same_mix(validation, own, settings.test_ratio, rng),
-            images_of_the_same_mix(test, own, settings.test_ratio, rng),
+            images_of_the_same_mix(test, tested, test_ratio, rng),
             strict=True,
         )
         holdings.append(Holding(name, tuple(Stage(*split) for split in splits)))

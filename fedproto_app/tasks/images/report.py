@@ -3,7 +3,8 @@
 A client has up to two models at the end of a round: its *own*, as its local training left it
 ("local"), and the one that it takes from there after averaging ("global"). A method without
 averaging has the own model alone. Accuracies are fractions, 0 … 1, in the artefacts and percent on
-screen. The names are the paper's (GLDP, section 5.1): A_glo, A_loc, A_sel.
+screen. The names are the paper's (GLDP, section 5.1): A_glo, A_loc, A_sel. The test images follow
+the long tail, so an accuracy says little of rare classes; the balanced one weighs all alike.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class ClassificationReport:
         Shown("accuracy_local", "A_loc %", percent_text, spread=True),
         Shown("accuracy_global", "A_glo %", percent_text, spread=True),
         Shown("accuracy_selected", "A_sel %", percent_text, spread=True),
+        Shown("balanced_local", "balanced %", percent_text, spread=True),
         Shown("many_local", "many %", percent_text),
         Shown("medium_local", "medium %", percent_text),
         Shown("few_local", "few %", percent_text),
@@ -86,7 +88,7 @@ class ClassificationReport:
     client_errors: ClientErrors | None = None
     caption = (
         "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "
-        "clients, last 10 evaluated rounds; many, medium, few, forgetting: own models"
+        "clients, last 10 evaluated rounds; balanced, many, medium, few, forgetting: own models"
     )
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
@@ -123,6 +125,7 @@ class ClassificationReport:
         names = dict(zip(THIRDS, thirds(_train_counts(federation)), strict=True))
         for model, accuracy in _models(results).items():
             right, total = _class_scores(federation, accuracy)
+            figures[f"balanced_{model}"] = balanced_accuracy(right, total)
             for third, classes in names.items():
                 figures[f"{third}_{model}"] = _ratio(right[classes].sum(), total[classes].sum())
         for model in MODELS:
@@ -146,6 +149,8 @@ class ClassificationReport:
             rows.append((f"by {inference}, own / averaged", _percent(*values)))
         for title, model in both:
             if summary[f"accuracy_{model}"] is not None:
+                balanced = summary.get(f"balanced_{model}")  # younger than the first runs
+                rows.append((f"balanced accuracy, {title}", _percent(balanced)))
                 values = (summary[f"{third}_{model}"] for third in THIRDS)
                 rows.append((f"many / medium / few-shot, {title}", _percent(*values)))
         for title, model in both:
@@ -170,6 +175,15 @@ def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
     if train_counts is None:
         return [np.array([], dtype=np.intp)] * 3
     return np.array_split(np.argsort(-train_counts, kind="stable"), 3)
+
+
+def balanced_accuracy(right: NDArray[np.float64], total: NDArray[np.float64]) -> float | None:
+    """Mean over the classes of each one's accuracy: [C] right answers of [C] test images.
+
+    A class that nobody tests does not count. None if none is tested.
+    """
+    tested = total > 0
+    return float((right[tested] / total[tested]).mean()) if tested.any() else None
 
 
 def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:

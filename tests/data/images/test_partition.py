@@ -117,6 +117,27 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
 
 
+def test_test_images_can_have_the_mix_of_all_clients() -> None:
+    """Training stays as it was; every client is then asked for all classes, rare ones rarely."""
+    train_labels, test_labels = labels(4, 500), labels(4, 400)
+    chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
+    own, everybody = (
+        stages_of(
+            draw_partition(
+                train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
+            )
+        )
+        for mix in ("own", "everybody")
+    )
+    dealt = np.concatenate([train_labels[stage.train] for stage in own])
+    whole = np.bincount(dealt, minlength=4)
+    expected = np.floor(whole * 0.5 / 8 + 0.5)  # of eight client stages
+    for mine, theirs in zip(own, everybody, strict=True):
+        assert mine.train.tolist() == theirs.train.tolist()
+        assert mine.validation.tolist() == theirs.validation.tolist()
+        assert np.bincount(test_labels[theirs.test], minlength=4).tolist() == expected.tolist()
+
+
 def test_a_small_alpha_makes_clients_more_different() -> None:
     purity = []
     for alpha in (0.05, 50.0):

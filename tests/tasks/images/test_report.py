@@ -16,6 +16,7 @@ from fedproto_app.tasks.images.report import (
     CLASS_COLUMNS,
     CLIENT_COLUMNS,
     ClassificationReport,
+    balanced_accuracy,
     forgetting,
     thirds,
 )
@@ -149,6 +150,16 @@ def test_many_medium_and_few_count_all_clients_answers_to_the_classes_of_the_thi
     assert figures["medium_local"] == 0.0
 
 
+def test_the_balanced_accuracy_is_the_mean_over_the_classes_that_are_tested() -> None:
+    # ant 1 of 8, bee 4 of 8, dog 1 of 1; nobody tests cat. Of all 17 images 6 are right.
+    figures = summary(LONG_TAIL)
+    assert figures["balanced_global"] == pytest.approx((1 / 8 + 1 / 2 + 1) / 3)
+    assert figures["balanced_local"] == pytest.approx(2 / 3)  # ant and bee 1, dog 0
+    assert summary(MadeFederation(AVERAGED, classes=FOUR))["balanced_local"] is None
+    # Saying "head class" is right in 90% of the images and in one class of three.
+    assert balanced_accuracy(np.array([90.0, 0, 0]), np.array([90.0, 9, 1])) == pytest.approx(1 / 3)
+
+
 def test_without_known_train_counts_there_are_no_thirds() -> None:
     made = MadeFederation(LONG_TAIL.metrics, classes=FOUR)
     figures = summary(made)
@@ -234,6 +245,7 @@ def test_the_table_of_a_run_tells_of_both_models() -> None:
     assert rows["test accuracy, own model (A_loc)"] == "50.0 %"
     assert rows["test accuracy, clients of a round (A_sel)"] == "12.5 %"
     assert rows["test accuracy, kept model (last)"] == "-"
+    assert rows["balanced accuracy, own model"] == "66.7 %"
     assert rows["many / medium / few-shot, own model"] == "100.0 / 0.0 / - %"
     assert rows["stages 1 … 2, averaged model"] == "25.0 / 50.0 %"
     assert "stages 1 … 2, own model" not in rows  # without counts of its own
