@@ -23,6 +23,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
+    LabelledVectors,
     class_means,
     class_sums,
     discriminant,
@@ -77,9 +78,9 @@ class AnalyticClassesLearner(
         memory = cohort.parameters
         stages = torch.tensor(cohort.samples.new_stages, device=memory[STAGES].device)
         new = stages >= memory[STAGES]
-        vectors = self.task.train_vectors(memory, cohort.samples)
-        present = vectors.present * new.unsqueeze(1)
-        sums = self._own(cohort).plus(class_sums(vectors._replace(present=present), self._classes))
+        features, labels, present = self.task.train_vectors(memory, cohort.samples)
+        come = LabelledVectors(features, labels, present * new.unsqueeze(1))
+        sums = self._own(cohort).plus(class_sums(come, self._classes))
         self._remember(cohort, sums)
         memory[STAGES].copy_(torch.where(new, stages + 1, memory[STAGES]))
 

@@ -1,0 +1,117 @@
+"""The client of the closed form for classes: stages add up, and what the sums of all make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from fedproto_app.learners.analytic_classes import COUNTS, GRAM, MOMENT, AnalyticClassesLearner
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.models.model import HEAD
+from tests.learners.tiny_images import at_round, image_cohort, image_learner
+
+ORDER = Order("run", "token", 1, ["a", "b"])
+
+
+def learner_of(**changes: Any) -> AnalyticClassesLearner:
+    learner = image_learner("analytic", **{"analytic.features": 3, **changes})
+    assert isinstance(learner, AnalyticClassesLearner)
+    return learner
+
+
+def trained(learner: AnalyticClassesLearner, rounds: tuple[int, ...] = (1, 2, 3, 4)) -> Cohort:
+    """Both clients after these rounds; the second stage begins in round 3."""
+    cohort = image_cohort(learner)
+    for server_round in rounds:
+        cohort = at_round(learner, cohort, server_round)
+        learner.begin(cohort)
+        train_cohort(learner, cohort, learner.context(ORDER, cohort))
+    return cohort
+
+
+def totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Order:
+    sent = learner.contribution(cohort, learner.context(ORDER, cohort), 4).arrays
+    arrays = {n: one.sum(axis=0) for n, one in sent.items()}
+    return Order("run", "token", 4, ["a", "b"], arrays=arrays)
+
+
+def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
+    learner = learner_of()
+    sent = learner.contribution(trained(learner), learner.context(ORDER, image_cohort(learner)), 4)
+    assert sent.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
+    assert sent.arrays[GRAM].shape == (2, 24 * 25 // 2)
+    assert sent.arrays[MOMENT].shape == (2, 3, 24)
+    first = trained(learner, (1, 2))
+    assert first.parameters["memory.counts"].tolist() == [[2, 1, 0], [0, 3, 0]]
+
+
+def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
+    learner = learner_of(**{"analytic.sharing": "federated", "analytic.penalty": 1e-6})
+    cohort = trained(learner)
+    assert learner.receive(cohort, totals(learner, cohort)) == [0, 1]
+    features, labels = [], []
+    for server_round in (1, 3):
+        made = learner.task.train_vectors(
+            cohort.parameters, at_round(learner, cohort, server_round).samples
+        )
+        there = made.present.bool()
+        features.append(made.features[there].numpy())
+        labels.append(made.labels[there].numpy())
+    x, y = np.concatenate(features).astype(np.float64), np.concatenate(labels)
+    within = sum(np.cov(x[y == c].T, bias=True) * (y == c).mean() for c in range(3))
+    ridge = 1e-6 * 24 / len(y) * np.trace(within) / 24 * np.eye(24)
+    prior = np.bincount(y) / len(y)
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_Known(within + ridge))
+    oracle.set_params(priors=prior).fit(x, y)
+    scores = torch.from_numpy(x) @ cohort.parameters[HEAD + "weight"][0].double()
+    ours = (scores + cohort.parameters[HEAD + "bias"][0]).softmax(dim=1).numpy()
+    assert (ours.argmax(axis=1) == oracle.predict(x)).all()
+
+
+class _Known:
+    """A covariance estimator that knows the answer of all classes together."""
+
+    def __init__(self, covariance: np.ndarray) -> None:
+        self.covariance_ = covariance
+
+    def fit(self, x: np.ndarray) -> _Known:
+        return self
+
+
+@pytest.mark.parametrize("prior", ["own", "even"])
+def test_own_classifiers_keep_what_earlier_stages_taught(prior: str) -> None:
+    learner = learner_of(**{"analytic.prior": prior})
+    cohort = trained(learner)
+    order = totals(learner, cohort)
+    learner.receive(cohort, order)
+    found = learner.evaluate(cohort, order)
+    assert found[Metric("accuracy")] == [1.0, 1.0]
+    assert len(found[Metric("accuracy", shared=True)]) == 2
+    bias = cohort.parameters[HEAD + "bias"]
+    assert not torch.equal(bias[0], bias[1]) or prior == "even"
+
+
+def test_alone_a_client_never_names_a_class_that_it_does_not_have() -> None:
+    learner = learner_of(**{"analytic.sharing": "none"})
+    cohort = trained(learner)
+    assert learner.contribution(cohort, learner.context(ORDER, cohort), 1).arrays == {}
+    assert learner.receive(cohort, ORDER) == []
+    vectors = learner.task.validation_vectors(cohort.parameters, cohort.samples)
+    chosen = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
+    assert set(chosen[1].tolist()) == {1}
+
+
+def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
+    learner = learner_of()
+    cohort = image_cohort(learner)
+    learner.begin(cohort)
+    counts = cohort.parameters["memory.counts"].clone()
+    cohort.samples.new_stages[:] = [-1, -1]
+    learner.begin(cohort)
+    torch.testing.assert_close(cohort.parameters["memory.counts"], counts)

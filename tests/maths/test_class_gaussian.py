@@ -1,0 +1,112 @@
+"""The discriminant from sums: by hand, against scikit-learn, and which sums cannot be true."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch import Tensor
+
+from fedproto_app.maths.class_gaussian import (
+    UNKNOWN_CLASS,
+    ClassSums,
+    LabelledVectors,
+    class_means,
+    class_sums,
+    discriminant,
+    log_prior,
+    precision_factor,
+    sums_fault,
+)
+
+
+def vectors_of(rows: list[list[float]], labels: list[int]) -> LabelledVectors:
+    """Of one client, all present."""
+    return LabelledVectors(torch.tensor([rows]), torch.tensor([labels]), torch.ones(1, len(labels)))
+
+
+def of_first(sums: ClassSums) -> ClassSums:
+    return ClassSums(*(one[0] for one in sums))
+
+
+def classifier(sums: ClassSums, penalty: float) -> tuple[Tensor, Tensor]:
+    means = class_means(sums.moment, sums.counts)
+    return discriminant(precision_factor(sums, penalty), means, sums.counts > 0)
+
+
+def test_by_hand() -> None:
+    # Class 0: 1 and 3, class 1: 6 and 8; means 2 and 7, variance within classes 1. With D = 1 and
+    # n = 4 the penalty 4 is λ = 1, so S_λ = 2.
+    sums = of_first(class_sums(vectors_of([[1.0], [3.0], [6.0], [8.0]], [0, 0, 1, 1]), 2))
+    assert sums.gram.tolist() == [[110.0]]
+    assert sums.moment.tolist() == [[4.0], [14.0]]
+    assert sums.counts.tolist() == [2.0, 2.0]
+    weight, offset = classifier(sums, 4.0)
+    torch.testing.assert_close(weight, torch.tensor([[1.0, 3.5]]).double())
+    torch.testing.assert_close(offset, torch.tensor([-1.0, -12.25]).double())
+    between = (weight * 4.5 + offset)[0]  # halfway between the means both are as likely
+    torch.testing.assert_close(between[0], between[1])
+
+
+def test_a_class_that_nobody_has_is_never_chosen() -> None:
+    sums = of_first(class_sums(vectors_of([[1.0], [3.0]], [0, 0]), 2))
+    weight, offset = classifier(sums, 1.0)
+    assert weight[:, 1].tolist() == [0.0]
+    assert offset[1] == UNKNOWN_CLASS
+    assert log_prior(sums.counts).tolist() == [0.0, UNKNOWN_CLASS]
+    assert torch.isfinite(weight).all()
+
+
+def test_what_is_not_present_does_not_count() -> None:
+    some = vectors_of([[1.0], [3.0], [99.0]], [0, 1, 1])
+    some.present[0, 2] = 0
+    shorter = vectors_of([[1.0], [3.0]], [0, 1])
+    for one, other in zip(class_sums(some, 2), class_sums(shorter, 2), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_it_is_scikit_learns_and_sums_of_parts_are_those_of_all() -> None:
+    draws = np.random.default_rng(0)
+    labels = draws.integers(0, 4, 200)
+    features = draws.normal(size=(200, 6)) @ draws.normal(size=(6, 6)) + labels[:, None]
+    parts = [
+        of_first(class_sums(vectors_of(features[part].tolist(), labels[part].tolist()), 4))
+        for part in (slice(0, 50), slice(50, 200))
+    ]
+    sums = parts[0].plus(parts[1])
+    weight, offset = classifier(sums, 1e-9)
+    ours = torch.from_numpy(features) @ weight + offset + log_prior(sums.counts)
+    oracle = LinearDiscriminantAnalysis(solver="lsqr").fit(features, labels)
+    np.testing.assert_allclose(
+        ours.softmax(dim=1).numpy(), oracle.predict_proba(features), atol=1e-4
+    )
+
+
+def test_few_samples_and_equal_ones_still_give_a_classifier() -> None:
+    alone = of_first(class_sums(vectors_of([[1.0, 0.0], [0.0, 1.0]], [0, 1]), 3))
+    same = of_first(class_sums(vectors_of([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 3))
+    for sums in (alone, same):
+        weight, offset = classifier(sums, 1.0)
+        assert torch.isfinite(weight).all()
+        assert torch.isfinite(offset).all()
+    weight, offset = classifier(alone, 1.0)
+    assert (torch.eye(2).double() @ weight + offset).argmax(dim=1).tolist() == [0, 1]
+
+
+TRUE = of_first(class_sums(vectors_of([[1.0, 2.0], [3.0, 1.0], [0.0, 1.0]], [0, 0, 1]), 3))
+LIES = {
+    "a number of samples is no number": TRUE._replace(counts=torch.tensor([2.5, 0.5, 0]).double()),
+    "more than the 3 that it declared": TRUE._replace(counts=torch.tensor([2, 2, 0]).double()),
+    "a mean square is": TRUE._replace(gram=TRUE.gram * 1e6),
+    "a class without samples has a sum": TRUE._replace(
+        moment=TRUE.moment + torch.tensor([[0, 0], [0, 0], [1, 0]]).double()
+    ),
+    "no samples have such sums": TRUE._replace(moment=TRUE.moment * 3),
+}
+
+
+@pytest.mark.parametrize("reason", LIES)
+def test_sums_that_cannot_be_true(reason: str) -> None:
+    assert sums_fault(TRUE, 3, 100.0) is None
+    assert reason in str(sums_fault(LIES[reason], 3, 100.0))
