@@ -61,12 +61,9 @@ def affect(
     from the clusters of the round before. psi may be `current` itself.
     """
     alpha, psi = 0.0, current
-    if past is None or start is None:
-        labels = find_clusters(psi, clusters)
-    else:
-        labels = start
     if past is None:
-        return Affect(labels, alpha, psi)
+        return Affect(find_clusters(psi, clusters), alpha, psi)
+    labels = find_clusters(psi, clusters) if start is None else start
     for _ in range(iterations):
         alpha = forgetting_factor(past, current, labels, unbiased)
         psi = blend(past, current, alpha)
@@ -76,9 +73,7 @@ def affect(
     return Affect(labels, alpha, psi)
 
 
-def remember(
-    past: Matrix | None, current: Matrix, clusters: int, share: float | Matrix
-) -> Affect:
+def remember(past: Matrix | None, current: Matrix, clusters: int, share: float | Matrix) -> Affect:
     """ψ̂_t by a share of the past that is given (Fed-REACT, eq. 3), and its clusters.
 
     past, current, clusters: as in `affect`. share: α_t, or one for every two clients, [N, N]. alpha
@@ -95,9 +90,9 @@ def forgetting_factor(
 ) -> float:
     """α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
-    E and Var are those of W_t = `current` in its blocks (`block_statistics`). Entries where `past` is NaN count in E and
-    Var but not in the sums. 0/0 gives 0: then W_t equals its own mean and the past, or there is no
-    past, and every α gives the same ψ̂.
+    E and Var are those of W_t = `current` in its blocks (`block_statistics`). Entries where `past`
+    is NaN count in E and Var but not in the sums. 0/0 gives 0: then W_t equals its own mean and the
+    past, or there is no past, and every α gives the same ψ̂.
     """
     statistics = block_statistics(current, labels, unbiased)
     order = np.argsort(labels, kind="stable")
@@ -126,12 +121,10 @@ def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) ->
 
     diagonal = current.diagonal().astype(np.float64)
     diagonal_mean = np.bincount(labels, diagonal) / sizes
-    if unbiased:
-        free, diagonal_free = entries - 1 - np.eye(len(sizes)), sizes - 1
-    else:
-        free, diagonal_free = entries, sizes
+    spent = 1 if unbiased else 0
+    free = entries - spent * (1 + np.eye(len(sizes)))
     diagonal_squares = np.bincount(labels, (diagonal - diagonal_mean[labels]) ** 2)
-    diagonal_variance = diagonal_squares / np.maximum(diagonal_free, 1)
+    diagonal_variance = diagonal_squares / np.maximum(sizes - spent, 1)
 
     squares = (
         (rows, (values - _spread(mean, diagonal_mean, labels, order, rows)) ** 2)

@@ -87,12 +87,9 @@ def _ridge(inputs: Exact, targets: Exact, penalty: float) -> Exact:
     # Where the pull drowns in the rounding of huge inputs, the smallest that can be felt.
     felt = len(products) * np.finfo(np.float64).eps * products.diagonal().max(initial=0.0)
     products[np.diag_indices_from(products)] += max(0.5 / penalty, felt)
-    solved: Exact = (
-        inputs.T @ np.linalg.solve(products, targets)
-        if few
-        else np.linalg.solve(products, inputs.T @ targets)
-    )
-    return solved
+    if few:
+        return np.asarray(inputs.T @ np.linalg.solve(products, targets), np.float64)
+    return np.asarray(np.linalg.solve(products, inputs.T @ targets), np.float64)
 
 
 def fit_regressor(vectors: Vectors, targets: NDArray[np.float64], penalty: float) -> Head:

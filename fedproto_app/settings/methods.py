@@ -260,12 +260,12 @@ class FedReactSettings(Section):
     similarity: HeadSimilarity = setting(
         "cosine",
         "of heads; centred: after the mean head is subtracted; norms: of the sizes of their "
-        "classes' rows, centred",
+        "classes' rows, centred; predictions: of what heads make of random walks",
     )
     forgetting: Forgetting = setting(
         "adaptive",
-        "α_t, the past's share in similarities (Fed-REACT, eq. 3): estimated by AFFECT as Fed-REACT "
-        "prints it, or as AFFECT's toolbox does; (t − 1)/t, the mean of all rounds; or fixed",
+        "α_t, the past's share in similarities (Fed-REACT, eq. 3): by AFFECT as Fed-REACT prints "
+        "it, or as AFFECT's toolbox does it; (t − 1)/t, the mean of all rounds; or a fixed one",
         "`adaptive toolbox all-rounds`, or 0 … 1",
     )
     affect_iterations: Count = setting(5, "at most (Fed-REACT, Algorithm 4)")
@@ -285,9 +285,10 @@ class FedReactSettings(Section):
     @classmethod
     def _forgetting_is_known(cls, value: object) -> object:
         """In one line, where pydantic would tell of each type that it might have been."""
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value in get_args(EstimatedForgetting) or (number and 0 <= value <= 1):
+        if value in get_args(EstimatedForgetting):
             return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+            return float(value)
         raise ValueError(
             f"fed-react.forgetting = {value!r}: must be "
             f"{', '.join(map(repr, get_args(EstimatedForgetting)))} or a number from 0 to 1"

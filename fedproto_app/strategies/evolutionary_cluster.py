@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
@@ -33,6 +35,8 @@ from fedproto_app.strategies.clustered_heads import (
 )
 from fedproto_app.strategies.head_smoothers import make_smoother
 from fedproto_app.strategies.pair_memory import PairMemory, Rows
+from fedproto_app.tasks.sequences.probe import probe_vector
+from fedproto_app.wire import numpy_arrays
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
@@ -53,6 +57,14 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         self._labels: dict[ClientKey, int] = {}  # of the last round, in the order of _keys
         self._smoothers: dict[int, HeadSmoother] = {}
         self._history = ClusterHistory()
+        self._probe: NDArray[np.float64] | None = None  # [D], where heads are compared by it
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if self.section.similarity == "predictions" and self._probe is None:
+            self._probe = probe_vector(numpy_arrays(arrays), self.task)
+        return super().configure_train(server_round, arrays, config, grid)
 
     def cluster(
         self, fitted: Mapping[ClientKey, Fitted], server_round: int
@@ -74,7 +86,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
         there = [self._keys[row] for row in rows]
         heads = np.stack([self._heads[key] for key in there])
-        observed = head_similarity(heads, chosen.similarity)  # W_t
+        observed = head_similarity(heads, chosen.similarity, self._probe)  # W_t
         labels, forgetting, psi = self._estimate(observed, rows, there)
         previous = np.array([self._labels.get(key, ABSENT) for key in there])
         labels = match_labels(previous, labels, chosen.clusters or MOST_CLUSTERS)
