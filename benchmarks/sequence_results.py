@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import stdev
 
 from benchmarks.result_page import (
     Experiment,
@@ -39,14 +40,17 @@ from benchmarks.sequence_rows import (
     dtssgd_rows,
     encoder_rows,
     ev_rows,
+    label_rows,
     rows_on_encoder,
     subject_rows,
+    vowel_rows,
 )
 from fedproto_app.methods import METHODS
-from fedproto_app.report.runs import Group, Run
+from fedproto_app.report.runs import Group, Run, read_clients
 from fedproto_app.report.task_report import UNKNOWN, percent_text
 
 AIRWRITING, PENDIGITS = "airwriting_leap_1183_10subjects.npz", "pendigits.npz"
+VOWELS = "JapaneseVowels"  # a folder
 SEEDS = (0, 1, 2)
 Cell = Callable[[Group], str]
 Text = Callable[[float | None], str]
@@ -78,6 +82,15 @@ def experiments() -> dict[str, Experiment]:
             SEEDS, cluster_rows("airwriting-clusters"), table_2, about
         ),
         "pendigits-clusters": pendigits(SEEDS, cluster_rows("pendigits-clusters"), table_2, about),
+        "labels": pendigits((0,), label_rows("labels"), by_beta_and_labels, about_labels),
+        "vowels": Experiment(
+            "fed-react-vowels.toml",
+            VOWELS,
+            SEEDS,
+            vowel_rows("vowels"),
+            of_columns(CLUSTERS),
+            about,
+        ),
         "airwriting-subjects": airwriting(
             SEEDS, subject_rows("airwriting-subjects"), of_columns(SUBJECTS), about
         ),
@@ -133,6 +146,54 @@ def of_columns(
     return table
 
 
+def about_labels(runs: Sequence[Run]) -> str:
+    """The same of the table by β and labels, whose encoder nobody trains."""
+    settings = runs[0].settings
+    return f"{runs[0].summary['clients']} clients in {settings['data.clusters.clusters']} clusters"
+
+
+def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
+    """A line for a β and a number of labels, a column for a method: mean of rounds."""
+    parts = [name.split("/") for name in groups]
+    variants = dict.fromkeys(variant for _, _, variant in parts)
+    lines = []
+    for beta, labels in dict.fromkeys((beta, labels) for beta, labels, _ in parts):
+        there = {name: groups.get(f"{beta}/{labels}/{name}") for name in variants}
+        found = [group for group in there.values() if group]
+        accuracies = {
+            TITLES[name]: percent(group, "accuracy_rounds") if group else UNKNOWN
+            for name, group in there.items()
+        }
+        error = max(standard_error(group, "accuracy") for group in found)
+        rands = {
+            f"Rand, {TITLES[name]}": _digits("rand_index_rounds")(group) if group else UNKNOWN
+            for name, group in there.items()
+            if name in ("sc", "a1", "a1-all-rounds")
+        }
+        runs = str(max(len(group.runs) for group in found))
+        line = {"β": beta, "labels": labels, **accuracies, "standard error": percent_text(error)}
+        lines.append({**line, **rands, "seeds": runs})
+    return [list(lines[0]), *(list(line.values()) for line in lines)]
+
+
+def standard_error(group: Group, figure: str) -> float:
+    """Of the mean of a figure over the clients of all runs, by its sample standard deviation.
+
+    figure: a column of ``clients.csv``. 0 for a single client.
+    """
+    values = [
+        float(client[figure])
+        for run in group.runs
+        for client in read_clients(run.folder)
+        if client[figure]
+    ]
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def _error(figure: str, text: Text) -> Cell:
+    return lambda group: text(standard_error(group, figure))
+
+
 def _settled(group: Group) -> str:
     """The round from which on the clusters are the true ones, seed by seed."""
     if group.spread("rand_index").mean is None:
@@ -164,11 +225,13 @@ def _digits(figure: str) -> Cell:
 ENCODER = {
     "kept": _percent("accuracy_kept"),
     "last": _percent("accuracy"),
+    "its standard error": _error("accuracy", percent_text),
     "validation error, last": _percent("validation_error"),
 }
 CLUSTERS = {
     "mean of rounds": _percent("accuracy_rounds"),
     "last": _percent("accuracy"),
+    "its standard error": _error("accuracy", percent_text),
     "validation error, mean of rounds": _percent("validation_error_rounds"),
     "Rand, mean of rounds": _digits("rand_index_rounds"),
     "last Rand": _digits("rand_index"),
@@ -178,12 +241,14 @@ CLUSTERS = {
 SUBJECTS = {
     "mean of rounds": _percent("accuracy_rounds"),
     "last": _percent("accuracy"),
+    "its standard error": _error("accuracy", percent_text),
     "kept": _percent("accuracy_kept"),
     "validation error, last": _percent("validation_error"),
     "α": _digits("forgetting_factor_rounds"),
 }
 EV = {
     "last": _digits("rmse"),
+    "its standard error": _error("rmse", _two_digits),
     "mean of rounds": _digits("rmse_rounds"),
     "kept": _digits("rmse_kept"),
     "validation, last": _digits("validation_rmse"),
