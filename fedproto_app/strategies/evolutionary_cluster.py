@@ -162,6 +162,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         if not self._keys:
             return {}
         state = super().state() | under("history", self._history.state(self._keys))
+        if len(self._together.values):
+            state["rounds-together"] = self._together.values
         for cluster, smoother in self._smoothers.items():
             state |= under(_smoother(cluster), smoother.state())
         return {
@@ -170,7 +172,6 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             "labels": np.array([self._labels.get(key, ABSENT) for key in self._keys]),
             "heads": np.stack([self._heads[key] for key in self._keys]),
             "similarity": self._past.values,
-            "rounds-together": self._together.values,
             "smoothers": np.array(list(self._smoothers)),
         }
 
@@ -181,7 +182,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         self._keys = keys_of(state)
         self._heads = dict(zip(self._keys, state["heads"], strict=True))
         self._past.values = state["similarity"]
-        self._together.values = state["rounds-together"]
+        self._together.values = state.get("rounds-together", self._together.values)
         labels = dict(zip(self._keys, state["labels"].tolist(), strict=True))
         self._labels = {key: label for key, label in labels.items() if label != ABSENT}
         self._history.restore(of_group(state, "history"), self._keys)
