@@ -30,18 +30,16 @@ from benchmarks.result_page import (
 )
 from benchmarks.result_runs import Changes
 from benchmarks.sequence_rows import (
-    HUNDRED,
-    NORMS,
     PAPER,
-    PLAIN,
     TITLES,
     beta_rows,
     cluster_rows,
     dtssgd_rows,
     encoder_rows,
+    encoder_rows_50,
     ev_rows,
     label_rows,
-    rows_on_encoder,
+    scale_rows,
     subject_rows,
     vowel_rows,
 )
@@ -74,7 +72,6 @@ def experiments() -> dict[str, Experiment]:
     table_1 = of_columns(ENCODER, PAPER["encoder"])
     table_2 = of_columns(CLUSTERS, PAPER["clusters"])
     table_5 = of_columns(ENCODER, PAPER["dtssgd"])
-    scale = rows_on_encoder("scale100", {**PLAIN, **NORMS}, {**HUNDRED, "rounds": 200}, 100)
     return {
         "airwriting-encoder": airwriting(SEEDS, encoder_rows("airwriting-encoder"), table_1, about),
         "pendigits-encoder": pendigits(SEEDS, encoder_rows("pendigits-encoder"), table_1, about),
@@ -102,7 +99,12 @@ def experiments() -> dict[str, Experiment]:
             of_columns(EV, PAPER["ev"], _two_digits),
             about,
         ),
-        "scale100": pendigits((0,), scale, of_columns(CLUSTERS, PAPER["scale100"]), about),
+        "encoder50": pendigits(
+            (0,), encoder_rows_50("encoder50"), of_columns(ENCODER, PAPER["encoder50"]), about
+        ),
+        "scale100": pendigits(
+            (0,), scale_rows("scale100"), of_columns(CLUSTERS, PAPER["scale100"]), about
+        ),
         "beta": pendigits(
             (0,), beta_rows("beta"), of_columns(CLUSTERS, PAPER["beta"]), about, on_request=True
         ),
@@ -155,7 +157,8 @@ def about_labels(runs: Sequence[Run]) -> str:
 def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
     """A line for a β and a number of labels, a column for a method: mean of rounds."""
     parts = [name.split("/") for name in groups]
-    variants = dict.fromkeys(variant for _, _, variant in parts)
+    there_are = {variant for _, _, variant in parts}
+    variants = [name for name in TITLES if name in there_are]
     lines = []
     for beta, labels in dict.fromkeys((beta, labels) for beta, labels, _ in parts):
         there = {name: groups.get(f"{beta}/{labels}/{name}") for name in variants}

@@ -86,6 +86,10 @@ PAPER: dict[str, dict[str, float]] = {
         "encoder-svm": 0.992,
     },
     "clusters": dict(zip(_TABLE_2, (0.763, 0.859, 0.909, 0.928, 0.943, 0.774, 0.83), strict=True)),
+    "encoder50": {  # table 1, 50 clients
+        **dict(zip(LSTM, (0.945, 0.896, 0.859, 0.946), strict=True)),
+        "encoder-svm": 0.948,
+    },
     "scale100": dict(zip(_TABLE_2, (0.716, 0.737, 0.75, 0.751, 0.739, 0.74, 0.729), strict=True)),
     "beta": {  # table 3
         f"{beta}-{name}": figure
@@ -128,6 +132,7 @@ TITLES = {
     "encoder-svm": "encoder + SVM",
     "eq-1": "encoder learned as printed (Fed-REACT, eq. 1) + SVM",
     "untrained": "untrained encoder + SVM",
+    "encoder-svm-500": "encoder + SVM, 500 steps a round",
     "encoder-linear": "encoder + linear layer",
     "sc": "SC",
     "ec": "EC",
@@ -201,10 +206,23 @@ def encoder_rows(folder: str) -> dict[str, Row]:
     variants = {
         **SUPERVISED,
         "encoder-svm": heads,
+        "encoder-svm-500": {**heads, "encoder.steps": 500},
         "eq-1": {**heads, "encoder.negative-terms": "sum"},
         "untrained": {**heads, "encoder.rounds": 0},
     }
     return rows(folder, variants, {"data.clusters.beta": 0.1})
+
+
+def encoder_rows_50(folder: str) -> dict[str, Row]:
+    """A fifth of the steps for five times the clients."""
+    heads = encoder_and_heads(50)
+    variants = {**LSTM, "encoder-svm": heads, "untrained": {**heads, "encoder.rounds": 0}}
+    common: Changes = {
+        "data.clusters.beta": 0.1,
+        "data.clusters.clients": 50,
+        "encoder.steps": 10,
+    }
+    return rows(folder, variants, common)
 
 
 def cluster_rows(folder: str) -> dict[str, Row]:
@@ -234,6 +252,17 @@ def ev_rows(folder: str) -> dict[str, Row]:
         **rows(folder, LSTM, {}),
         **rows_on_encoder(folder, variants, {}, 50, "encoder-linear"),
     }
+
+
+def scale_rows(folder: str) -> dict[str, Row]:
+    variants = {
+        **PLAIN,
+        **CHOOSING,
+        "a1-all-rounds": FORGETTING["a1-all-rounds"],
+        **NORMS,
+        **one_and_own(100),
+    }
+    return rows_on_encoder(folder, variants, {**HUNDRED, "rounds": 200}, 100)
 
 
 def dtssgd_rows(folder: str) -> dict[str, Row]:

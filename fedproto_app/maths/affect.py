@@ -54,10 +54,10 @@ def affect(
 
     past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W; None in the first
     round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 for as many as the silhouette
-    says. The first clusters are `start`, [N], each of 0 … taken, or by default those of W alone
-    (α = 0); each iteration estimates α from the last clusters and clusters the ψ̂ that it gives, so
-    that the three results belong together. Once the clusters repeat, so does α, and it stops.
-    unbiased: variances are sample variances. AFFECT's authors' own toolbox has them, and starts
+    says. The first clusters are `start`, [N] labels 0, 1, … without a gap, or by default those of
+    W alone (α = 0); each iteration estimates α from the last clusters and clusters the ψ̂ that it
+    gives, so that the three results belong together. Once the clusters repeat, so does α, and it
+    stops. unbiased: variances are sample variances. AFFECT's authors' own toolbox has them, and starts
     from the clusters of the round before. psi may be `current` itself.
     """
     alpha, psi = 0.0, current

@@ -34,8 +34,8 @@ def fit_classifier(
         head[present[0], -1] = 1.0
         return head
     inputs = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1, dtype=np.float64)
-    # A minimum is a sum of inputs. With fewer of them than weights we look for it in the basis of
-    # their span: n unknowns, those of the kernel form, but without a product that squares errors.
+    # A minimum is a sum of inputs. With fewer of them than weights we look for it in a basis of
+    # their span: n unknowns, as in the kernel form.
     basis = np.linalg.qr(inputs.T)[0] if len(inputs) < inputs.shape[1] else None
     reduced = inputs if basis is None else inputs @ basis
     signs = np.where(labels[:, None] == present, 1.0, -1.0)

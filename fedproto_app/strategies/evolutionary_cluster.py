@@ -100,9 +100,11 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         """
         chosen, heard = self.section, len(self._keys)
         clusters = min(chosen.clusters, len(there))
-        past = self._past.of(rows, heard) if len(self._past.values) else None
+        past = None
+        if len(self._past.values) and chosen.clustering != "snapshot":
+            past = self._past.of(rows, heard)
         if chosen.clustering == "snapshot":
-            estimate = remember(None, observed, clusters, 0.0)
+            estimate = remember(past, observed, clusters, 0.0)
         elif chosen.forgetting == "adaptive":
             estimate = affect(past, observed, clusters, chosen.affect_iterations)
         elif chosen.forgetting == "toolbox":
