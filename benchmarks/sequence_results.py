@@ -169,9 +169,10 @@ def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
         }
         error = max(standard_error(group, "accuracy") for group in found)
         rands = {
-            f"Rand, {TITLES[name]}": _digits("rand_index_rounds")(group) if group else UNKNOWN
+            f"{title}, {TITLES[name]}": cell(group) if group else UNKNOWN
             for name, group in there.items()
             if name in ("sc", "a1", "a1-all-rounds")
+            for title, cell in (("Rand", _digits("rand_index_rounds")), ("settled", _settled))
         }
         runs = str(max(len(group.runs) for group in found))
         line = {"β": beta, "labels": labels, **accuracies, "standard error": percent_text(error)}

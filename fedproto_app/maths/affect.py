@@ -57,8 +57,8 @@ def affect(
     says. The first clusters are `start`, [N] labels 0, 1, … without a gap, or by default those of
     W alone (α = 0); each iteration estimates α from the last clusters and clusters the ψ̂ that it
     gives, so that the three results belong together. Once the clusters repeat, so does α, and it
-    stops. unbiased: variances are sample variances. AFFECT's authors' own toolbox has them, and starts
-    from the clusters of the round before. psi may be `current` itself.
+    stops. unbiased: variances are the sample's. The toolbox of AFFECT's authors has these, and
+    starts from the clusters of the round before. psi may be `current` itself.
     """
     alpha, psi = 0.0, current
     if past is None:
