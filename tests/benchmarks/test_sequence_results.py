@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.rand_curves import rand_curve
 from benchmarks.sequence_results import PAGE, by_beta_and_labels, standard_error
 from fedproto_app.report.runs import Group, Run
 
@@ -52,3 +54,10 @@ def test_all_rows_of_labels_fit_the_table() -> None:
     rows = PAGE.experiments["labels"].rows
     assert {len(name.split("/")) for name in rows} == {3}
     assert all(row.changes["encoder.rounds"] == 0 for row in rows.values())
+
+
+def test_a_curve_is_the_mean_over_seeds_of_the_rounds_that_all_have(tmp_path: Path) -> None:
+    group = group_of(tmp_path, (0,), (1,))
+    for run, curve in zip(group.runs, ([0.0, 0.5, 1.0], [1.0, 0.75]), strict=True):
+        np.savez(run.folder / "clusters.npz", rand_index=curve)
+    assert rand_curve(group).tolist() == [0.5, 0.625]
