@@ -47,7 +47,8 @@ def rand_curve(group: Group) -> NDArray[np.float64]:
         with np.load(run.folder / "clusters.npz", allow_pickle=False) as found:
             curves.append(found["rand_index"])
     length = min(map(len, curves))
-    return np.stack([curve[:length] for curve in curves]).astype(np.float64).mean(axis=0)
+    mean: NDArray[np.float64] = np.stack([curve[:length] for curve in curves]).mean(axis=0)
+    return mean
 
 
 def draw(panels: dict[str, dict[str, Group]], file: Path) -> None:
