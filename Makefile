@@ -56,6 +56,7 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.fuels_results
 	$(BIN)/python -m benchmarks.classification_results
 	$(BIN)/python -m benchmarks.sequence_results
+	$(BIN)/python -m benchmarks.rand_curves
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

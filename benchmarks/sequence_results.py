@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import stdev
 
 from benchmarks.result_page import (
     Experiment,
@@ -29,24 +30,25 @@ from benchmarks.result_page import (
 )
 from benchmarks.result_runs import Changes
 from benchmarks.sequence_rows import (
-    HUNDRED,
-    NORMS,
     PAPER,
-    PLAIN,
     TITLES,
     beta_rows,
     cluster_rows,
     dtssgd_rows,
     encoder_rows,
+    encoder_rows_50,
     ev_rows,
-    rows_on_encoder,
+    label_rows,
+    scale_rows,
     subject_rows,
+    vowel_rows,
 )
 from fedproto_app.methods import METHODS
-from fedproto_app.report.runs import Group, Run
+from fedproto_app.report.runs import Group, Run, read_clients
 from fedproto_app.report.task_report import UNKNOWN, percent_text
 
 AIRWRITING, PENDIGITS = "airwriting_leap_1183_10subjects.npz", "pendigits.npz"
+VOWELS = "JapaneseVowels"  # a folder
 SEEDS = (0, 1, 2)
 Cell = Callable[[Group], str]
 Text = Callable[[float | None], str]
@@ -70,7 +72,6 @@ def experiments() -> dict[str, Experiment]:
     table_1 = of_columns(ENCODER, PAPER["encoder"])
     table_2 = of_columns(CLUSTERS, PAPER["clusters"])
     table_5 = of_columns(ENCODER, PAPER["dtssgd"])
-    scale = rows_on_encoder("scale100", {**PLAIN, **NORMS}, {**HUNDRED, "rounds": 200}, 100)
     return {
         "airwriting-encoder": airwriting(SEEDS, encoder_rows("airwriting-encoder"), table_1, about),
         "pendigits-encoder": pendigits(SEEDS, encoder_rows("pendigits-encoder"), table_1, about),
@@ -78,6 +79,15 @@ def experiments() -> dict[str, Experiment]:
             SEEDS, cluster_rows("airwriting-clusters"), table_2, about
         ),
         "pendigits-clusters": pendigits(SEEDS, cluster_rows("pendigits-clusters"), table_2, about),
+        "labels": pendigits((0,), label_rows("labels"), by_beta_and_labels, about_labels),
+        "vowels": Experiment(
+            "fed-react-vowels.toml",
+            VOWELS,
+            SEEDS,
+            vowel_rows("vowels"),
+            of_columns(CLUSTERS),
+            about,
+        ),
         "airwriting-subjects": airwriting(
             SEEDS, subject_rows("airwriting-subjects"), of_columns(SUBJECTS), about
         ),
@@ -89,7 +99,12 @@ def experiments() -> dict[str, Experiment]:
             of_columns(EV, PAPER["ev"], _two_digits),
             about,
         ),
-        "scale100": pendigits((0,), scale, of_columns(CLUSTERS, PAPER["scale100"]), about),
+        "encoder50": pendigits(
+            (0,), encoder_rows_50("encoder50"), of_columns(ENCODER, PAPER["encoder50"]), about
+        ),
+        "scale100": pendigits(
+            (0,), scale_rows("scale100"), of_columns(CLUSTERS, PAPER["scale100"]), about
+        ),
         "beta": pendigits(
             (0,), beta_rows("beta"), of_columns(CLUSTERS, PAPER["beta"]), about, on_request=True
         ),
@@ -133,6 +148,56 @@ def of_columns(
     return table
 
 
+def about_labels(runs: Sequence[Run]) -> str:
+    """The same of the table by β and labels, whose encoder nobody trains."""
+    settings = runs[0].settings
+    return f"{runs[0].summary['clients']} clients in {settings['data.clusters.clusters']} clusters"
+
+
+def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
+    """A line for a β and a number of labels, a column for a method: mean of rounds."""
+    parts = [name.split("/") for name in groups]
+    there_are = {variant for _, _, variant in parts}
+    variants = [name for name in TITLES if name in there_are]
+    lines = []
+    for beta, labels in dict.fromkeys((beta, labels) for beta, labels, _ in parts):
+        there = {name: groups.get(f"{beta}/{labels}/{name}") for name in variants}
+        found = [group for group in there.values() if group]
+        accuracies = {
+            TITLES[name]: percent(group, "accuracy_rounds") if group else UNKNOWN
+            for name, group in there.items()
+        }
+        error = max(standard_error(group, "accuracy") for group in found)
+        rands = {
+            f"{title}, {TITLES[name]}": cell(group) if group else UNKNOWN
+            for name, group in there.items()
+            if name in ("sc", "a1", "a1-all-rounds")
+            for title, cell in (("Rand", _digits("rand_index_rounds")), ("settled", _settled))
+        }
+        runs = str(max(len(group.runs) for group in found))
+        line = {"β": beta, "labels": labels, **accuracies, "standard error": percent_text(error)}
+        lines.append({**line, **rands, "seeds": runs})
+    return [list(lines[0]), *(list(line.values()) for line in lines)]
+
+
+def standard_error(group: Group, figure: str) -> float:
+    """Of the mean of a figure over the clients of all runs, by its sample standard deviation.
+
+    figure: a column of ``clients.csv``. 0 for a single client.
+    """
+    values = [
+        float(client[figure])
+        for run in group.runs
+        for client in read_clients(run.folder)
+        if client[figure]
+    ]
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def _error(figure: str, text: Text) -> Cell:
+    return lambda group: text(standard_error(group, figure))
+
+
 def _settled(group: Group) -> str:
     """The round from which on the clusters are the true ones, seed by seed."""
     if group.spread("rand_index").mean is None:
@@ -164,11 +229,13 @@ def _digits(figure: str) -> Cell:
 ENCODER = {
     "kept": _percent("accuracy_kept"),
     "last": _percent("accuracy"),
+    "its standard error": _error("accuracy", percent_text),
     "validation error, last": _percent("validation_error"),
 }
 CLUSTERS = {
     "mean of rounds": _percent("accuracy_rounds"),
     "last": _percent("accuracy"),
+    "its standard error": _error("accuracy", percent_text),
     "validation error, mean of rounds": _percent("validation_error_rounds"),
     "Rand, mean of rounds": _digits("rand_index_rounds"),
     "last Rand": _digits("rand_index"),
@@ -178,12 +245,14 @@ CLUSTERS = {
 SUBJECTS = {
     "mean of rounds": _percent("accuracy_rounds"),
     "last": _percent("accuracy"),
+    "its standard error": _error("accuracy", percent_text),
     "kept": _percent("accuracy_kept"),
     "validation error, last": _percent("validation_error"),
     "α": _digits("forgetting_factor_rounds"),
 }
 EV = {
     "last": _digits("rmse"),
+    "its standard error": _error("rmse", _two_digits),
     "mean of rounds": _digits("rmse_rounds"),
     "kept": _digits("rmse_kept"),
     "validation, last": _digits("validation_rmse"),

@@ -37,6 +37,16 @@ NORMS: Variants = {
     f"{name}-norms": {**_APPROACHES[name], "fed-react.similarity": "class-norms"}
     for name in ("sc", "a1")
 }
+# A1 with the paper's cosine and another share of the past.
+FORGETTING: Variants = {
+    "a1-toolbox": {**PLAIN["a1"], "fed-react.forgetting": "toolbox"},
+    "a1-all-rounds": {**PLAIN["a1"], "fed-react.forgetting": "all-rounds"},
+    "a1-forgetting-0.9": {**PLAIN["a1"], "fed-react.forgetting": 0.9},
+}
+HISTORY: Variants = {
+    "a1-history": {**PLAIN["a1"], "fed-react.history": "all"},
+    "a1-all-rounds-history": {**FORGETTING["a1-all-rounds"], "fed-react.history": "all"},
+}
 PENALTIES: Variants = {
     f"a1-penalty-{penalty:g}": {**PLAIN["a1"], "fed-react.penalty": penalty}
     for penalty in (0.1, 10.0)
@@ -58,7 +68,15 @@ BETA_ROWS: Variants = {
 # A tenth of the steps for ten times the clients.
 HUNDRED: Changes = {"data.clusters.clients": 100, "encoder.steps": 5}
 WINDOWS, FACTORS = (3, 5, 7), (0.7, 0.8, 0.9)
-EV_CLUSTERS = (1, 3, 9, 25, 50)
+EV_CLUSTERS = (1, 3, 9, 25, 40, 50)
+LABELS_BETAS = (0.1, 0.5, 1.5)
+# Labels that a client has in all: each round would fit the same heads, so one is enough.
+_IN_ALL: Variants = {
+    f"{labels} in all": {"data.clusters.labels": labels, "fed-react.samples": 0, "rounds": 1}
+    for labels in (8, 32)
+}
+# Labels that a client has for a round: other ones in each, of all its train sequences.
+_A_ROUND: Variants = {f"{labels} a round": {"fed-react.samples": labels} for labels in (8, 32, 64)}
 
 # The paper's figures by row: accuracies, and RMSE for the vehicles.
 _TABLE_2 = ("sc", "ec", "a1", "a2", "a3", "ifca", "flsc")
@@ -68,6 +86,10 @@ PAPER: dict[str, dict[str, float]] = {
         "encoder-svm": 0.992,
     },
     "clusters": dict(zip(_TABLE_2, (0.763, 0.859, 0.909, 0.928, 0.943, 0.774, 0.83), strict=True)),
+    "encoder50": {  # table 1, 50 clients
+        **dict(zip(LSTM, (0.945, 0.896, 0.859, 0.946), strict=True)),
+        "encoder-svm": 0.948,
+    },
     "scale100": dict(zip(_TABLE_2, (0.716, 0.737, 0.75, 0.751, 0.739, 0.74, 0.729), strict=True)),
     "beta": {  # table 3
         f"{beta}-{name}": figure
@@ -81,7 +103,10 @@ PAPER: dict[str, dict[str, float]] = {
     },
     "ev": {  # table 4
         **dict(zip(LSTM, (43.2, 42.3, 42.0, 42.7), strict=True)),
-        **{f"c-{c}": rmse for c, rmse in zip(EV_CLUSTERS, (24.4, 23.7, 13, 8.8, 1.3), strict=True)},
+        **{
+            f"c-{c}": rmse
+            for c, rmse in zip(EV_CLUSTERS, (24.4, 23.7, 13, 8.8, 5.8, 1.3), strict=True)
+        },
     },
     "dtssgd": {  # table 5
         "w1": 0.988,
@@ -107,6 +132,7 @@ TITLES = {
     "encoder-svm": "encoder + SVM",
     "eq-1": "encoder learned as printed (Fed-REACT, eq. 1) + SVM",
     "untrained": "untrained encoder + SVM",
+    "encoder-svm-500": "encoder + SVM, 500 steps a round",
     "encoder-linear": "encoder + linear layer",
     "sc": "SC",
     "ec": "EC",
@@ -119,9 +145,19 @@ TITLES = {
     **{name: f"A1, penalty {name.removeprefix('a1-penalty-')}" for name in PENALTIES},
     **{name: f"{name.removesuffix('-centred').upper()}, centred" for name in CENTRED},
     **{name: f"{name.removesuffix('-norms').upper()}, class norms" for name in NORMS},
+    "a1-toolbox": "A1, α as AFFECT's toolbox",
+    "a1-all-rounds": "A1, all rounds alike",
+    "a1-forgetting-0.9": "A1, α = 0.9",
+    "a1-history": "A1, a head for changed clusters too",
+    "a1-all-rounds-history": "A1, all rounds alike, a head for changed clusters too",
     "one-head": "A1, C = 1",
     "own-heads": "A1, C = N",
     **{f"c-{clusters}": f"A1, C = {clusters}" for clusters in EV_CLUSTERS},
+    **{
+        f"c-{clusters}-{kind}": f"A1, C = {clusters}, {kind}"
+        for clusters in EV_CLUSTERS
+        for kind in ("centred-cosine", "predictions")
+    },
     "w1": "w = 1",
     **{f"w{w}-{factor}": f"w = {w}, γ = {factor}" for factor in FACTORS for w in WINDOWS},
 }
@@ -170,14 +206,27 @@ def encoder_rows(folder: str) -> dict[str, Row]:
     variants = {
         **SUPERVISED,
         "encoder-svm": heads,
+        "encoder-svm-500": {**heads, "encoder.steps": 500},
         "eq-1": {**heads, "encoder.negative-terms": "sum"},
         "untrained": {**heads, "encoder.rounds": 0},
     }
     return rows(folder, variants, {"data.clusters.beta": 0.1})
 
 
+def encoder_rows_50(folder: str) -> dict[str, Row]:
+    """A fifth of the steps for five times the clients."""
+    heads = encoder_and_heads(50)
+    variants = {**LSTM, "encoder-svm": heads, "untrained": {**heads, "encoder.rounds": 0}}
+    common: Changes = {
+        "data.clusters.beta": 0.1,
+        "data.clusters.clients": 50,
+        "encoder.steps": 10,
+    }
+    return rows(folder, variants, common)
+
+
 def cluster_rows(folder: str) -> dict[str, Row]:
-    ours = {**SET_VARIANCES, **CENTRED, **NORMS, **PENALTIES}
+    ours = {**FORGETTING, **HISTORY, **SET_VARIANCES, **CENTRED, **NORMS, **PENALTIES}
     variants = {**PLAIN, **CHOOSING, **ours, **one_and_own(10)}
     return rows_on_encoder(folder, variants, {}, 10)
 
@@ -194,10 +243,26 @@ def subject_rows(folder: str) -> dict[str, Row]:
 
 def ev_rows(folder: str) -> dict[str, Row]:
     variants: Variants = {f"c-{count}": {"fed-react.clusters": count} for count in EV_CLUSTERS}
+    variants |= {
+        f"c-{count}-{kind}": {"fed-react.clusters": count, "fed-react.similarity": kind}
+        for kind in ("centred-cosine", "predictions")
+        for count in EV_CLUSTERS[1:-1]
+    }
     return {
         **rows(folder, LSTM, {}),
         **rows_on_encoder(folder, variants, {}, 50, "encoder-linear"),
     }
+
+
+def scale_rows(folder: str) -> dict[str, Row]:
+    variants = {
+        **PLAIN,
+        **CHOOSING,
+        "a1-all-rounds": FORGETTING["a1-all-rounds"],
+        **NORMS,
+        **one_and_own(100),
+    }
+    return rows_on_encoder(folder, variants, {**HUNDRED, "rounds": 200}, 100)
 
 
 def dtssgd_rows(folder: str) -> dict[str, Row]:
@@ -221,3 +286,40 @@ def beta_rows(folder: str) -> dict[str, Row]:
             f"{folder}-{beta}", BETA_ROWS, {**HUNDRED, "data.clusters.beta": beta}, 100
         ).items()
     }
+
+
+def label_rows(folder: str) -> dict[str, Row]:
+    """By β, labels and method, with slashes between them.
+
+    The encoder is as it is drawn, so that labels are all that anybody learns from. With one round
+    there is no past, and all approaches are SC.
+    """
+    ends = one_and_own(10)
+    approaches = {
+        **PLAIN,
+        "a1-history": HISTORY["a1-history"],
+        "a1-all-rounds": FORGETTING["a1-all-rounds"],
+        "a1-all-rounds-history": HISTORY["a1-all-rounds-history"],
+        **ends,
+    }
+    of_labels = {
+        **{name: (changes, {"sc": PLAIN["sc"], **ends}) for name, changes in _IN_ALL.items()},
+        **{name: (changes, approaches) for name, changes in _A_ROUND.items()},
+    }
+    made: dict[str, Row] = {}
+    for beta in LABELS_BETAS:
+        for labels, (changes, variants) in of_labels.items():
+            common = {"encoder.rounds": 0, "data.clusters.beta": beta, **changes}
+            inside = rows(f"{folder}-{beta}-{labels.replace(' ', '-')}", variants, common)
+            made |= {f"{beta}/{labels}/{name}": row for name, row in inside.items()}
+    return made
+
+
+def vowel_rows(folder: str) -> dict[str, Row]:
+    variants: Variants = {
+        **{name: {**PLAIN, **NORMS}[name] for name in ("sc", "ec", "a1", "a1-norms")},
+        "a1-all-rounds": FORGETTING["a1-all-rounds"],
+        **one_and_own(10),
+    }
+    supervised: Variants = {name: SUPERVISED[name] for name in ("lstm-fedavg", "cnn-fedavg")}
+    return {**rows(folder, supervised, {}), **rows_on_encoder(folder, variants, {}, 10)}

@@ -99,7 +99,7 @@ def _heads_can_be_compared(settings: Settings) -> None:
     if settings.task == "sequence-regression" and settings.fed_react.similarity == "class-norms":
         raise SettingsError(
             "fed-react.similarity = 'class-norms': a head of task = 'sequence-regression' has "
-            "no classes; set 'cosine' or 'centred-cosine'"
+            "no classes; set 'cosine', 'centred-cosine' or 'predictions'"
         )
 
 

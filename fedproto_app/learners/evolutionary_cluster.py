@@ -20,7 +20,7 @@ from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.linear_heads import Head, Vectors
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
-from fedproto_app.randomness import numpy_stream, stream_seed
+from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
@@ -86,10 +86,10 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     def conclude(self, cohort: Cohort, context: HeadContext) -> dict[str, Tensor]:
         """Fit each client's head to its M_t; returns the loss of the fit."""
         losses = []
-        for row, name in enumerate(cohort.names):
-            vectors, targets = context.vectors[row], context.targets[row]
-            seed = stream_seed(self.training.seed, name, self._task_round(cohort), "head")
-            head = self.task.fit_head(vectors, targets, seed % 2**31)
+        for row, (vectors, targets) in enumerate(
+            zip(context.vectors, context.targets, strict=True)
+        ):
+            head = self.task.fit_head(vectors, targets)
             cohort.parameters[LOCAL][row] = torch.from_numpy(head)
             losses.append(self.task.head_loss(head, vectors, targets))
         return {"head": torch.tensor(losses), "total": torch.tensor(losses)}

@@ -21,7 +21,7 @@ ROWS = 64  # at a time: float64 of 10,000 clients then stays in the processor's 
 
 
 class BlockStatistics(NamedTuple):
-    """Mean and population variance of W in each block of two clusters (Fed-REACT, eqs. 28 to 30).
+    """Mean and variance of W in each block of two clusters (Fed-REACT, eqs. 28 to 30).
 
     mean, variance: [C, C], within a cluster without the diagonal (0 for a cluster of one client,
     which has no such entry). diagonal_mean, diagonal_variance: [C], over the cluster's clients;
@@ -42,21 +42,30 @@ class Affect(NamedTuple):
     psi: Matrix
 
 
-def affect(past: Matrix | None, current: Matrix, clusters: int, iterations: int = 5) -> Affect:
+def affect(
+    past: Matrix | None,
+    current: Matrix,
+    clusters: int,
+    iterations: int = 5,
+    start: Labels | None = None,
+    unbiased: bool = False,
+) -> Affect:
     """One round of AFFECT (Fed-REACT, Algorithm 4): α_t, ψ̂_t and its clusters.
 
     past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W; None in the first
     round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 for as many as the silhouette
-    says. The first clusters are those of W alone (α = 0); each iteration estimates α from the last
-    clusters and clusters the ψ̂ that it gives, so that the three results belong together. Once the
-    clusters repeat, so does α, and it stops. psi may be `current` itself.
+    says. The first clusters are `start`, [N] labels 0, 1, … without a gap, or by default those of
+    W alone (α = 0); each iteration estimates α from the last clusters and clusters the ψ̂ that it
+    gives, so that the three results belong together. Once the clusters repeat, so does α, and it
+    stops. unbiased: variances are the sample's. The toolbox of AFFECT's authors has these, and
+    starts from the clusters of the round before. psi may be `current` itself.
     """
     alpha, psi = 0.0, current
-    labels = find_clusters(psi, clusters)
     if past is None:
-        return Affect(labels, alpha, psi)
+        return Affect(find_clusters(psi, clusters), alpha, psi)
+    labels = find_clusters(psi, clusters) if start is None else start
     for _ in range(iterations):
-        alpha = forgetting_factor(past, current, labels)
+        alpha = forgetting_factor(past, current, labels, unbiased)
         psi = blend(past, current, alpha)
         before, labels = labels, find_clusters(psi, clusters)
         if np.array_equal(before, labels):
@@ -64,14 +73,28 @@ def affect(past: Matrix | None, current: Matrix, clusters: int, iterations: int 
     return Affect(labels, alpha, psi)
 
 
-def forgetting_factor(past: Matrix, current: Matrix, labels: Labels) -> float:
+def remember(past: Matrix | None, current: Matrix, clusters: int, share: float | Matrix) -> Affect:
+    """ψ̂_t by a share of the past that is given (Fed-REACT, eq. 3), and its clusters.
+
+    past, current, clusters: as in `affect`. share: α_t, or one for every two clients, [N, N]. alpha
+    is its largest, which is that of the clients that were there longest; 0 without a past.
+    """
+    if past is None:
+        return Affect(find_clusters(current, clusters), 0.0, current)
+    psi = blend(past, current, share)
+    return Affect(find_clusters(psi, clusters), float(np.max(share)), psi)
+
+
+def forgetting_factor(
+    past: Matrix, current: Matrix, labels: Labels, unbiased: bool = False
+) -> float:
     """α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
-    E and Var are those of W_t = `current` in its blocks. Entries where `past` is NaN count in E and
-    Var but not in the sums. 0/0 gives 0: then W_t equals its own mean and the past, or there is no
-    past, and every α gives the same ψ̂.
+    E and Var are those of W_t = `current` in its blocks (`block_statistics`). Entries where `past`
+    is NaN count in E and Var but not in the sums. 0/0 gives 0: then W_t equals its own mean and the
+    past, or there is no past, and every α gives the same ψ̂.
     """
-    statistics = block_statistics(current, labels)
+    statistics = block_statistics(current, labels, unbiased)
     order = np.argsort(labels, kind="stable")
     noise = drift = 0.0
     for rows, values in _by_cluster(past, order):
@@ -83,29 +106,43 @@ def forgetting_factor(past: Matrix, current: Matrix, labels: Labels) -> float:
     return noise / (drift + noise) if noise > 0 else 0.0
 
 
-def block_statistics(current: Matrix, labels: Labels) -> BlockStatistics:
-    """Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N], each of 0 … C−1 taken."""
+def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) -> BlockStatistics:
+    """Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N], each of 0 … C−1 taken.
+
+    Variances are the population's, or with `unbiased` the sample's. The mean costs one number of
+    those that a block has: of c·d between clusters, so cd − 1 divide the sum of squares; of c on
+    the diagonal; and of c(c−1)/2 within a cluster, where each stands twice, so c(c−1) − 2. A block
+    of one number has variance 0.
+    """
     order = np.argsort(labels, kind="stable")
-    mean = _block_means(_by_cluster(current, order), labels[order])
+    sizes = np.bincount(labels)
+    entries = np.outer(sizes, sizes) - np.diag(sizes)
+    mean = _block_sums(_by_cluster(current, order), labels[order]) / np.maximum(entries, 1)
 
     diagonal = current.diagonal().astype(np.float64)
-    sizes = np.bincount(labels)
     diagonal_mean = np.bincount(labels, diagonal) / sizes
-    diagonal_variance = np.bincount(labels, (diagonal - diagonal_mean[labels]) ** 2) / sizes
+    spent = 1 if unbiased else 0
+    free = entries - spent * (1 + np.eye(len(sizes)))
+    diagonal_squares = np.bincount(labels, (diagonal - diagonal_mean[labels]) ** 2)
+    diagonal_variance = diagonal_squares / np.maximum(sizes - spent, 1)
 
     squares = (
         (rows, (values - _spread(mean, diagonal_mean, labels, order, rows)) ** 2)
         for rows, values in _by_cluster(current, order)
     )
-    variance = _block_means(squares, labels[order])
+    variance = _block_sums(squares, labels[order]) / np.maximum(free, 1)
     return BlockStatistics(mean, variance, diagonal_mean, diagonal_variance)
 
 
-def blend(past: Matrix, current: Matrix, alpha: float) -> Matrix:
-    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t without a past (NaN)."""
+def blend(past: Matrix, current: Matrix, alpha: float | Matrix) -> Matrix:
+    """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t without a past (NaN).
+
+    alpha: a number, or one for every two clients, [N, N].
+    """
     psi = np.empty_like(current)
     for rows in spans(len(psi), ROWS):
-        mixed = alpha * past[rows] + (1 - alpha) * current[rows]
+        share = alpha if isinstance(alpha, float) else alpha[rows]
+        mixed = share * past[rows] + (1 - share) * current[rows]
         psi[rows] = np.where(np.isnan(past[rows]), current[rows], mixed)
     return psi
 
@@ -127,8 +164,8 @@ def _spread(
     return spread
 
 
-def _block_means(parts: Iterable[tuple[slice, Table]], ordered: Labels) -> Table:
-    """The mean of each block without the diagonal: [C, C].
+def _block_sums(parts: Iterable[tuple[slice, Table]], ordered: Labels) -> Table:
+    """The sum of each block without the diagonal: [C, C].
 
     parts: rows of a matrix in the order of the clusters, overwritten on the diagonal. ordered: [N],
     the sorted labels.
@@ -140,5 +177,4 @@ def _block_means(parts: Iterable[tuple[slice, Table]], ordered: Labels) -> Table
         by_column = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=1)  # (n, C)
         present, begins = np.unique(ordered[rows], return_index=True)
         sums[present] += np.add.reduceat(by_column, begins, axis=0)
-    entries = np.outer(sizes, sizes) - np.diag(sizes)
-    return sums / np.maximum(entries, 1)
+    return sums

@@ -6,6 +6,8 @@ numbers its clusters anew each time. Shapes: N clients, one label each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
@@ -45,3 +47,15 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
     matched = np.full(len(current), ABSENT, np.int64)
     matched[there] = numbers[found]
     return matched
+
+
+def clusters_of_before(labels: Sequence[int]) -> Labels:
+    """Clusters of the round before, numbered 0, 1, …, for a round's clients: [N] → [N].
+
+    labels: ABSENT for a client that was not there, which becomes a cluster of its own: so it says
+    nothing about the clusters of others.
+    """
+    before = np.array(labels, np.int64)
+    newcomers = before == ABSENT
+    before[newcomers] = before.max(initial=ABSENT) + 1 + np.arange(newcomers.sum())
+    return by_first_appearance(before)

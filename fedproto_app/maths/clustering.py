@@ -15,25 +15,34 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import linkage
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Heads = NDArray[np.float32]
 Cosine = Literal["cosine", "centred-cosine"]
-HeadSimilarity = Literal[Cosine, "class-norms"]
+HeadSimilarity = Literal[Cosine, "class-norms", "predictions"]
 
 MOST_CLUSTERS = 20  # that the silhouette chooses among
 BLOCK = 1024  # rows and columns of a product, so that float64 never holds a whole [N, N]
 
 
-def head_similarity(heads: Heads, kind: HeadSimilarity) -> Matrix:
+def head_similarity(
+    heads: Heads, kind: HeadSimilarity, probe: NDArray[np.float64] | None = None
+) -> Matrix:
     """W of heads [N, outputs, D + 1] as ``fed-react.similarity`` has it: [N, N].
 
     "class-norms" (ours) compares, centred, only how large the row of each class is. That tells
     which classes a client has seen, which is what clusters of clients differ in; the rows'
-    directions are mostly the noise of a few samples.
+    directions are mostly the noise of a few samples. "predictions" (ours, for regression above all)
+    compares what heads make of the vector `probe`, [D], which no other kind needs.
     """
+    if kind == "predictions":
+        if probe is None:
+            raise ValueError("predictions of what? the probe is missing")
+        exact = heads.astype(np.float64)
+        return closeness(exact[:, :, :-1] @ probe + exact[:, :, -1])
     if kind == "class-norms":
         norms = np.linalg.norm(heads.astype(np.float64), axis=2)  # float32's squares overflow
         return similarity(norms, "centred-cosine")
@@ -60,6 +69,24 @@ def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
             cosines[rows, columns] = block
     _mirror_diagonal_blocks(cosines)
     return cosines
+
+
+def closeness(points: NDArray[np.float64]) -> Matrix:
+    """exp(−½·(distance / median)²) of every two points: [N, k] → [N, N] in [0, 1], symmetric.
+
+    The median is that of the distances above 0, so that a liar far away changes nothing for the
+    others.
+    """
+    near = np.empty((len(points), len(points)), np.float32)
+    for rows in spans(len(points), BLOCK):
+        near[rows] = cdist(points[rows], points)
+    apart = near[near > 0]
+    if len(apart):
+        near /= np.median(apart)
+    np.minimum(near, 100, out=near)  # exp(−5000) is 0, and no square overflows
+    near *= near
+    near *= -0.5
+    return np.exp(near, out=near)
 
 
 def find_clusters(psi: Matrix, clusters: int) -> Labels:

@@ -115,6 +115,9 @@ class ClusterSettings(Section):
     clusters: Count = setting(3, "of clients with one mix of classes", "1 … `clients`")
     beta: Positive = setting(1.5, "β, of the Dirichlet distribution of a cluster's mix")
     samples: CountOrZero = setting(0, "sequences of a client; 0: all are dealt out")
+    labels: CountOrZero = setting(
+        0, "of its sequences that a client trains on, and at most as many to validate on; 0: all"
+    )
 
     @model_validator(mode="after")
     def _clusters_fit_the_clients(self) -> ClusterSettings:

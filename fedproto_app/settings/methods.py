@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from fedproto_app.settings.section import (
     Count,
@@ -21,7 +21,9 @@ from fedproto_app.settings.section import (
 
 # What ``fed-react.similarity`` compares heads by.
 Cosine = Literal["cosine", "centred-cosine"]
-HeadSimilarity = Literal[Cosine, "class-norms"]
+HeadSimilarity = Literal[Cosine, "class-norms", "predictions"]
+EstimatedForgetting = Literal["adaptive", "toolbox", "all-rounds"]
+Forgetting = EstimatedForgetting | float
 
 
 class FuelsSettings(Section):
@@ -258,7 +260,13 @@ class FedReactSettings(Section):
     similarity: HeadSimilarity = setting(
         "cosine",
         "of heads; centred: after the mean head is subtracted; norms: of the sizes of their "
-        "classes' rows, centred",
+        "classes' rows, centred; predictions: of what heads make of random walks",
+    )
+    forgetting: Forgetting = setting(
+        "adaptive",
+        "α_t, the past's share in similarities (Fed-REACT, eq. 3): by AFFECT as Fed-REACT prints "
+        "it, or as AFFECT's toolbox does it; (t − 1)/t, the mean of all rounds; or a fixed one",
+        "`adaptive toolbox all-rounds`, or 0 … 1",
     )
     affect_iterations: Count = setting(5, "at most (Fed-REACT, Algorithm 4)")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
@@ -267,6 +275,24 @@ class FedReactSettings(Section):
     process_variance: Positive = setting(0.01, "q, where EM starts")
     measurement_variance: Positive = setting(0.1, "r, where EM starts")
     em_iterations: CountOrZero = setting(5, "0: q and r stay as set")
+    history: Literal["unchanged", "all"] = setting(
+        "unchanged",
+        "rounds whose head of a cluster is remembered and sent: those in which it has the clients "
+        "of the round before (Fed-REACT, Algorithm 2, line 10), or all",
+    )
+
+    @field_validator("forgetting", mode="before")
+    @classmethod
+    def _forgetting_is_known(cls, value: object) -> object:
+        """In one line, where pydantic would tell of each type that it might have been."""
+        if value in get_args(EstimatedForgetting):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+            return float(value)
+        raise ValueError(
+            f"fed-react.forgetting = {value!r}: must be "
+            f"{', '.join(map(repr, get_args(EstimatedForgetting)))} or a number from 0 to 1"
+        )
 
     def choosing(self, overlap: int) -> ChoiceSettings:
         """These, for clients that choose so many clusters themselves."""

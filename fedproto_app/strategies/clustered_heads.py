@@ -53,6 +53,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._compare_numbers()
         task = make_task(settings, federation.shape)
         assert isinstance(task, SequenceTask)
+        self.task = task
         self.head_shape = (task.outputs, task.representation_dim + 1)
         self.spec = ArraySpec(per_client={HEAD: self.head_shape, **self.also_sent()})
         self._heard: set[ClientKey] = set()

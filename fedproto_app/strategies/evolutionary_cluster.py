@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
-from fedproto_app.maths.affect import affect
-from fedproto_app.maths.cluster_identity import ABSENT, match_labels
-from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, find_clusters, head_similarity
+from fedproto_app.maths.affect import Affect, affect, remember
+from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
+from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, head_similarity
 from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.server.federation import Federation
@@ -32,6 +34,9 @@ from fedproto_app.strategies.clustered_heads import (
     weighted_head,
 )
 from fedproto_app.strategies.head_smoothers import make_smoother
+from fedproto_app.strategies.pair_memory import PairMemory, Rows
+from fedproto_app.tasks.sequences.probe import probe_vector
+from fedproto_app.wire import numpy_arrays
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
@@ -47,11 +52,19 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         super().__init__(settings, section, federation)
         self._keys: list[ClientKey] = []  # in the order in which they were first heard
         self._heads: dict[ClientKey, Head] = {}  # each client's latest
-        # ψ̂ of the last round in which both were there, NaN for pairs that never were
-        self._past: Matrix = np.zeros((0, 0), np.float32)
+        self._past = PairMemory(np.nan)  # ψ̂ of the last round in which both were there
+        self._together = PairMemory(0)  # such rounds, where ψ̂ is their mean
         self._labels: dict[ClientKey, int] = {}  # of the last round, in the order of _keys
         self._smoothers: dict[int, HeadSmoother] = {}
         self._history = ClusterHistory()
+        self._probe: NDArray[np.float64] | None = None  # [D], where heads are compared by it
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        if self.section.similarity == "predictions" and self._probe is None:
+            self._probe = probe_vector(numpy_arrays(arrays), self.task)
+        return super().configure_train(server_round, arrays, config, grid)
 
     def cluster(
         self, fitted: Mapping[ClientKey, Fitted], server_round: int
@@ -73,38 +86,38 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
         there = [self._keys[row] for row in rows]
         heads = np.stack([self._heads[key] for key in there])
-        observed = head_similarity(heads, chosen.similarity)  # W_t
-        clusters = min(chosen.clusters, len(there))
-        if chosen.clustering == "snapshot":
-            labels, forgetting, psi = find_clusters(observed, clusters), 0.0, observed
-        else:
-            past = self._past_of(rows)
-            labels, forgetting, psi = affect(past, observed, clusters, chosen.affect_iterations)
-        self._remember(psi, rows)
+        observed = head_similarity(heads, chosen.similarity, self._probe)  # W_t
+        labels, forgetting, psi = self._estimate(observed, rows, there)
         previous = np.array([self._labels.get(key, ABSENT) for key in there])
         labels = match_labels(previous, labels, chosen.clusters or MOST_CLUSTERS)
         self._labels = dict(zip(there, labels.tolist(), strict=True))
         return psi, forgetting
 
-    def _past_of(self, rows: NDArray[np.intp]) -> Matrix | None:
-        """ψ̂ of these clients as it was, NaN for pairs without a past; None before the first."""
-        if not len(self._past):
-            return None
-        past = self._with_newcomers()
-        return past if len(rows) == len(past) else past[np.ix_(rows, rows)]
+    def _estimate(self, observed: Matrix, rows: Rows, there: list[ClientKey]) -> Affect:
+        """ψ̂_t of these clients with its clusters, as the settings say, remembered for t + 1.
 
-    def _remember(self, psi: Matrix, rows: NDArray[np.intp]) -> None:
-        """Enter the ψ̂ of these clients; pairs that are not together keep theirs."""
-        if len(rows) == len(self._keys):
-            self._past = psi
+        observed: their W_t. rows: their places in _keys.
+        """
+        chosen, heard = self.section, len(self._keys)
+        clusters = min(chosen.clusters, len(there))
+        past = None
+        if len(self._past.values) and chosen.clustering != "snapshot":
+            past = self._past.of(rows, heard)
+        if chosen.clustering == "snapshot":
+            estimate = remember(past, observed, clusters, 0.0)
+        elif chosen.forgetting == "adaptive":
+            estimate = affect(past, observed, clusters, chosen.affect_iterations)
+        elif chosen.forgetting == "toolbox":
+            start = clusters_of_before([self._labels.get(key, ABSENT) for key in there])
+            estimate = affect(past, observed, clusters, chosen.affect_iterations, start, True)
+        elif chosen.forgetting == "all-rounds":
+            rounds = self._together.of(rows, heard)  # behind the past of every two clients
+            estimate = remember(past, observed, clusters, rounds / (rounds + 1))
+            self._together.remember(rounds + 1, rows, heard)
         else:
-            self._past = self._with_newcomers()
-            self._past[np.ix_(rows, rows)] = psi
-
-    def _with_newcomers(self) -> Matrix:
-        """A copy of ψ̂ with rows of NaN for clients that it does not have yet."""
-        newcomers = len(self._keys) - len(self._past)
-        return np.pad(self._past, (0, newcomers), constant_values=np.nan)
+            estimate = remember(past, observed, clusters, chosen.forgetting)
+        self._past.remember(estimate.psi, rows, heard)
+        return estimate
 
     def _new_heads(
         self,
@@ -116,9 +129,9 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         """The smoothed head for each client of a cluster that gets one this round.
 
         A cluster gets one if it has the same clients as the round before, or in the last round; a
-        snapshot has no round before.
+        snapshot has no round before. With ``history = "all"`` every cluster gets one.
         """
-        always = self.section.clustering == "snapshot"
+        always = self.section.clustering == "snapshot" or self.section.history == "all"
         always = always or server_round == self.settings.all_rounds
         new: dict[ClientKey, Head] = {}
         old = _by_cluster(before)
@@ -151,6 +164,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         if not self._keys:
             return {}
         state = super().state() | under("history", self._history.state(self._keys))
+        if len(self._together.values):
+            state["rounds-together"] = self._together.values
         for cluster, smoother in self._smoothers.items():
             state |= under(_smoother(cluster), smoother.state())
         return {
@@ -158,7 +173,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             **key_arrays(self._keys),
             "labels": np.array([self._labels.get(key, ABSENT) for key in self._keys]),
             "heads": np.stack([self._heads[key] for key in self._keys]),
-            "similarity": self._past,
+            "similarity": self._past.values,
             "smoothers": np.array(list(self._smoothers)),
         }
 
@@ -168,7 +183,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         super().restore(state)
         self._keys = keys_of(state)
         self._heads = dict(zip(self._keys, state["heads"], strict=True))
-        self._past = state["similarity"]
+        self._past.values = state["similarity"]
+        self._together.values = state.get("rounds-together", self._together.values)
         labels = dict(zip(self._keys, state["labels"].tolist(), strict=True))
         self._labels = {key: label for key, label in labels.items() if label != ABSENT}
         self._history.restore(of_group(state, "history"), self._keys)

@@ -121,7 +121,7 @@ def test_the_head_of_all_samples_is_the_support_vector_machine() -> None:
     assert sent.arrays["head"].dtype == np.float32
     for row, client in enumerate((A, B, C)):
         vectors = np.concatenate(client.train.values)
-        head = fit_classifier(vectors, client.train.targets, 3, 1.0, 0)
+        head = fit_classifier(vectors, client.train.targets, 3, 1.0)
         np.testing.assert_allclose(sent.arrays["head"][row], head, atol=1e-3)
         fits = classifier_loss(sent.arrays["head"][row], vectors, client.train.targets)
         assert losses["head"][row].item() == pytest.approx(fits, rel=1e-5)
@@ -134,7 +134,7 @@ def test_a_head_is_fitted_to_the_samples_of_the_round_alone() -> None:
     cohort = trained(learner)
     places = drawn(learner, FIRST)["a"]
     vectors = np.concatenate([A.train.values[place] for place in places])
-    head = fit_classifier(vectors, A.train.targets[places], 3, 1.0, 0)
+    head = fit_classifier(vectors, A.train.targets[places], 3, 1.0)
     np.testing.assert_allclose(cohort.parameters[LOCAL][0], head, atol=1e-3)
     assert cohort.samples.train_samples == [3, 3, 1]
 

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
 from fedproto_app.maths import affect as module
-from fedproto_app.maths.affect import affect, blend, block_statistics, forgetting_factor
+from fedproto_app.maths.affect import (
+    affect,
+    blend,
+    block_statistics,
+    forgetting_factor,
+    remember,
+)
 from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
 
 Matrix = NDArray[np.float32]
@@ -49,6 +55,19 @@ def test_the_forgetting_factor_by_hand() -> None:
     assert forgetting_factor(EIGHTHS, EIGHTHS, LABELS) == pytest.approx(0.5)
     nothing = np.zeros_like(EIGHTHS)
     assert forgetting_factor(nothing, EIGHTHS, LABELS) == pytest.approx(52 / (52 + 414))
+
+
+def test_sample_variances_by_hand() -> None:
+    """Within cluster 1: 7, 5 and 3 have the sample variance (4 + 0 + 4)/2 = 4 = 16/(3·2 − 2).
+    Between: 2/(2·3 − 1). Cluster 0 has one number twice: 0. The diagonals: 8/1 and 24/2."""
+    statistics = block_statistics(EIGHTHS, LABELS, unbiased=True)
+    np.testing.assert_allclose(statistics.variance * 64, [[0, 2 / 5], [2 / 5, 4]])
+    np.testing.assert_allclose(statistics.diagonal_variance * 64, [8, 12])
+    assert np.array_equal(statistics.mean, block_statistics(EIGHTHS, LABELS).mean)
+    noise = 12 * 2 / 5 + 6 * 4 + 2 * 8 + 3 * 12  # drift from W is what it was: 52
+    assert forgetting_factor(EIGHTHS, EIGHTHS, LABELS, True) == pytest.approx(noise / (52 + noise))
+    alone = block_statistics(EIGHTHS, np.array([0, 1, 0, 0, 0]), unbiased=True)
+    assert alone.variance[1, 1] == alone.diagonal_variance[1] == 0
 
 
 def test_a_cluster_of_one_client_has_no_variance() -> None:
@@ -180,6 +199,53 @@ def test_iterations_are_those_of_algorithm_4(iterations: int) -> None:
         assert np.array_equal(result.labels, agglomerate(blend(past, current, alpha), 3))
         moved += not np.array_equal(result.labels, agglomerate(current, 3))
     assert moved > 5
+
+
+def test_the_toolbox_starts_from_given_clusters_by_hand() -> None:
+    """W pairs clients 02 and 13, the past and the start 01 and 23. By the start each cluster has
+    one number, 0, and between them stand ½, 0, 0, ½: mean ¼, sample variance 4·(1/16)/3 = 1/12.
+    Σ Var = 8/12. The past differs within by 1, four times, between by ¼, eight times: 4½.
+    α = (2/3) / (4½ + 2/3) = 4/31. ψ̂ of 01 is then 4/31, of 02 ½·27/31: W's clusters, by which W
+    has mean ½ and variance 0 within, 0 and 0 between: α = 0."""
+    current = np.eye(4, dtype=np.float32)
+    current[[0, 2, 1, 3], [2, 0, 3, 1]] = 0.5
+    past = np.kron(np.eye(2), np.ones((2, 2))).astype(np.float32)
+    start = np.array([0, 0, 1, 1])
+    one = affect(past, current, 2, 1, start, True)
+    assert one.alpha == pytest.approx(4 / 31)
+    assert one.labels.tolist() == [0, 1, 0, 1]
+    assert one.psi[0, 1] == pytest.approx(4 / 31)
+    assert one.psi[0, 2] == pytest.approx(27 / 62)
+    two = affect(past, current, 2, 2, start, True)
+    assert two.alpha == 0
+    assert np.array_equal(two.psi, current)
+    assert affect(None, current, 2, 5, start).labels.tolist() == [0, 1, 0, 1]  # no past, no start
+
+
+def test_a_share_that_is_given() -> None:
+    past, current = noisy_round(1), noisy_round(2)
+    labels, alpha, psi = remember(past, current, 3, 0.25)
+    assert alpha == 0.25
+    assert np.array_equal(psi, blend(past, current, 0.25))
+    assert np.array_equal(labels, agglomerate(psi, 3))
+    first = remember(None, current, 3, 0.25)
+    assert (first.alpha, first.psi is current) == (0, True)
+
+
+def test_shares_of_rounds_together_make_the_mean() -> None:
+    """Client 5 comes in the third round: its pairs have rounds of their own."""
+    rounds = [noisy_round(seed) for seed in range(1, 5)]
+    past, together = np.full_like(rounds[0], np.nan), np.zeros_like(rounds[0])
+    for number, current in enumerate(rounds):
+        there = np.arange(24) if number >= 2 else np.delete(np.arange(24), 5)
+        block = np.ix_(there, there)
+        share = together[block] / (together[block] + 1)
+        found = remember(past[block], current[block], 3, share)
+        assert found.alpha == pytest.approx(number / (number + 1))
+        past[block], together[block] = found.psi, together[block] + 1
+    old = np.ix_(np.delete(np.arange(24), 5), np.delete(np.arange(24), 5))
+    np.testing.assert_allclose(past[old], np.mean(rounds, axis=0)[old], atol=1e-6)
+    np.testing.assert_allclose(past[5], np.mean(rounds[2:], axis=0)[5], atol=1e-6)
 
 
 def test_the_past_finds_clusters_that_a_snapshot_does_not() -> None:

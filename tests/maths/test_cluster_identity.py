@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.maths.cluster_identity import match_labels
+from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 
 
 def match(previous: list[int], current: list[int], clusters: int) -> list[int]:
@@ -92,3 +92,8 @@ def test_numbers_stay_in_their_range_over_many_rounds() -> None:
         current = generator.integers(-1, generator.integers(1, 7), 30)
         labels = match_labels(labels, current, 6)
         assert labels.max() < 6
+
+
+def test_those_who_were_not_there_before_are_clusters_of_their_own() -> None:
+    assert clusters_of_before([4, ABSENT, 2, 4, ABSENT]).tolist() == [0, 1, 2, 0, 3]
+    assert clusters_of_before([ABSENT, ABSENT]).tolist() == [0, 1]

@@ -19,6 +19,7 @@ from fedproto_app.maths.clustering import (
     agglomerate,
     agglomerate_by_silhouette,
     by_first_appearance,
+    closeness,
     find_clusters,
     head_similarity,
     similarity,
@@ -184,7 +185,7 @@ def test_a_row_of_any_size_gives_a_finite_similarity(kind: HeadSimilarity, scale
     """The square of 1e30 overflows float32."""
     heads = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32)
     heads[2, 1] *= np.float32(scale)
-    found = head_similarity(heads, kind)
+    found = head_similarity(heads, kind, np.ones(3))
     assert np.isfinite(found).all()
     assert np.abs(found).max() <= 1
 
@@ -203,3 +204,23 @@ def test_class_norms_compare_which_classes_heads_know() -> None:
     np.testing.assert_allclose(head_similarity(heads, "class-norms"), 2 * together - 1, atol=1e-6)
     flat = heads.reshape(4, 4)
     assert np.array_equal(head_similarity(heads, "cosine"), similarity(flat, "cosine"))
+
+
+def test_predictions_compare_what_heads_make_of_the_probe() -> None:
+    """At (1, 2) they make 3, 3 and 5 with other weights: distances 0, 2, 2, so W = e^(−½)."""
+    heads = np.array([[[1, 1, 0]], [[3, -1, 2]], [[0, 2, 1]]], np.float32)
+    far = np.exp(-0.5)
+    expected = [[1, 1, far], [1, 1, far], [far, far, 1]]
+    probe = np.array([1.0, 2.0])
+    np.testing.assert_allclose(head_similarity(heads, "predictions", probe), expected, rtol=1e-6)
+    assert head_similarity(heads[:2], "predictions", probe).tolist() == [[1, 1], [1, 1]]
+    with pytest.raises(ValueError, match="the probe is missing"):
+        head_similarity(heads, "predictions")
+
+
+def test_closeness_is_not_ruled_by_one_that_is_far_away() -> None:
+    points = np.array([[0.0, 0], [0, 1], [3, 0], [0, 2], [4, 4], [1e6, -1e6]])
+    assert np.array_equal(closeness(points), closeness(points).T)
+    liar = np.concatenate([points[:-1], [[-1e30, 1e30]]])
+    assert np.array_equal(closeness(points)[:5, :5], closeness(liar)[:5, :5])
+    assert closeness(liar)[5].tolist() == [0, 0, 0, 0, 0, 1]

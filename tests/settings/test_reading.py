@@ -118,6 +118,13 @@ def test_flat_and_nested_are_the_same() -> None:
             {**SEQUENCES, "method": "flsc", "flsc.overlap": 4},
             ["flsc.overlap = 4", "more than fed-react.clusters = 3"],
         ),
+        *(
+            (
+                {**SEQUENCES, "fed-react.forgetting": wrong},
+                [f"fed-react.forgetting = {wrong!r}: must be 'adaptive', 'toolbox'", "0 to 1"],
+            )
+            for wrong in (1.5, -0.1, "adaptiv", True, float("nan"))
+        ),
         (
             {"data.clusters.clusters": 11},
             ["data.clusters.clusters = 11", "more than data.clusters.clients = 10"],

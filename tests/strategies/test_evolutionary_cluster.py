@@ -119,13 +119,105 @@ def test_heads_are_compared_as_the_settings_say(kind: Cosine) -> None:
 def test_affect_has_the_iterations_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
 
-    def spy(past: Any, observed: Any, clusters: int, iterations: int) -> Affect:
+    def spy(past: Any, observed: Any, clusters: int, iterations: int, *more: Any) -> Affect:
         given.append(iterations)
-        return affect(past, observed, clusters, iterations)
+        return affect(past, observed, clusters, iterations, *more)
 
     monkeypatch.setattr(evolutionary_cluster, "affect", spy)
-    play(server("abcd", **{"fed-react.affect-iterations": 2}), 1, APART)
-    assert given == [2]
+    for kind in ("adaptive", "toolbox", "all-rounds", 0.5):
+        changes = {"fed-react.affect-iterations": 2, "fed-react.forgetting": kind}
+        play(server("abcd", **changes), 1, APART)
+    assert given == [2, 2]
+
+
+TURNED = dict(zip("abcd", at(0, 40, 90, 130), strict=True))
+
+
+def cosines(*degrees: float) -> np.ndarray:
+    angles = np.deg2rad(degrees)
+    return np.cos(angles[:, None] - angles)
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 1])
+def test_a_fixed_forgetting_factor(share: float) -> None:
+    """α_1 is 0, or there would be nothing to cluster."""
+    strategy = server("abcd", **{"fed-react.forgetting": share})
+    play(strategy, 1, APART)
+    assert figures(strategy)["forgetting_factor"] == 0
+    play(strategy, 2, TURNED)
+    assert figures(strategy)["forgetting_factor"] == share
+    first, second = cosines(0, 10, 90, 100), cosines(0, 40, 90, 130)
+    expected = share * first + (1 - share) * second
+    np.testing.assert_allclose(strategy.state()["similarity"], expected, atol=1e-6)
+
+
+def test_all_rounds_weigh_the_same_and_a_newcomers_are_its_own() -> None:
+    strategy = server("abcd", **{"fed-react.forgetting": "all-rounds"})
+    play(strategy, 1, APART)
+    admit(strategy.federation, "e")
+    rounds = [APART, {**TURNED, "e": at(50)[0]}, {**APART, "e": at(20)[0]}]
+    play(strategy, 2, rounds[1])
+    resumed = server("abcd", "e", **{"fed-react.forgetting": "all-rounds"})
+    resumed.restore(strategy.state())
+    for one in (strategy, resumed):
+        play(one, 3, rounds[2])
+        assert figures(one)["forgetting_factor"] == pytest.approx(2 / 3)
+        found = one.state()["similarity"]
+        old, turned = cosines(0, 10, 90, 100), cosines(0, 40, 90, 130)
+        np.testing.assert_allclose(found[:4, :4], (old + turned + old) / 3, atol=1e-6)
+        both = (cosines(0, 40, 90, 130, 50) + cosines(0, 10, 90, 100, 20)) / 2
+        np.testing.assert_allclose(found[4], both[4], atol=1e-6)
+        assert one.state()["rounds-together"][3].tolist() == [3, 3, 3, 3, 2]
+
+
+def test_the_toolbox_starts_from_the_clusters_of_the_round_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Any] = []
+
+    def spy(*arguments: Any) -> Affect:
+        given.append([None if one is None else np.array(one).tolist() for one in arguments[4:]])
+        return affect(*arguments)
+
+    monkeypatch.setattr(evolutionary_cluster, "affect", spy)
+    strategy = server("abcd", **{"fed-react.forgetting": "toolbox"})
+    play(strategy, 1, APART)
+    admit(strategy.federation, "e")
+    play(strategy, 2, {**dict(zip("abcd", at(0, 90, 5, 95), strict=True)), "e": at(3)[0]})
+    assert given[1] == [[0, 0, 1, 1, 2], True]
+
+
+def test_a_head_for_every_cluster_whoever_is_in_it() -> None:
+    """Line 10 is not asked: c gets its new cluster's mean, which holds both rounds."""
+    changes = {"fed-react.clusters": 3, "fed-react.history": "all", "fed-react.smoothing": "mean"}
+    strategy = server("abcdef", **changes)
+    start = dict(zip("abcdef", at(0, 5, 120, 125, 240, 245), strict=True))
+    moved = {**start, "c": at(3)[0]}
+    first = play(strategy, 1, start).sent
+    assert set(first) == set("abcdef")
+    sent = play(strategy, 2, moved).sent
+    assert together(strategy) == {"abc", "d", "ef"}
+    now = np.mean([moved[n] for n in "abc"], axis=0)
+    np.testing.assert_allclose(sent["c"], (np.array(first["a"]) + now) / 2, atol=1e-6)
+    assert sent["c"] == sent["a"]
+    np.testing.assert_allclose(sent["d"], (np.array(first["d"]) + moved["d"]) / 2, atol=1e-6)
+
+
+def test_predictions_are_compared_at_the_servers_own_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the vector 2 the heads (w, b) make 2w + b; the weights alone would part a from b."""
+    made: list[list[str]] = []
+
+    def probe(encoder: Any, task: Any) -> np.ndarray:
+        made.append(list(encoder))
+        return np.array([2.0])
+
+    monkeypatch.setattr(evolutionary_cluster, "probe_vector", probe)
+    strategy = server("abcd", **{"fed-react.similarity": "predictions"})
+    heads: dict[str, Head] = {"a": (3, 0), "b": (-3, 12), "c": (0, 1), "d": (1, -1)}
+    play(strategy, 1, heads)
+    assert together(strategy) == {"ab", "cd"}
+    play(strategy, 2, heads)
+    assert made == [["encoder.weight"]]  # once, of what the clients have
 
 
 def test_the_forgetting_factor_is_worked_out_from_the_blocks() -> None:

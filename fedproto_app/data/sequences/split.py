@@ -30,7 +30,8 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
     pool's order, since windows of one recording resemble their neighbours in time: train comes
     first, test last. (Windows that overlap share steps across the two borders all the same.)
     Where the source has a split of its own and its clients are taken as given, its test sequences
-    are the test part, and the two shares are those of the rest.
+    are the test part, and the two shares are those of the rest. ``data.clusters.labels`` leaves so
+    many of the train and of the validation part, drawn without looking at them.
     """
     rng = numpy_stream(seed, "sequences", holding.name)
     both = settings.train_share + settings.validation_share
@@ -40,6 +41,11 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
     else:
         rest, test = _parted(pool, holding.places, 1 - both, rng)
     train, validation = _parted(pool, rest, settings.validation_share / both, rng)
+    if labels := settings.clusters.labels:
+        draws = numpy_stream(seed, "labels", holding.name)
+        train, validation = (
+            np.sort(draws.permutation(places)[:labels]) for places in (train, validation)
+        )
     return Split(train, validation, test)
 
 

@@ -18,7 +18,7 @@ GIVEN = ClusterSettings(scheme="given")
 
 def split(pool: SequencePool, name: str = "ann", seed: int = 0, **settings: Any) -> Split:
     holding = Holding(name, "", np.arange(len(pool.targets)))
-    return split_holding(pool, holding, DataSettings(clusters=GIVEN, **settings), seed)
+    return split_holding(pool, holding, DataSettings(**{"clusters": GIVEN, **settings}), seed)
 
 
 def test_every_class_is_split_by_the_shares() -> None:
@@ -57,6 +57,17 @@ def test_the_sources_own_test_sequences() -> None:
     parts = split(pool, train_share=0.6, validation_share=0.2)
     assert parts.test.tolist() == [0, 1, 2, 3]
     assert (len(parts.train), len(parts.validation)) == (12, 4)
+
+
+def test_few_labels_leave_the_test_part_as_it_is() -> None:
+    pool = pool_of([0, 1, 2] * 20)
+    whole, few = split(pool), split(pool, clusters=ClusterSettings(labels=4))
+    assert (len(few.train), len(few.validation)) == (4, 4)
+    assert set(few.train) < set(whole.train)
+    assert set(few.validation) < set(whole.validation)
+    assert np.array_equal(few.test, whole.test)
+    many = split(pool, clusters=ClusterSettings(labels=100))
+    assert np.array_equal(many.train, whole.train)
 
 
 def test_a_dealt_client_has_nothing_of_the_sources_split() -> None:
