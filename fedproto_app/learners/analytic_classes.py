@@ -52,8 +52,15 @@ ETA = 0.3  # how much validation samples are trusted; 1: as independent ones
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]
 
 
+class VectorsContext(Context):
+    """The features of the cohort's train samples of this round."""
+
+    def __init__(self, vectors: LabelledVectors) -> None:
+        self.vectors = vectors
+
+
 class AnalyticClassesLearner(
-    ClosedFormLearner[Context, ClassificationTask | SequenceClassificationTask]
+    ClosedFormLearner[VectorsContext, ClassificationTask | SequenceClassificationTask]
 ):
     """The client's own sums, and what is made of them and of those of all."""
 
@@ -73,31 +80,23 @@ class AnalyticClassesLearner(
             STAGES: torch.tensor(0.0),
         }
 
-    def begin(self, cohort: Cohort) -> None:
-        """Take in the train samples of stages that are new to the client."""
-        memory = cohort.parameters
-        stages = torch.tensor(cohort.samples.new_stages, device=memory[STAGES].device)
-        new = stages >= memory[STAGES]
-        features, labels, present = self.task.train_vectors(memory, cohort.samples)
-        come = LabelledVectors(features, labels, present * new.unsqueeze(1))
-        sums = self._own(cohort).plus(class_sums(come, self._classes))
-        self._remember(cohort, sums)
-        memory[STAGES].copy_(torch.where(new, stages + 1, memory[STAGES]))
+    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+        return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
-        return Context()
+    def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
+        """Take in what is new, and fit the client's own classifier, which stays if it shares
+        nothing."""
+        own = self._taken_in(cohort, context.vectors)
+        means = [class_means(own.moment, own.counts)]
+        alone = self.section.sharing == "none"
+        self._fit(cohort, own, PENALTIES if alone else (1.0,), means, own.counts)
+        scores = self.task.predict(cohort.parameters, context.vectors.features)
+        _, labels, present = context.vectors
+        return {"total": _log_loss(scores.double(), labels, present)}
 
-    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
-        """The client's own classifier, which stays if it shares nothing."""
-        own = self._own(cohort)
-        factors = PENALTIES if self.section.sharing == "none" else (1.0,)
-        means = class_means(own.moment, own.counts)
-        self._fit(cohort, own, factors, [means], own.counts)
-        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
-        scores = self.task.predict(cohort.parameters, vectors.features)
-        return {"total": _log_loss(scores.double(), vectors.labels, vectors.present)}
-
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(
+        self, cohort: Cohort, context: VectorsContext, server_round: int
+    ) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
         sent = {name: cohort.parameters[kept] for name, kept in MEMORY.items()}
@@ -108,6 +107,7 @@ class AnalyticClassesLearner(
         total = self._total(order)
         if total is None:
             return []
+        cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         if self.section.sharing == "federated":
             weight, bias = self._of_all(total)
             cohort.parameters[HEAD + "weight"].copy_(weight)  # all clients' the same
@@ -130,6 +130,20 @@ class AnalyticClassesLearner(
         shared = self.task.evaluate(everyone, cohort.samples)
         return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
 
+    def _taken_in(self, cohort: Cohort, vectors: LabelledVectors) -> ClassSums:
+        """The clients' sums with those of stages that are new to them, which they remember."""
+        memory = cohort.parameters
+        stages = torch.tensor(cohort.samples.new_stages, device=memory[STAGES].device)
+        new = stages >= memory[STAGES]
+        features, labels, present = vectors
+        come = LabelledVectors(features, labels, present * new.unsqueeze(1))
+        own = self._own(cohort).plus(class_sums(come, self._classes))
+        packed = {GRAM: triangle(own.gram), MOMENT: own.moment, COUNTS: own.counts}
+        for name, value in packed.items():
+            memory[MEMORY[name]].copy_(value)
+        memory[STAGES].copy_(torch.where(new, stages + 1, memory[STAGES]))
+        return own
+
     def _own(self, cohort: Cohort) -> ClassSums:
         return self._unpacked({name: cohort.parameters[kept] for name, kept in MEMORY.items()})
 
@@ -144,11 +158,6 @@ class AnalyticClassesLearner(
     def _unpacked(self, packed: dict[str, Tensor]) -> ClassSums:
         gram, moment, counts = (packed[name].double() for name in (GRAM, MOMENT, COUNTS))
         return ClassSums(symmetric(gram, moment.shape[-1]), moment, counts)
-
-    def _remember(self, cohort: Cohort, sums: ClassSums) -> None:
-        packed = {GRAM: triangle(sums.gram), MOMENT: sums.moment, COUNTS: sums.counts}
-        for name, value in packed.items():
-            cohort.parameters[MEMORY[name]].copy_(value)
 
     def _of_all(self, total: ClassSums) -> Classifier:
         """The classifier of all samples: weight [D, C], bias [C]."""
@@ -182,28 +191,33 @@ class AnalyticClassesLearner(
         spread: the sums whose covariance they have. means: [K, C, D], one a candidate. counts: the
         classes' frequencies [K, C].
         """
-        vectors = self.task.validation_vectors(cohort.parameters, cohort.samples)
-        features, prior, known = vectors.features.double(), self._prior(counts), counts > 0
-        candidates, losses = [], []
+        prior, known = self._prior(counts), counts > 0
+        candidates = []
         for penalty in penalties:
             factor = precision_factor(spread, penalty * self.section.penalty)
             for some in means:
                 weight, offset = discriminant(factor, some, known)
                 candidates.append((weight, offset + prior))
-                scores = features @ weight + (offset + prior).unsqueeze(1)
-                losses.append(_log_loss(scores, vectors.labels, vectors.present))
+        parts = self._likelihoods(cohort, candidates)
+        for name, each in zip(("weight", "bias"), zip(*candidates, strict=True), strict=True):
+            mean = torch.zeros_like(each[0])
+            for number, one in enumerate(each):
+                mean += parts[:, number].reshape(-1, *[1] * (one.dim() - 1)) * one.nan_to_num()
+            cohort.parameters[HEAD + name].copy_(mean)
+
+    def _likelihoods(self, cohort: Cohort, candidates: Sequence[Classifier]) -> Tensor:
+        """[K, candidates] by that of the validation samples; they sum to 1."""
+        if len(candidates) == 1:
+            return torch.ones(len(cohort.names), 1, dtype=torch.float64, device=self.task.device)
+        vectors = self.task.validation_vectors(cohort.parameters, cohort.samples)
+        features, labels, present = vectors.features.double(), vectors.labels, vectors.present
+        losses = [
+            _log_loss(features @ weight + bias.unsqueeze(1), labels, present)
+            for weight, bias in candidates
+        ]
         errors = torch.stack(losses, dim=1).nan_to_num(nan=1e9, posinf=1e9)
-        samples = vectors.present.double().sum(dim=1, keepdim=True)
-        parts = (-ETA * samples * errors).softmax(dim=1)  # (K, candidates)
-        weight, bias = (
-            sum(
-                parts[:, number].reshape(-1, *[1] * (one.dim() - 1)) * one.nan_to_num()
-                for number, one in enumerate(some)
-            )
-            for some in zip(*candidates, strict=True)
-        )
-        cohort.parameters[HEAD + "weight"].copy_(weight)
-        cohort.parameters[HEAD + "bias"].copy_(bias)
+        samples = present.double().sum(dim=1, keepdim=True)
+        return (-ETA * samples * errors).softmax(dim=1)
 
 
 def _log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:

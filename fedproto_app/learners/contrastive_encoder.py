@@ -18,7 +18,8 @@ from fedproto_app.learners.learner import Context, Learner, Phase
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
 from fedproto_app.messages import Order
 from fedproto_app.settings import EncoderSettings, Training
-from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
+from fedproto_app.tasks.sequences.samples import CohortSequences
+from fedproto_app.tasks.sequences.task import SequenceTask
 
 
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):

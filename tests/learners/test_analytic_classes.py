@@ -30,7 +30,6 @@ def trained(learner: AnalyticClassesLearner, rounds: tuple[int, ...] = (1, 2, 3,
     cohort = image_cohort(learner)
     for server_round in rounds:
         cohort = at_round(learner, cohort, server_round)
-        learner.begin(cohort)
         train_cohort(learner, cohort, learner.context(ORDER, cohort))
     return cohort
 
@@ -110,8 +109,8 @@ def test_alone_a_client_never_names_a_class_that_it_does_not_have() -> None:
 def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
     learner = learner_of()
     cohort = image_cohort(learner)
-    learner.begin(cohort)
+    train_cohort(learner, cohort, learner.context(ORDER, cohort))
     counts = cohort.parameters["memory.counts"].clone()
     cohort.samples.new_stages[:] = [-1, -1]
-    learner.begin(cohort)
+    train_cohort(learner, cohort, learner.context(ORDER, cohort))
     torch.testing.assert_close(cohort.parameters["memory.counts"], counts)

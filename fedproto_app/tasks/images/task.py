@@ -70,6 +70,7 @@ class CohortImages:
     is_validation: Tensor  # [K, m] float
     is_test: Tensor  # [K, m] float
     representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
+    test_representation: Tensor | None = None  # [K, m, D] where it was made before
 
 
 def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
@@ -280,8 +281,19 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         self, parameters: Mapping[str, Tensor], samples: CohortImages
     ) -> LabelledVectors:
         """f_µ of the validation images of all stages so far."""
-        features = self.encode_all(parameters, samples.test_pixels)
+        features = self._test_vectors(parameters, samples)
         return LabelledVectors(features, samples.test_labels, samples.is_validation)
+
+    def tests_encoded(
+        self, parameters: Mapping[str, Tensor], samples: CohortImages
+    ) -> CohortImages:
+        """With f_µ of the validation and test images, for an encoder that is always the same."""
+        return replace(samples, test_representation=self._test_vectors(parameters, samples))
+
+    def _test_vectors(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> Tensor:
+        if samples.test_representation is not None:
+            return samples.test_representation
+        return self.encode_all(parameters, samples.test_pixels)
 
     def predict(
         self,
@@ -322,7 +334,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         summed over test images, ``correct/stage-s``, ``count/stage-s`` (s from 1),
         ``correct/class-c``, ``count/class-c``.
         """
-        representation = self.encode_all(parameters, samples.test_pixels)
+        representation = self._test_vectors(parameters, samples)
         metrics: dict[Metric, list[float]] = {}
         for name, rule in rules.items():
             right = (rule(representation) == samples.test_labels).double()

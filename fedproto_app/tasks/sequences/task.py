@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.randomness import torch_stream
+from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.task import Task, masked_mean
 from fedproto_app.users_code import load
 
@@ -42,48 +43,6 @@ ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds t
 LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 LARGEST_HEAD = 1e6  # of a value; one beyond would own its cluster's mean and every similarity
 MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound what a server allocates
-
-
-@dataclass(frozen=True)
-class SequenceBatch:
-    """One training step's sequences of the first k clients of a cohort.
-
-    inputs: [k, B, T, d], zeros after a sequence's end, or where the encoder does not learn
-    (`encoded`) the representations [k, B, D]; lengths: [k, B]; targets: [k, B]; present: [k, B]
-    float, 0 where a client's last batch is not full.
-    """
-
-    inputs: Tensor
-    lengths: Tensor
-    targets: Tensor
-    present: Tensor
-    encoded: bool = False
-
-
-@dataclass(frozen=True)
-class CohortSequences:
-    """What K clients train on and are tested on, padded to the most and the longest.
-
-    Clients stand in falling order of their number of batches.
-    """
-
-    names: list[str]
-    train_samples: list[int]
-    batch_counts: list[int]
-    values: Tensor  # [K, n, T, d], zeros after the end
-    lengths: Tensor  # [K, n] int64, 1 in padding
-    targets: Tensor  # [K, n] int64 labels, or float64 numbers in the data's units
-    test_values: Tensor  # [K, m, T', d]: validation and test sequences
-    test_lengths: Tensor  # [K, m]
-    test_targets: Tensor  # [K, m]
-    is_validation: Tensor  # [K, m] float
-    is_test: Tensor  # [K, m] float
-    representation: Tensor | None = None  # [K, n, D] where the encoder does not learn
-
-    @property
-    def new_stages(self) -> list[int]:
-        """The stage that each client is at: sequences come all at once."""
-        return [0] * len(self.names)
 
 
 class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
@@ -249,7 +208,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def evaluate(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> dict[Metric, list[float]]:
-        made = self.encode_all(parameters, samples.test_values, samples.test_lengths)
+        made = self._test_vectors(parameters, samples)
         return self.judge(self.predict(parameters, made), samples)
 
     def train_vectors(
@@ -266,8 +225,19 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> LabelledVectors:
         """The encoder's vectors of the validation sequences."""
-        features = self.encode_all(parameters, samples.test_values, samples.test_lengths)
+        features = self._test_vectors(parameters, samples)
         return LabelledVectors(features, samples.test_targets, samples.is_validation)
+
+    def tests_encoded(
+        self, parameters: Mapping[str, Tensor], samples: CohortSequences
+    ) -> CohortSequences:
+        """With the vectors of validation and test sequences, for an encoder that stays the same."""
+        return replace(samples, test_representation=self._test_vectors(parameters, samples))
+
+    def _test_vectors(self, parameters: Mapping[str, Tensor], samples: CohortSequences) -> Tensor:
+        if samples.test_representation is not None:
+            return samples.test_representation
+        return self.encode_all(parameters, samples.test_values, samples.test_lengths)
 
     @abstractmethod
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
