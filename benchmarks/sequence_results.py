@@ -33,6 +33,7 @@ from benchmarks.sequence_rows import (
     PAPER,
     TITLES,
     beta_rows,
+    closed_rows,
     cluster_rows,
     dtssgd_rows,
     encoder_rows,
@@ -79,6 +80,12 @@ def experiments() -> dict[str, Experiment]:
             SEEDS, cluster_rows("airwriting-clusters"), table_2, about
         ),
         "pendigits-clusters": pendigits(SEEDS, cluster_rows("pendigits-clusters"), table_2, about),
+        "airwriting-closed": airwriting(
+            SEEDS, closed_rows("airwriting-closed"), of_columns(ENCODER), about
+        ),
+        "pendigits-closed": pendigits(
+            SEEDS, closed_rows("pendigits-closed"), of_columns(ENCODER), about
+        ),
         "labels": pendigits((0,), label_rows("labels"), by_beta_and_labels, about_labels),
         "vowels": Experiment(
             "fed-react-vowels.toml",

@@ -60,6 +60,15 @@ SET_VARIANCES: Variants = {
         "fed-react.em-iterations": 0,
     }
 }
+# Closed forms on 200 random kernels: nothing trained, one message.
+CLOSED: Variants = {
+    name: {"method": "analytic", "analytic.features": 200, "analytic.sharing": sharing}
+    for name, sharing in (
+        ("analytic-alone", "none"),
+        ("analytic-all", "federated"),
+        ("analytic", "shrunk"),
+    )
+}
 CHOOSING: Variants = {name: {"method": name} for name in ("ifca", "flsc")}
 BETAS = (0.1, 0.25, 0.5, 2.0)
 BETA_ROWS: Variants = {
@@ -158,6 +167,9 @@ TITLES = {
         for clusters in EV_CLUSTERS
         for kind in ("centred-cosine", "predictions")
     },
+    "analytic-alone": "closed form, alone",
+    "analytic-all": "closed form, one for all",
+    "analytic": "closed form, own",
     "w1": "w = 1",
     **{f"w{w}-{factor}": f"w = {w}, γ = {factor}" for factor in FACTORS for w in WINDOWS},
 }
@@ -165,6 +177,9 @@ TITLES |= {
     f"{beta}-{name}": f"β = {beta}, {TITLES[name]}"
     for beta in BETAS
     for name in ("encoder-svm", *BETA_ROWS)
+}
+TITLES |= {
+    f"{beta}-{name}": f"β = {beta}, {TITLES[name]}" for beta in LABELS_BETAS for name in CLOSED
 }
 
 
@@ -303,7 +318,10 @@ def label_rows(folder: str) -> dict[str, Row]:
         **ends,
     }
     of_labels = {
-        **{name: (changes, {"sc": PLAIN["sc"], **ends}) for name, changes in _IN_ALL.items()},
+        **{
+            name: (changes, {"sc": PLAIN["sc"], **ends, **CLOSED})
+            for name, changes in _IN_ALL.items()
+        },
         **{name: (changes, approaches) for name, changes in _A_ROUND.items()},
     }
     made: dict[str, Row] = {}
@@ -315,6 +333,15 @@ def label_rows(folder: str) -> dict[str, Row]:
     return made
 
 
+def closed_rows(folder: str) -> dict[str, Row]:
+    """Closed forms by β, with all labels."""
+    return {
+        f"{beta}-{name}": row
+        for beta in LABELS_BETAS
+        for name, row in rows(f"{folder}-{beta}", CLOSED, {"data.clusters.beta": beta}).items()
+    }
+
+
 def vowel_rows(folder: str) -> dict[str, Row]:
     variants: Variants = {
         **{name: {**PLAIN, **NORMS}[name] for name in ("sc", "ec", "a1", "a1-norms")},
@@ -322,4 +349,7 @@ def vowel_rows(folder: str) -> dict[str, Row]:
         **one_and_own(10),
     }
     supervised: Variants = {name: SUPERVISED[name] for name in ("lstm-fedavg", "cnn-fedavg")}
-    return {**rows(folder, supervised, {}), **rows_on_encoder(folder, variants, {}, 10)}
+    return {
+        **rows(folder, {**supervised, **CLOSED}, {}),
+        **rows_on_encoder(folder, variants, {}, 10),
+    }

@@ -16,11 +16,12 @@ from flwr.common.config import flatten_dict, get_fused_config_from_dir
 from fedproto_app.errors import SettingsError
 from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
 from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
-from fedproto_app.methods import METHODS, Method, method_named, methods_of
+from fedproto_app.methods import METHODS, Method, for_task, method_named, methods_of
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.resume import require_resumable
 from fedproto_app.settings import (
+    TASK_NAMES,
     Section,
     Settings,
     default_run_name,
@@ -96,7 +97,11 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_both_halves_of_every_method_are_there(method: Method) -> None:
-    for target in (method.strategy, method.learner, ENCODER_LEARNER, ENCODER_FIRST):
+    for task in TASK_NAMES:
+        for part in (method.strategy, method.learner):
+            if method.works_with(task):
+                assert isinstance(load(for_task(part, task), "it"), type)
+    for target in (ENCODER_LEARNER, ENCODER_FIRST):
         assert isinstance(load(target, "it"), type)
 
 

@@ -106,8 +106,8 @@ class Settings(Section):
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
-        "what trains; `fuels`, `fedproto`, `kindred`, `analytic`, `naive` and `seasonal-naive` "
-        "forecast only, `gldp`, `creff` and `fedic` are for images only, "
+        "what trains; `fuels`, `fedproto`, `kindred`, `naive` and `seasonal-naive` forecast only, "
+        "`gldp`, `creff` and `fedic` are for images only, `analytic` for all but real numbers, "
         "`fed-react`, `ifca` and `flsc` for sequences only; or [one of your own](#a-method-of-"
         "your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
@@ -116,7 +116,8 @@ class Settings(Section):
     rounds: Count = setting(
         40,
         "at most so many; of `fed-react`, `ifca` and `flsc` those of phase 2, after the encoder's; "
-        "`kindred`, `analytic`, `naive` and `seasonal-naive` have one",
+        "`kindred`, `analytic`, `naive` and `seasonal-naive` have one, `analytic` on images one a "
+        "stage",
     )
     local_epochs: Count = setting(
         1, "epochs a client trains in a round; no effect on `fed-react`, `ifca`, `flsc`"

@@ -7,7 +7,7 @@ from fedproto_app.models.random_kernels import RandomKernelClassifier
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 
-STEPS = 100  # that kernels reach over where the settings do not say how long sequences are
+STEPS = 32  # that kernels reach over where the settings do not say how long sequences are
 
 
 def random_kernels(settings: Settings, shape: DataShape) -> RandomKernelClassifier:
