@@ -47,21 +47,21 @@ class Method:
         their own.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
     asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
-        for each task if they differ; "": nothing.
+        in words, "" for nothing.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
 
     name: str
-    strategy: ByTask
-    learner: ByTask
+    strategy: ByTask = field(hash=False)
+    learner: ByTask = field(hash=False)
     settings: type[Section] | None = None
     section: Callable[[Settings], Any] = attrgetter("own")
     tasks: tuple[str, ...] = ()
-    model: ByTask = ""
+    model: ByTask = field(default="", hash=False)
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
-    asks_sites: ByTask = ""
+    asks_sites: Callable[[Settings], str] | None = None
     small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None
@@ -140,9 +140,18 @@ def _one_a_stage(settings: Settings) -> int:
     return settings.rounds if given else settings.data.partition.stages
 
 
+def _counts_classes(settings: Settings) -> str:
+    if settings.task == "forecasting" or settings.analytic.sharing == "none":
+        return ""
+    return "sends the sums and the number of a client's samples of each class"
+
+
+def _has_gradients_of_classes(settings: Settings) -> str:
+    return "sends a gradient for each class of which a client has images"
+
+
 _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 _CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
-_COUNTS_CLASSES = "sends the sums and the number of a client's samples of each class"
 _CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
 
 _TABLE = (
@@ -231,11 +240,7 @@ _TABLE = (
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
         },
         rounds=_one_a_stage,
-        asks_sites={
-            "forecasting": "",
-            "classification": _COUNTS_CLASSES,
-            "sequence-classification": _COUNTS_CLASSES,
-        },
+        asks_sites=_counts_classes,
     ),
     Method(
         name="kindred",
@@ -289,7 +294,7 @@ _TABLE = (
         learner="fedproto_app.learners.creff:CreffLearner",
         section=attrgetter("creff"),
         tasks=("classification",),
-        asks_sites="sends a gradient for each class of which a client has images",
+        asks_sites=_has_gradients_of_classes,
         small={
             "creff.features-per-class": 10,
             "creff.match-steps": 10,

@@ -28,6 +28,7 @@ from fedproto_app.maths.class_gaussian import (
     class_sums,
     discriminant,
     log_prior,
+    overall_mean,
     precision_factor,
 )
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
@@ -89,6 +90,8 @@ class AnalyticClassesLearner(
         own = self._taken_in(cohort, context.vectors)
         means = [class_means(own.moment, own.counts)]
         alone = self.section.sharing == "none"
+        if alone:  # then these are judged in the same message
+            cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         self._fit(cohort, own, PENALTIES if alone else (1.0,), means, own.counts)
         scores = self.task.predict(cohort.parameters, context.vectors.features)
         _, labels, present = context.vectors
@@ -105,8 +108,8 @@ class AnalyticClassesLearner(
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
         total = self._total(order)
-        if total is None:
-            return []
+        if total is None or not self._of_all(total)[0].isfinite().all():
+            return []  # nobody's, or somebody's spoil the total: each goes on with its own
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         if self.section.sharing == "federated":
             weight, bias = self._of_all(total)
@@ -120,12 +123,10 @@ class AnalyticClassesLearner(
         """The client's own classifier, and beside it the one of all samples."""
         found = super().evaluate(cohort, order)
         total = self._total(order)
-        if total is None:
+        if total is None or not (of_all := self._of_all(total))[0].isfinite().all():
             return found
         clients = len(cohort.names)
-        weight, bias = (
-            one.float().expand(clients, *one.shape).contiguous() for one in self._of_all(total)
-        )
+        weight, bias = (one.float().expand(clients, *one.shape).contiguous() for one in of_all)
         everyone = {**cohort.parameters, HEAD + "weight": weight, HEAD + "bias": bias}
         shared = self.task.evaluate(everyone, cohort.samples)
         return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
@@ -163,7 +164,7 @@ class AnalyticClassesLearner(
         """The classifier of all samples: weight [D, C], bias [C]."""
         factor = precision_factor(total, self.section.penalty)
         means = class_means(total.moment, total.counts)
-        weight, offset = discriminant(factor, means, total.counts > 0)
+        weight, offset = discriminant(factor, overall_mean(total), means, total.counts > 0)
         return weight, offset + self._prior(total.counts)
 
     def _personalise(self, cohort: Cohort, total: ClassSums) -> None:
@@ -191,12 +192,12 @@ class AnalyticClassesLearner(
         spread: the sums whose covariance they have. means: [K, C, D], one a candidate. counts: the
         classes' frequencies [K, C].
         """
-        prior, known = self._prior(counts), counts > 0
+        prior, known, centre = self._prior(counts), counts > 0, overall_mean(spread)
         candidates = []
         for penalty in penalties:
             factor = precision_factor(spread, penalty * self.section.penalty)
             for some in means:
-                weight, offset = discriminant(factor, some, known)
+                weight, offset = discriminant(factor, centre, some, known)
                 candidates.append((weight, offset + prior))
         parts = self._likelihoods(cohort, candidates)
         for name, each in zip(("weight", "bias"), zip(*candidates, strict=True), strict=True):

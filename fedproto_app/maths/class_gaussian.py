@@ -15,7 +15,8 @@ from torch import Tensor
 
 UNKNOWN_CLASS = -1e4  # in place of log 0: nobody has seen the class
 _FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
-_SLACK = 1e-4  # relative; sums travel in float32
+_SLACK = 1e-4  # relative, feature by feature; sums travel in float32
+_NEXT_TO_NOTHING = 1e-6  # of the mean square, for features that are always 0
 
 
 class LabelledVectors(NamedTuple):
@@ -71,16 +72,30 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     return torch.where((failed > 0)[..., None, None], torch.nan, factor)
 
 
-def discriminant(factor: Tensor, means: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+def overall_mean(sums: ClassSums) -> Tensor:
+    """m [..., D] of all samples; 0 without any."""
+    return sums.moment.sum(dim=-2) / sums.counts.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def discriminant(
+    factor: Tensor, centre: Tensor, means: Tensor, known: Tensor
+) -> tuple[Tensor, Tensor]:
     """weight [..., D, C] and offset [..., C] of log p(x | c) = x·weight + offset + (common).
 
-    factor: of S_λ [..., D, D]; means: µ_c [..., C, D]; known: [..., C] bool, the classes that
-    anybody has seen. weight = S_λ⁻¹ µ_c, offset = −½ µ_cᵀ S_λ⁻¹ µ_c; 0 and UNKNOWN_CLASS otherwise.
+    factor: of S_λ, [D, D] for all or [K, D, D]; centre: m [D] or [K, D]; means: µ_c [..., C, D];
+    known: [..., C] bool, the classes that anybody has seen. weight = S_λ⁻¹ (µ_c − m), offset =
+    −½ (µ_c + m)ᵀ S_λ⁻¹ (µ_c − m): with m what is common to all classes is left out, and the
+    numbers stay small. 0 and UNKNOWN_CLASS for a class that is not known.
     """
-    columns = means.transpose(-1, -2)
-    weight = torch.cholesky_solve(columns, factor)
-    offset = -(columns * weight).sum(dim=-2) / 2
-    return weight * known.unsqueeze(-2), torch.where(known, offset, UNKNOWN_CLASS)
+    from_centre = means - centre.unsqueeze(-2)
+    if factor.dim() < means.dim():  # one solve for all clients
+        flat = from_centre.flatten(end_dim=-2)
+        weight = torch.cholesky_solve(flat.T, factor).T.view_as(means)
+    else:
+        weight = torch.cholesky_solve(from_centre.transpose(-1, -2), factor).transpose(-1, -2)
+    offset = -((means + centre.unsqueeze(-2)) * weight).sum(dim=-1) / 2
+    weight = (weight * known.unsqueeze(-1)).transpose(-1, -2)
+    return weight, torch.where(known, offset, UNKNOWN_CLASS)
 
 
 def log_prior(counts: Tensor) -> Tensor:
@@ -104,10 +119,18 @@ def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
     if (moment[counts == 0] != 0).any():
         return "a class without samples has a sum"
     within = gram - class_means(moment, counts).T @ moment
-    slack = _SLACK * squares.max().clamp(min=1e-30) * torch.eye(len(gram), dtype=gram.dtype)
-    if torch.linalg.cholesky_ex(within + slack).info.any():
+    slack = _SLACK * squares + _SLACK * float(squares.mean()) * _NEXT_TO_NOTHING
+    if torch.linalg.cholesky_ex(within + torch.diag(slack.clamp(min=1e-30))).info.any():
         return "no samples have such sums and products"
     return None
+
+
+def sizes(sums: ClassSums) -> float:
+    """The larger of the mean square of one client's features, and of any class's mean."""
+    width = sums.gram.shape[-1]
+    squares = float(sums.gram.diagonal().sum() / (sums.counts.sum().clamp(min=1) * width))
+    means = class_means(sums.moment, sums.counts).square().mean(dim=-1)
+    return max(squares, float(means.max()))
 
 
 def _mean_diagonal(matrix: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedproto_app.models.model import LinearHeadModel
 
+ENCODED_AT_ONCE = 512  # sequences, of all clients together: responses are many times their size
 _LENGTHS = (3, 5, 7, 9)  # of kernels, in taps
 
 
@@ -50,9 +51,19 @@ class RandomKernelClassifier(LinearHeadModel):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         sequences, lengths = inputs
-        flat = sequences.flatten(end_dim=1).transpose(1, 2)  # (K·B, d, T)
+        parts = zip(
+            torch.split(sequences.flatten(end_dim=1), ENCODED_AT_ONCE),
+            torch.split(lengths.flatten(), ENCODED_AT_ONCE),
+            strict=True,
+        )
+        encoded = torch.cat([self._responses(*part) for part in parts])
+        return encoded.view(*sequences.shape[:2], self.representation_dim)
+
+    def _responses(self, sequences: Tensor, lengths: Tensor) -> Tensor:
+        """Of sequences [n, T, d], [n, D]."""
+        flat = sequences.transpose(1, 2)
         steps = torch.arange(flat.shape[2], device=flat.device)
-        there = (steps < lengths.flatten().unsqueeze(1)).unsqueeze(1)  # (K·B, 1, T)
+        there = (steps < lengths.unsqueeze(1)).unsqueeze(1)  # (n, 1, T)
         shares, maxima = [], []
         for ((length, dilation), kernels), bias in zip(
             self._kernels.items(), self._biases, strict=True
@@ -63,8 +74,7 @@ class RandomKernelClassifier(LinearHeadModel):
             positive = ((response > 0) & there).sum(dim=2) / there.sum(dim=2)
             shares.append(2 * positive - 1)
             maxima.append(response.masked_fill(~there, -math.inf).amax(dim=2))
-        encoded = torch.cat([*shares, *maxima], dim=1)
-        return encoded.view(*sequences.shape[:2], self.representation_dim)
+        return torch.cat([*shares, *maxima], dim=1)
 
 
 def _kernel(dimensions: int, length: int, generator: torch.Generator) -> Tensor:

@@ -20,6 +20,7 @@ from fedproto_app.models.model import LinearHeadModel
 
 LARGEST_PATCH = 6
 POOLED = 2  # regions a side, over which responses are averaged
+ENCODED_AT_ONCE = 128  # images, of all clients together: responses are many times their size
 THRESHOLD = 0.5  # of a response; pixels lie in −2 … 2
 
 # Brightness, red against blue, green against both: the strength that each has in natural images.
@@ -49,10 +50,16 @@ class RandomPatchClassifier(LinearHeadModel):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs
-        responses = F.conv2d(images.flatten(end_dim=1), self._filters.to(images))
+        parts = torch.split(images.flatten(end_dim=1), ENCODED_AT_ONCE)
+        pooled = torch.cat([self._pooled(part) for part in parts])
+        return pooled.view(*images.shape[:2], self.representation_dim)
+
+    def _pooled(self, images: Tensor) -> Tensor:
+        responses = F.conv2d(images, self._filters.to(images))
         parts = [F.relu(sign * responses - THRESHOLD) for sign in (1, -1)]
-        pooled = [F.adaptive_avg_pool2d(part, POOLED).flatten(start_dim=1) for part in parts]
-        return torch.cat(pooled, dim=1).view(*images.shape[:2], self.representation_dim)
+        return torch.cat(
+            [F.adaptive_avg_pool2d(part, POOLED).flatten(start_dim=1) for part in parts], dim=1
+        )
 
 
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:

@@ -26,7 +26,7 @@ from fedproto_app.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.methods import for_task, method_named
+from fedproto_app.methods import method_named
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.process import store_of
 from fedproto_app.node.representations import represented
@@ -161,7 +161,8 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 def _require_allowed(settings: Settings, site: Site) -> None:
     """Refuse a method that tells of a site's own data what its operator has not allowed."""
-    asks = for_task(method_named(settings.method).asks_sites, settings.task)
+    method = method_named(settings.method)
+    asks = method.asks_sites(settings) if method.asks_sites else ""
     if asks and not site.is_dealt and not site.tells_classes:
         raise SettingsError(
             f"method = {settings.method!r} {asks}, so the server learns which classes each client "

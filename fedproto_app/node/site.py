@@ -90,7 +90,7 @@ class Site(Section):
     threads: Count | None = None
     partition_id: CountOrZero | None = None
     num_partitions: Count = 1
-    tells_classes: bool = False  # whether a method may learn which classes its clients have
+    tells_classes: bool = False  # whether a method may learn of the classes of its clients
     data: SiteData = SiteData()
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from statistics import median_low
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,7 @@ class CreffStrategy(FedAvgStrategy):
             for key, its in arrived.items()
             if its and not faults[key]
         }
-        limit = LONGEST * median_low(longest.values()) if longest else 0.0
+        limit = LONGEST * median(longest.values()) if longest else 0.0
         for key, norm in longest.items():
             if 0 < limit < norm:
                 faults[key] = f"they speak of features {norm:.3g} long, more than {limit:.3g}"

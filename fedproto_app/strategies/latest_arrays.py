@@ -26,6 +26,10 @@ class LatestArrays:
         """In place of what the client sent before. arrays: one client's, without its axis."""
         self._latest[key] = {name: arrays[name] for name in self._names}
 
+    def of(self, key: ClientKey) -> Arrays | None:
+        """What the client sent last, None if nothing yet."""
+        return self._latest.get(key)
+
     def clients(self) -> list[ClientKey]:
         """Who was ever heard from, in the order of names."""
         return sorted(self._latest)

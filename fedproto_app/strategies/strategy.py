@@ -96,6 +96,11 @@ class PersonalStrategy(MethodDefaults, Strategy):
         """The clients that the method can work with."""
         return clients
 
+    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+        """Who is asked to train in a round: a share of all, and those never heard from."""
+        unheard = set(eligible) - self.federation.trained
+        return self.federation.choose(eligible, server_round, unheard)
+
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """The order with what the method sends to these clients of one node."""
         return order
@@ -116,9 +121,7 @@ class PersonalStrategy(MethodDefaults, Strategy):
             return self.guide(plain, keys)
 
         eligible = self.eligible(self.federation.roster.clients())
-        unheard = set(eligible) - self.federation.trained
-        chosen = self.federation.choose(eligible, server_round, unheard)
-        return self.federation.orders(chosen, order)
+        return self.federation.orders(self.chosen(eligible, server_round), order)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

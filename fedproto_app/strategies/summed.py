@@ -41,21 +41,37 @@ class SumsStrategy(PersonalStrategy):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of a client's sums, by name."""
 
+    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+        """Everyone: what a client did not add up in a round, it never does."""
+        return eligible
+
+    def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
+        """Why some of these sums, though possible, are not taken beside the others."""
+        return {}
+
     @abstractmethod
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Why a client that trained on so many samples cannot have these sums, or None."""
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in the sums of the clients that reported, unless they cannot be true."""
+        reported: dict[ClientKey, Arrays] = {}
+        faults: dict[ClientKey, str] = {}
         for answer in answers if self.spec.per_client else []:
             reply = answer.reply
             rows = zip(answer.keys(), reply.samples, strict=True)
             for row, (key, samples) in enumerate(rows):
                 sums = {name: array[row] for name, array in reply.arrays.items()}
                 if fault := self.fault(sums, key, samples):
-                    self.federation.refuse(Refusal(key.node, key.client, fault))
+                    faults[key] = fault
                 else:
-                    self._sums.keep(key, sums)
+                    reported[key] = sums
+        faults |= self.outliers(reported)
+        for key, fault in faults.items():
+            self.federation.refuse(Refusal(key.node, key.client, fault))
+        for key, sums in reported.items():
+            if key not in faults:
+                self._sums.keep(key, sums)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -63,6 +79,8 @@ class SumsStrategy(PersonalStrategy):
         """Everyone gets the sums over all, who did not train too."""
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
+        if not self.federation.evaluates(server_round):
+            return []
         totals = self._sums.totals()
 
         def order(keys: list[ClientKey]) -> Order:

@@ -16,7 +16,9 @@ from fedproto_app.maths.class_gaussian import (
     class_sums,
     discriminant,
     log_prior,
+    overall_mean,
     precision_factor,
+    sizes,
     sums_fault,
 )
 
@@ -32,21 +34,40 @@ def of_first(sums: ClassSums) -> ClassSums:
 
 def classifier(sums: ClassSums, penalty: float) -> tuple[Tensor, Tensor]:
     means = class_means(sums.moment, sums.counts)
-    return discriminant(precision_factor(sums, penalty), means, sums.counts > 0)
+    factor = precision_factor(sums, penalty)
+    return discriminant(factor, overall_mean(sums), means, sums.counts > 0)
 
 
 def test_by_hand() -> None:
     # Class 0: 1 and 3, class 1: 6 and 8; means 2 and 7, variance within classes 1. With D = 1 and
-    # n = 4 the penalty 4 is λ = 1, so S_λ = 2.
+    # n = 4 the penalty 4 is λ = 1, so S_λ = 2. All have the mean 4.5.
     sums = of_first(class_sums(vectors_of([[1.0], [3.0], [6.0], [8.0]], [0, 0, 1, 1]), 2))
     assert sums.gram.tolist() == [[110.0]]
     assert sums.moment.tolist() == [[4.0], [14.0]]
     assert sums.counts.tolist() == [2.0, 2.0]
     weight, offset = classifier(sums, 4.0)
-    torch.testing.assert_close(weight, torch.tensor([[1.0, 3.5]]).double())
-    torch.testing.assert_close(offset, torch.tensor([-1.0, -12.25]).double())
+    torch.testing.assert_close(weight, torch.tensor([[-1.25, 1.25]]).double())
+    torch.testing.assert_close(offset, torch.tensor([4.0625, -7.1875]).double())
     between = (weight * 4.5 + offset)[0]  # halfway between the means both are as likely
     torch.testing.assert_close(between[0], between[1])
+
+
+def test_one_covariance_for_several_clients_is_as_one_for_each() -> None:
+    sums = class_sums(
+        LabelledVectors(
+            torch.randn(2, 9, 3, generator=torch.Generator().manual_seed(0)),
+            torch.arange(9).remainder(3).expand(2, 9),
+            torch.ones(2, 9),
+        ),
+        3,
+    )
+    first = of_first(sums)
+    factor, centre = precision_factor(first, 1.0), overall_mean(first)
+    means, known = class_means(sums.moment, sums.counts), sums.counts > 0
+    together = discriminant(factor, centre, means, known)
+    apart = discriminant(factor.expand(2, 3, 3), centre.expand(2, 3), means, known)
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_class_that_nobody_has_is_never_chosen() -> None:
@@ -104,6 +125,19 @@ LIES = {
     ),
     "no samples have such sums": TRUE._replace(moment=TRUE.moment * 3),
 }
+
+
+def test_a_feature_with_a_negative_square_is_no_slack_of_another() -> None:
+    gram = torch.diag(torch.tensor([3e8, -2.9])).double()
+    crooked = ClassSums(gram, torch.zeros(3, 2).double(), torch.tensor([3, 0, 0]).double())
+    assert sums_fault(crooked, 3, 1e8) == "no samples have such sums and products"
+
+
+def test_sizes_see_a_large_class_among_many_small_samples() -> None:
+    assert sizes(TRUE) == pytest.approx((2**2 + 1.5**2) / 2)  # class 0; all: 16 / 6
+    moment = torch.tensor([[2.0, 2.0], [20.0, 0.0]]).double()
+    few = ClassSums(torch.eye(2).double() * 100, moment, torch.tensor([98, 2]).double())
+    assert sizes(few) == pytest.approx(50)  # (10² + 0²) / 2
 
 
 @pytest.mark.parametrize("reason", LIES)

@@ -1,0 +1,118 @@
+"""The server of the closed form for classes: which sums it takes, and what it makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.invariants import SmallRuns
+from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
+from fedproto_app.maths.ridge import triangle
+from fedproto_app.messages import Arrays, Reply
+from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.server.federation import NodeReply
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
+from fedproto_app.wire import numpy_arrays
+from tests.strategies.one_node import NODE, SAMPLES, one_node
+
+WIDTH, CLASSES = 8, ("ant", "bee")
+
+
+@pytest.fixture
+def server() -> AnalyticClassesStrategy:
+    """Of one filter, so eight features."""
+    settings = settings_from(
+        {
+            "task": "classification",
+            "method": "analytic",
+            "keep": "last",
+            "analytic.features": 1,
+            "data.source": "digits",
+        }
+    )
+    return strategy_of(settings, DataShape((1, 8, 8), CLASSES))
+
+
+def strategy_of(settings: object, shape: DataShape) -> AnalyticClassesStrategy:
+    federation = one_node(settings)  # type: ignore[arg-type]
+    federation.arrivals.expect([], shape)
+    return AnalyticClassesStrategy(settings, settings.analytic, federation)  # type: ignore
+
+
+def sums_of(seed: int, scale: float = 1.0, samples: int = SAMPLES) -> Arrays:
+    """Of so many samples of both classes."""
+    draws = torch.Generator().manual_seed(seed)
+    labels = torch.arange(samples).remainder(2).unsqueeze(0)
+    features = scale * torch.randn(1, samples, WIDTH, generator=draws)
+    sums = class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2)
+    made = {"gram": triangle(sums.gram), "moment": sums.moment, "counts": sums.counts}
+    return {name: value[0].float().numpy() for name, value in made.items()}
+
+
+def report(strategy: AnalyticClassesStrategy, **clients: Arrays) -> dict[str, str]:
+    """What was refused, and why."""
+    names = ("gram", "moment", "counts")
+    arrays = {key: np.stack([one[key] for one in clients.values()]) for key in names}
+    reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    strategy.absorb([NodeReply(NODE, reply, message)])
+    return {one.client: one.reason for one in strategy.federation.log.refused}
+
+
+def totals(strategy: AnalyticClassesStrategy) -> Arrays:
+    strategy.federation.log.server_round = 1
+    [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
+    return numpy_arrays(order.content.array_records["arrays"])
+
+
+def test_the_latest_sums_of_each_client_add_up(server: AnalyticClassesStrategy) -> None:
+    first, second = sums_of(0), sums_of(1)
+    assert report(server, a=first, b=second) == {}
+    assert report(server, b=second) == {}  # again: it counts once
+    made = totals(server)
+    for name, total in made.items():
+        np.testing.assert_allclose(total, first[name] + second[name], rtol=1e-6)
+    again = AnalyticClassesStrategy(server.settings, server.section, server.federation)
+    again.restore(server.state())
+    np.testing.assert_array_equal(totals(again)["gram"], made["gram"])
+
+
+def test_sums_that_cannot_be_true_are_refused(server: AnalyticClassesStrategy) -> None:
+    noise = {**sums_of(0), "moment": np.zeros((2, WIDTH), np.float32)}
+    noise["gram"] = noise["gram"] * 1e4
+    many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
+    one_class = sums_of(2)
+    one_class["moment"] = one_class["moment"] * 9
+    refused = report(server, a=sums_of(3), b=sums_of(4), c=noise, late=many)
+    assert set(refused) == {"c", "late"}
+    assert "more than 10 times the median client's" in refused["c"]
+    assert "more than the 4 that it declared" in refused["late"]
+    refused = report(server, late=one_class)
+    assert "no samples have such sums and products" in refused["late"]
+    np.testing.assert_allclose(totals(server)["counts"], [4, 4])
+
+
+def test_a_node_that_lost_its_memory_does_not_replace_what_it_sent(
+    server: AnalyticClassesStrategy,
+) -> None:
+    report(server, a=sums_of(0))
+    refused = report(server, a=sums_of(0, samples=2))
+    assert "fewer samples than it sent before" in refused["a"]
+    np.testing.assert_allclose(totals(server)["counts"], [2, 2])
+
+
+def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path) -> None:
+    runs = SmallRuns("classification", "analytic", tmp_path, **{"analytic.features": 4})
+    folder = runs.run("once", 2, participation=0.3)
+    lines = read_rounds(folder)
+    assert len(lines) == 2  # one a stage, whatever `rounds` says
+    assert {line["clients"] for line in lines} == {8}
+    summary = read_run(folder).summary
+    assert summary["accuracy_global"] > 0.5
+    assert summary["accuracy_local"] > 0.5
