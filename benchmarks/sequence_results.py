@@ -127,11 +127,11 @@ def about(runs: Sequence[Run]) -> str:
         betas = sorted({float(run.settings["data.clusters.beta"]) for run in runs})
         count = settings["data.clusters.clusters"]
         clients += f" in {count} clusters, β = {', '.join(f'{beta:g}' for beta in betas)}"
-    said = [
-        clients,
-        f"encoder: {settings['encoder.rounds']} rounds of {settings['encoder.steps']} steps",
-    ]
-    if any(not METHODS[run.settings["method"]].encoder_first for run in runs):
+    said, methods = [clients], [METHODS[run.settings["method"]] for run in runs]
+    if any(method.encoder_first for method in methods):
+        rounds, steps = settings["encoder.rounds"], settings["encoder.steps"]
+        said.append(f"encoder: {rounds} rounds of {steps} steps")
+    if any(not method.encoder_first and method.rounds is None for method in methods):
         said.append(f"supervised: {settings['local-epochs']} local epochs")
     return "; ".join(said)
 
