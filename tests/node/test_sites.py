@@ -95,23 +95,28 @@ def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
     assert sent == [[0, 1], [0, 1], [2], [2]]
 
 
-def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(tmp_path: Path) -> None:
+# Images that a run reserves are none of a site's own; its stages are the site's.
+@pytest.mark.parametrize(
+    ("method", "tells", "changes"),
+    [
+        ("creff", "a gradient for each class", {"data.partition.reserve-per-class": 6}),
+        ("analytic", "samples of each class", {"data.partition.scheme": "given"}),
+    ],
+)
+def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(
+    tmp_path: Path, method: str, tells: str, changes: dict[str, Any]
+) -> None:
     write_site(tmp_path / "north.npz", ["ab", "c"])
     text = 'name = "north"\n{}[data]\nsource = "image-npz"\npath = "north.npz"\n'
+    changes = {"method": method, "data.classes": "a,b,c", **changes}
     for allowed, line in (("no", ""), ("false", "tells-classes = false\n")):
         file = tmp_path / f"{allowed}.toml"
         file.write_text(text.format(line))
-        settings = digits_settings(
-            tmp_path, method="creff", **{"data.classes": "a,b,c", "output.name": allowed}
-        )
-        with pytest.raises(FederationError, match=r"a gradient for each class .*tells-classes"):
+        settings = digits_settings(tmp_path, **{**changes, "output.name": allowed})
+        with pytest.raises(FederationError, match=rf"{tells}.*tells-classes"):
             run_locally(settings, [{"site": str(file)}])
     file.write_text(text.format('tells-classes = true\nstate-dir = "state"\n'))
-    # Images that a run reserves are none of a site's own.
-    changes = {"data.classes": "a,b,c", "data.partition.reserve-per-class": 6}
-    folder, _ = run_locally(
-        digits_settings(tmp_path, method="creff", **changes), [{"site": str(file)}]
-    )
+    folder, _ = run_locally(digits_settings(tmp_path, **changes), [{"site": str(file)}])
     assert [line["clients"] for line in lines(folder)] == [1, 1, 1, 1]
     assert int(rows(folder)[0]["samples"]) == 23  # of 24, one validates
 
