@@ -20,7 +20,7 @@ from fedproto_app.models.model import LinearHeadModel
 
 LARGEST_PATCH = 6
 POOLED = 2  # regions a side, over which responses are averaged
-ENCODED_AT_ONCE = 128  # images, of all clients together: responses are many times their size
+ENCODED_AT_ONCE = 32  # images, of all clients together: their responses then stay in the cache
 THRESHOLD = 0.5  # of a response; pixels lie in −2 … 2
 
 # Brightness, red against blue, green against both: the strength that each has in natural images.
