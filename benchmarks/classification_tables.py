@@ -14,6 +14,14 @@ INFERENCES = {
     "global-prototypes": "global prototypes",
     "head": "head",
 }
+# Of rows that are not called by their method alone.
+TITLES = {
+    "analytic": "closed form",
+    "analytic-even": "closed form, even",
+    "analytic-few": "closed form, 25 filters",
+    "analytic-many": "closed form, 200 filters",
+    "analytic-alone": "closed form, alone",
+}
 THIRDS = ("many", "medium", "few")
 EVERYBODY = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
 
@@ -125,7 +133,7 @@ def _scores(name: str, group: Group) -> list[Scores]:
     """
     if group.method != "gldp":
         averaged, own = (percent(group, f"accuracy_{model}") for model in ("global", "local"))
-        return [Scores(name, name, averaged, own, own, complete=True)]
+        return [Scores(TITLES.get(name, name), name, averaged, own, own, complete=True)]
     chosen = str(group.runs[0].settings["gldp.inference"])
     # What is inferred otherwise than by default trains alike: its row is there to complete one.
     shown = INFERENCES if chosen == "local-prototypes" else [chosen]
