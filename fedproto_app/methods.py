@@ -83,6 +83,12 @@ class Method:
                 f"{' or '.join(map(repr, self.tasks))} only; task = {settings.task!r} has "
                 f"{', '.join(methods_of(settings.task))}"
             )
+        for part in (self.strategy, self.learner, self.model):
+            if not isinstance(part, str) and settings.task not in part:
+                raise SettingsError(
+                    f"method = {settings.method!r}: has parts for task = "
+                    f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
+                )
         if self.model and settings.model.module:
             raise SettingsError(
                 f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "

@@ -105,6 +105,13 @@ def test_both_halves_of_every_method_are_there(method: Method) -> None:
         assert isinstance(load(target, "it"), type)
 
 
+@pytest.mark.parametrize("part", ["strategy", "learner", "model"])
+def test_a_task_that_a_part_of_a_method_lacks_is_refused(part: str) -> None:
+    method = replace(METHODS["solo"], **{part: {"classification": "fedproto_app.nowhere:It"}})
+    with pytest.raises(SettingsError, match="has parts for task = 'classification' only"):
+        method.require_fit(Settings())
+
+
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_a_methods_section_is_the_table_of_its_name(method: Method) -> None:
     settings = Settings()

@@ -108,13 +108,12 @@ class AnalyticClassesLearner(
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
         total = self._total(order)
-        if total is None or not self._of_all(total)[0].isfinite().all():
+        if total is None or (of_all := self._of_all(total)) is None:
             return []  # nobody's, or somebody's spoil the total: each goes on with its own
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         if self.section.sharing == "federated":
-            weight, bias = self._of_all(total)
-            cohort.parameters[HEAD + "weight"].copy_(weight)  # all clients' the same
-            cohort.parameters[HEAD + "bias"].copy_(bias)
+            for name, value in zip(("weight", "bias"), of_all, strict=True):
+                cohort.parameters[HEAD + name].copy_(value)  # all clients' the same
         else:
             self._personalise(cohort, total)
         return list(range(len(cohort.names)))
@@ -123,7 +122,7 @@ class AnalyticClassesLearner(
         """The client's own classifier, and beside it the one of all samples."""
         found = super().evaluate(cohort, order)
         total = self._total(order)
-        if total is None or not (of_all := self._of_all(total))[0].isfinite().all():
+        if total is None or (of_all := self._of_all(total)) is None:
             return found
         clients = len(cohort.names)
         weight, bias = (one.float().expand(clients, *one.shape).contiguous() for one in of_all)
@@ -160,12 +159,13 @@ class AnalyticClassesLearner(
         gram, moment, counts = (packed[name].double() for name in (GRAM, MOMENT, COUNTS))
         return ClassSums(symmetric(gram, moment.shape[-1]), moment, counts)
 
-    def _of_all(self, total: ClassSums) -> Classifier:
-        """The classifier of all samples: weight [D, C], bias [C]."""
+    def _of_all(self, total: ClassSums) -> Classifier | None:
+        """The classifier of all samples: weight [D, C], bias [C]; None if no samples have these."""
         factor = precision_factor(total, self.section.penalty)
         means = class_means(total.moment, total.counts)
         weight, offset = discriminant(factor, overall_mean(total), means, total.counts > 0)
-        return weight, offset + self._prior(total.counts)
+        found = weight, offset + self._prior(total.counts)
+        return found if weight.isfinite().all() else None
 
     def _personalise(self, cohort: Cohort, total: ClassSums) -> None:
         """Each client's own classifier, of its sums and those of all."""

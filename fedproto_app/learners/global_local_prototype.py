@@ -154,12 +154,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """C_n over the stage's images (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
-        samples = cohort.samples
-        representation = self.task.encode_all(cohort.parameters, samples.pixels)
-        counts = torch.tensor(samples.train_samples, device=representation.device)
-        places = torch.arange(representation.shape[1], device=representation.device)
-        present = (places < counts.unsqueeze(1)).float()
-        means, images = class_means(representation, samples.labels, present, self._classes)
+        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
+        means, images = class_means(*vectors, self._classes)
         return means, images > 0
 
     def _remember_current(self, cohort: Cohort) -> None:

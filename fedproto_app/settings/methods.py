@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedproto_app.settings.section import (
     Count,
@@ -93,8 +93,11 @@ class AnalyticSettings(Section):
         "solution's penalty and of the pull",
     )
     strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
-    features: Count = setting(
-        100, "random filters of images (8 values each), or random kernels of sequences (2 each)"
+    # 500 filters are 4,000 features: 32 MB a message and client, 128 MB where a covariance is made.
+    features: Annotated[int, Field(ge=1, le=500)] = setting(
+        100,
+        "random filters of images (8 values each), or random kernels of sequences (2 each)",
+        "1 … 500",
     )
     prior: Literal["own", "even"] = setting(
         "own",

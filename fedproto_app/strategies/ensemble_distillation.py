@@ -23,6 +23,8 @@ from fedproto_app.server.auxiliary import ServerImages
 from fedproto_app.settings import FedicSettings
 from fedproto_app.tasks.images.task import ClassificationTask, normalised
 
+LARGEST_LOGIT = 1e4  # of a client's model; beyond, it would own every mean
+
 Parameters = dict[str, Tensor]  # [1, …] or [K, …] each
 Loss = Callable[[Mapping[str, Tensor]], Tensor]
 
@@ -37,6 +39,14 @@ class Judgement:
     def of(self, images: Tensor) -> Judgement:
         """Of these images alone, [m] positions."""
         return Judgement(self.logits[:, images], self.features[:, images])
+
+    def bounded(self) -> Judgement:
+        """Without what would own every mean: beyond `LARGEST_LOGIT`, or NaN."""
+        logits, features = (
+            one.nan_to_num().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+            for one in (self.logits, self.features)
+        )
+        return Judgement(logits, features)
 
 
 class EnsembleDistillation:
@@ -132,7 +142,9 @@ class EnsembleDistillation:
             size = section.unlabelled_batch_size
             some = self._unlabelled[self._chosen(len(self._unlabelled), size, generator)]
             some = self._augmented(some, generator)
-            judgement, own = self._judged(models, some), self._judged(fine_tuned, some).logits[0]
+            # A model that was believed by the labelled images may give anything for other ones.
+            judgement = self._judged(models, some).bounded()
+            own = self._judged(fine_tuned, some).logits[0]
             target = teacher(self._net, judgement.logits, judgement.features, own)
             inputs, labels = self._labelled_batch(generator)
 

@@ -22,6 +22,7 @@ from fedproto_app.server.auxiliary import server_images
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.settings import FedicSettings, Settings
 from fedproto_app.strategies.ensemble_distillation import (
+    LARGEST_LOGIT,
     EnsembleDistillation,
     Judgement,
     Parameters,
@@ -29,7 +30,6 @@ from fedproto_app.strategies.ensemble_distillation import (
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
-LARGEST_LOGIT = 1e4  # of a client's model; beyond, it would own every mean
 _COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
 
 

@@ -187,6 +187,12 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 AnyTask = Task[Any, Any, Any]
 
 
+def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tensor:
+    """[K, longest] float, 1 where a client with so many samples has one, 0 in the padding."""
+    places = torch.arange(longest, device=device)
+    return (places < torch.tensor(counts, device=device).unsqueeze(1)).float()
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
     """[K, m] → the mean of each client's values in the mask, 0 without any."""
     means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()

@@ -141,6 +141,7 @@ def test_flat_and_nested_are_the_same() -> None:
             )
         ),
         ({"encoder.path": 3}, ["encoder.path = 3", "string"]),
+        ({"analytic.features": 501}, ["analytic.features = 501", "less than or equal to 500"]),
         ({"fed-react.clusters": -1}, ["fed-react.clusters = -1", "greater than or equal to 0"]),
         ({"fed-react.penalty": float("inf")}, ["fed-react.penalty", "finite"]),
         ({"fed-react.affect-iterations": 0}, ["affect-iterations = 0", "equal to 1"]),

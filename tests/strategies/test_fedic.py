@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -17,6 +19,7 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.auxiliary import AUXILIARY
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.ensemble_distillation import LARGEST_LOGIT, Judgement
 from fedproto_app.strategies.fedic import FedicStrategy
 from fedproto_app.tasks.table import load_shard
 from fedproto_app.wire import array_record, numpy_arrays, write_reply
@@ -164,3 +167,11 @@ def test_a_run_without_steps_is_fedavgs_and_costs_as_much(
         for run in runs.values()
     ]
     assert counted[0] == counted[1]
+
+
+def test_what_would_own_every_mean_is_bounded() -> None:
+    logits = torch.tensor([[[2.0, float("nan")], [-math.inf, 3e38]]])
+    bounded = Judgement(logits, -logits).bounded()
+    wanted = torch.tensor([[[2.0, 0.0], [-LARGEST_LOGIT, LARGEST_LOGIT]]])
+    assert torch.equal(bounded.logits, wanted)
+    assert torch.equal(bounded.features, -wanted)

@@ -22,7 +22,7 @@ from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClass
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import Task, masked_mean
+from fedproto_app.tasks.task import Task, in_padded, masked_mean
 from fedproto_app.users_code import load
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
@@ -271,9 +271,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         self, parameters: Mapping[str, Tensor], samples: CohortImages
     ) -> LabelledVectors:
         """f_µ of the images that the clients train on in this round."""
-        counts = torch.tensor(samples.train_samples, device=self.device)
-        places = torch.arange(samples.labels.shape[1], device=self.device)
-        present = (places < counts.unsqueeze(1)).float()
+        present = in_padded(samples.train_samples, samples.labels.shape[1], self.device)
         features = self.encode_all(parameters, samples.pixels)
         return LabelledVectors(features, samples.labels, present)
 

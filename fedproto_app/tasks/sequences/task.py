@@ -35,7 +35,7 @@ from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.randomness import torch_stream
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
-from fedproto_app.tasks.task import Task, masked_mean
+from fedproto_app.tasks.task import Task, in_padded, masked_mean
 from fedproto_app.users_code import load
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
@@ -215,9 +215,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> LabelledVectors:
         """The encoder's vectors of the train sequences."""
-        counts = torch.tensor(samples.train_samples, device=self.device)
-        places = torch.arange(samples.targets.shape[1], device=self.device)
-        present = (places < counts.unsqueeze(1)).float()
+        present = in_padded(samples.train_samples, samples.targets.shape[1], self.device)
         features = self.encode_all(parameters, samples.values, samples.lengths)
         return LabelledVectors(features, samples.targets, present)
 
