@@ -30,6 +30,7 @@ from benchmarks.result_page import (
 )
 from benchmarks.result_runs import Changes
 from benchmarks.sequence_rows import (
+    LABELS_BETAS,
     PAPER,
     TITLES,
     beta_rows,
@@ -86,7 +87,15 @@ def experiments() -> dict[str, Experiment]:
         "pendigits-closed": pendigits(
             SEEDS, closed_rows("pendigits-closed"), of_columns(ENCODER), about
         ),
-        "labels": pendigits((0,), label_rows("labels"), by_beta_and_labels, about_labels),
+        "labels": pendigits(
+            (0,), label_rows("labels", LABELS_BETAS, {}), by_beta_and_labels, about_labels
+        ),
+        "renamed": pendigits(
+            SEEDS,
+            label_rows("renamed", LABELS_BETAS[-1:], {"data.clusters.renamed": True}),
+            by_beta_and_labels,
+            about_labels,
+        ),
         "vowels": Experiment(
             "fed-react-vowels.toml",
             VOWELS,

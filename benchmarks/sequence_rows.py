@@ -3,6 +3,8 @@ figures for them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from benchmarks.result_page import Row
 from benchmarks.result_runs import Changes
 
@@ -303,7 +305,7 @@ def beta_rows(folder: str) -> dict[str, Row]:
     }
 
 
-def label_rows(folder: str) -> dict[str, Row]:
+def label_rows(folder: str, betas: Sequence[float], every: Changes) -> dict[str, Row]:
     """By β, labels and method, with slashes between them.
 
     The encoder is as it is drawn, so that labels are all that anybody learns from. With one round
@@ -312,6 +314,7 @@ def label_rows(folder: str) -> dict[str, Row]:
     ends = one_and_own(10)
     approaches = {
         **PLAIN,
+        **CHOOSING,
         "a1-history": HISTORY["a1-history"],
         "a1-all-rounds": FORGETTING["a1-all-rounds"],
         "a1-all-rounds-history": HISTORY["a1-all-rounds-history"],
@@ -325,9 +328,9 @@ def label_rows(folder: str) -> dict[str, Row]:
         **{name: (changes, approaches) for name, changes in _A_ROUND.items()},
     }
     made: dict[str, Row] = {}
-    for beta in LABELS_BETAS:
+    for beta in betas:
         for labels, (changes, variants) in of_labels.items():
-            common = {"encoder.rounds": 0, "data.clusters.beta": beta, **changes}
+            common = {"encoder.rounds": 0, "data.clusters.beta": beta, **every, **changes}
             inside = rows(f"{folder}-{beta}-{labels.replace(' ', '-')}", variants, common)
             made |= {f"{beta}/{labels}/{name}": row for name, row in inside.items()}
     return made

@@ -118,6 +118,9 @@ class ClusterSettings(Section):
     labels: CountOrZero = setting(
         0, "of its sequences that a client trains on, and at most as many to validate on; 0: all"
     )
+    renamed: bool = setting(
+        False, "whether every cluster has names of its own for the classes: its 3 is another's 7"
+    )
 
     @model_validator(mode="after")
     def _clusters_fit_the_clients(self) -> ClusterSettings:
@@ -125,6 +128,11 @@ class ClusterSettings(Section):
             raise ValueError(
                 f"data.clusters.clusters = {self.clusters}: more than data.clusters.clients = "
                 f"{self.clients}"
+            )
+        if self.scheme == "given" and self.renamed:
+            raise ValueError(
+                "data.clusters.renamed = true: only with data.clusters.scheme = 'dirichlet', whose "
+                "clusters are the app's own"
             )
         return self
 

@@ -72,15 +72,19 @@ def _client(
     def read(places: Places) -> list[NDArray[np.float32]]:
         return [resampled(pool.sequences[place], settings.sequences.steps) for place in places]
 
+    def targets(places: Places) -> Targets:
+        own = pool.targets[places]
+        return own if holding.names is None else holding.names[own.astype(np.int64)]
+
     train = read(split.train)
     scaled = scaling(train, settings.sequences)
 
     def labelled(sequences: list[NDArray[np.float32]], places: Places) -> LabelledSequences:
-        return LabelledSequences([scaled(steps) for steps in sequences], pool.targets[places])
+        return LabelledSequences([scaled(steps) for steps in sequences], targets(places))
 
     counts: tuple[tuple[int, ...], ...] = ()
     if pool.classes:
-        labels = pool.targets[split.train].astype(np.int64)
+        labels = targets(split.train).astype(np.int64)
         counts = (tuple(np.bincount(labels, minlength=len(pool.classes)).tolist()),)
     return ClientSequences(
         holding.name,

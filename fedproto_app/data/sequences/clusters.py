@@ -6,7 +6,8 @@ the same sequences finds the same clients, whichever of them it hosts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -21,17 +22,21 @@ from fedproto_app.settings import ClusterSettings, DataSettings
 
 Counts = NDArray[np.int64]
 Places = NDArray[np.int64]  # of sequences in the pool
+Names = NDArray[np.int64]  # [C] of each class of the pool, what a client calls it
 
+_MANY_CLASSES = 20  # in more orders than there are clients
 _LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One client. group: its true cluster, or "". places: of its sequences, ascending."""
+    """One client. group: its true cluster, or "". places: of its sequences, ascending. names: None
+    where it calls classes as the pool does."""
 
     name: str
     group: str
     places: Places
+    names: Names | None = None
 
 
 def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> list[Holding]:
@@ -47,6 +52,8 @@ def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> lis
         rng = numpy_stream(seed, "clusters")
         labels = pool.targets.astype(np.int64)
         holdings = _dealt(labels, len(pool.classes), settings.clusters, rng)
+        if settings.clusters.renamed:
+            holdings = _renamed(holdings, len(pool.classes), numpy_stream(seed, "class names"))
     return chosen(holdings, lambda one: one.name, settings, settings.path or settings.source)
 
 
@@ -68,6 +75,12 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
         raise DataError(
             "data.clusters.scheme = 'dirichlet': clusters differ in their mix of classes, but the "
             f"targets of {settings.source} are real numbers; set data.clusters.scheme = 'given'"
+        )
+    orders = math.factorial(min(len(pool.classes), _MANY_CLASSES))
+    if settings.clusters.renamed and settings.clusters.clusters > orders:
+        raise DataError(
+            f"data.clusters.clusters = {settings.clusters.clusters}: with data.clusters.renamed at "
+            f"most {orders}, the orders of {len(pool.classes)} classes of {settings.source}"
         )
     clients, total = settings.clusters.clients, len(pool.targets)
     wanted = max(1, settings.clusters.samples)
@@ -102,6 +115,17 @@ def _dealt(
         name = f"client-{client:0{digits}d}"
         holdings.append(Holding(name, f"cluster-{group}", np.sort(np.concatenate(own))))
     return holdings
+
+
+def _renamed(holdings: list[Holding], classes: int, rng: Generator) -> list[Holding]:
+    """The same, each cluster with names for the classes that no other one has."""
+    names: dict[str, Names] = {}
+    for group in sorted({one.group for one in holdings}):
+        drawn = rng.permutation(classes)
+        while any((drawn == others).all() for others in names.values()):
+            drawn = rng.permutation(classes)
+        names[group] = drawn
+    return [replace(one, names=names[one.group]) for one in holdings]
 
 
 def _given(pool: SequencePool, default_name: str) -> list[Holding]:

@@ -116,3 +116,20 @@ def test_targets_that_the_task_cannot_learn(read: Any) -> None:
         read(settings("labelled", "sequence-regression"))
     with pytest.raises(DataError, match="are real numbers; set task = 'sequence-regression'"):
         read(settings("numbers"))
+
+
+def test_a_client_of_another_cluster_calls_its_sequences_otherwise() -> None:
+    dealt = {"data.clusters.scheme": "dirichlet", "data.clusters.clients": 2}
+    changes = {**dealt, "data.clusters.clusters": 2, "data.clusters.renamed": True}
+    run = settings("labelled", **changes)
+    shard, holdings = load_shard(run, 0, 1), deal_sequences(POOL, run.data, run.seed)
+    assert len({tuple(one.names) for one in holdings}) == 2  # type: ignore[arg-type]
+    for one in holdings:
+        client = shard.clients[one.name]
+        assert isinstance(client, ClientSequences)
+        assert one.names is not None
+        for part in (client.train, client.validation, client.test):
+            true = [int(POOL.targets[int(steps[0, 0])]) for steps in part.values]
+            assert part.targets.tolist() == one.names[true].tolist()
+        counts = np.bincount(client.train.targets.astype(int), minlength=3)
+        assert client.class_counts == (tuple(counts),)

@@ -125,6 +125,37 @@ def test_the_deal_is_the_seeds() -> None:
     assert places[0] == places[1] != places[2]
 
 
+def test_every_cluster_has_names_of_its_own_for_the_classes() -> None:
+    pool = balanced(10, 60)
+    plain, renamed = deal(pool), deal(pool, renamed=True)
+    for one, other in zip(plain, renamed, strict=True):
+        assert one.places.tolist() == other.places.tolist()
+        assert one.names is None
+        assert other.names is not None
+        assert sorted(other.names) == list(range(10))
+    by_group: dict[str, set[tuple[int, ...]]] = {}
+    for one in renamed:
+        by_group.setdefault(one.group, set()).add(tuple(one.names))  # type: ignore[arg-type]
+    assert [len(names) for names in by_group.values()] == [1, 1, 1]
+    assert len(set.union(*by_group.values())) == 3
+
+
+def test_more_clusters_than_orders_of_the_classes() -> None:
+    pool = pool_of([0, 1, 2] * 20)
+    dealt = deal(pool, clients=6, clusters=6, renamed=True)
+    names = {tuple(one.names) for one in dealt}
+    assert len(names) == 6
+    with pytest.raises(DataError, match=r"clusters = 7: with data\.clusters\.renamed at most 6"):
+        deal(pool, clients=7, clusters=7, renamed=True)
+
+
+def test_given_clusters_keep_their_names() -> None:
+    with pytest.raises(
+        ValueError, match=r"renamed = true: only with data\.clusters\.scheme = 'diri"
+    ):
+        deal(pool_of([0, 1]), scheme="given", renamed=True)
+
+
 def test_the_first_clients_only() -> None:
     pool = balanced(3, 50)
     assert [one.name for one in deal(pool, max_clients=2)] == ["client-000", "client-001"]
