@@ -152,6 +152,10 @@ def _counts_classes(settings: Settings) -> str:
     return "sends the sums and the number of a client's samples of each class"
 
 
+def _has_prototypes_of_classes(settings: Settings) -> str:
+    return "sends a prototype for each class of which a client has images"
+
+
 def _has_gradients_of_classes(settings: Settings) -> str:
     return "sends a gradient for each class of which a client has images"
 
@@ -174,6 +178,7 @@ _TABLE = (
         learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
         section=attrgetter("gldp"),
         tasks=("classification",),
+        asks_sites=_has_prototypes_of_classes,
     ),
     Method(
         name="fed-react",

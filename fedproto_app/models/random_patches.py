@@ -35,12 +35,21 @@ class RandomPatchClassifier(LinearHeadModel):
     Images are [K, B, channels, H, W]. Each filter gives the mean over 2 × 2 regions of what exceeds
     the threshold, and of what falls below its negative: D = 8 · filters. The encoder has no
     parameters.
+
+    mirrored: whether a mirror image is as good. Then an image is the mean of both, so that the two
+        are the same.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], classes: int, filters: int, generator: torch.Generator
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        filters: int,
+        generator: torch.Generator,
+        mirrored: bool = False,
     ) -> None:
         super().__init__(2 * POOLED**2 * filters, classes)
+        self._mirrored = mirrored
         channels, height, width = shape
         patch = max(1, min(LARGEST_PATCH, (min(height, width) + 1) // 3))
         self._filters = random_filters(filters, channels, patch, generator)
@@ -51,8 +60,13 @@ class RandomPatchClassifier(LinearHeadModel):
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs
         parts = torch.split(images.flatten(end_dim=1), ENCODED_AT_ONCE)
-        pooled = torch.cat([self._pooled(part) for part in parts])
-        return pooled.view(*images.shape[:2], self.representation_dim)
+        features = torch.cat([self._features(part) for part in parts])
+        return features.view(*images.shape[:2], self.representation_dim)
+
+    def _features(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] → [B, D]."""
+        pooled = self._pooled(images)
+        return (pooled + self._pooled(images.flip(-1))) / 2 if self._mirrored else pooled
 
     def _pooled(self, images: Tensor) -> Tensor:
         responses = F.conv2d(images, self._filters.to(images))

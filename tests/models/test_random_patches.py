@@ -52,6 +52,16 @@ def test_by_hand() -> None:
     torch.testing.assert_close(found, torch.cat([exceeds, falls_below]))
 
 
+def test_a_mirror_image_is_the_same_where_it_is_as_good() -> None:
+    images = torch.randn(1, 3, 3, 8, 9, generator=draws(2))
+    plain = RandomPatchClassifier((3, 8, 9), 10, 7, draws())
+    mirrored = RandomPatchClassifier((3, 8, 9), 10, 7, draws(), mirrored=True)
+    both = (plain.encode({}, images) + plain.encode({}, images.flip(-1))) / 2
+    torch.testing.assert_close(mirrored.encode({}, images), both)
+    torch.testing.assert_close(mirrored.encode({}, images.flip(-1)), both)
+    assert not torch.allclose(plain.encode({}, images), both, atol=0.01)
+
+
 def test_shapes_and_the_same_for_all() -> None:
     images = torch.randn(2, 3, 3, 32, 32, generator=draws(2))
     models = [RandomPatchClassifier((3, 32, 32), 10, 7, draws()) for _ in range(2)]

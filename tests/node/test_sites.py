@@ -35,13 +35,14 @@ def write_site(file: Path, stages: list[str], classes: str = "", images: int = 8
 
 
 def site(folder: Path, name: str, stages: list[str]) -> dict[str, Any]:
-    """The node config of a site that has such a file."""
-    return {
-        "data-source": "image-npz",
-        "data-path": str(write_site(folder / f"{name}.npz", stages)),
-        "node-name": name,
-        "state-dir": str(folder / "state"),
-    }
+    """The node config of a site that has such images, and lets methods learn of their classes."""
+    write_site(folder / f"{name}.npz", stages)
+    file = folder / f"{name}.toml"
+    file.write_text(
+        f'name = "{name}"\ntells-classes = true\nstate-dir = "state"\n'
+        f'[data]\nsource = "image-npz"\npath = "{name}.npz"\n'
+    )
+    return {"site": str(file)}
 
 
 def run(tmp_path: Path, sites: dict[str, list[str]], **changes: Any) -> RunFolder:
@@ -99,6 +100,7 @@ def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "tells", "changes"),
     [
+        ("gldp", "a prototype for each class", {}),
         ("creff", "a gradient for each class", {"data.partition.reserve-per-class": 6}),
         ("analytic", "samples of each class", {"data.partition.scheme": "given"}),
     ],

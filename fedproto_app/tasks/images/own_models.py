@@ -11,5 +11,6 @@ from fedproto_app.settings import Settings
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:
     """For the closed form: every process draws the same filters."""
     draws = torch_stream(settings.seed, "random filters")
-    features = settings.analytic.features
-    return RandomPatchClassifier(shape.inputs, len(shape.classes), features, draws)
+    features, section = settings.analytic.features, settings.classification
+    mirrored = section.augment and section.flip
+    return RandomPatchClassifier(shape.inputs, len(shape.classes), features, draws, mirrored)
