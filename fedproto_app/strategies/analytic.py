@@ -8,6 +8,7 @@ from fedproto_app.learners.analytic import GRAM, MOMENT
 from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
 from fedproto_app.messages import Arrays
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.strategies.summed import SumsStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import make_task
@@ -17,17 +18,22 @@ from fedproto_app.tasks.table import make_task
 LARGEST_MEAN_SQUARE = 100.0
 
 
-class AnalyticStrategy(SumsStrategy):
+class SumsOfRegressors(ClientSums):
     """XᵀX and Xᵀy for each step ahead."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        task = make_task(self.settings, self.federation.shape)
-        assert isinstance(task, ForecastingTask)
-        horizon, width = task.layout.horizon, task.layout.regressor_width
-        return {GRAM: (horizon, triangle_size(width)), MOMENT: (horizon, width)}
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         moment = torch.from_numpy(sums[MOMENT]).double().unsqueeze(-1)
         gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
         fault = sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
         return fault and f"its sums cannot be those of {samples} samples: {fault}"
+
+
+class AnalyticStrategy(SumsStrategy):
+    """XᵀX and Xᵀy for each step ahead."""
+
+    def expected(self) -> SumsOfRegressors:
+        task = make_task(self.settings, self.federation.shape)
+        assert isinstance(task, ForecastingTask)
+        horizon, width = task.layout.horizon, task.layout.regressor_width
+        shapes = {GRAM: (horizon, triangle_size(width)), MOMENT: (horizon, width)}
+        return SumsOfRegressors(self.federation, shapes)

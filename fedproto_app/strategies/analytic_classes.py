@@ -1,73 +1,26 @@
-"""Classes in closed form, server half: what the clients' sums look like."""
+"""Classes in closed form, server half: sums of fixed features, which never become fewer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from statistics import median
-from typing import Any
-
-import torch
-from numpy.typing import NDArray
-
-from fedproto_app.learners.analytic_classes import COUNTS, GRAM, MOMENT
-from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault
-from fedproto_app.maths.ridge import symmetric, triangle_size
+from fedproto_app.learners.class_fit import COUNTS
 from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
-from fedproto_app.settings import AnalyticSettings, Settings
+from fedproto_app.strategies.class_sums import SumsOfClasses
 from fedproto_app.strategies.summed import SumsStrategy
-from fedproto_app.tasks.table import make_task
 
-LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that sums of all stay finite
-# A client's features, or those of one of its classes, beside the median client's, in mean squares.
-# All have the same random functions, and honest clients differ by far less.
-LARGEST_FACTOR = 10.0
+
+class GrowingSums(SumsOfClasses):
+    """Of all stages so far."""
+
+    def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
+        before = self.latest.of(key)
+        if before is not None and (sums[COUNTS] < before[COUNTS]).any():
+            return "its sums are of fewer samples than it sent before"
+        return super().fault(sums, key, samples)
 
 
 class AnalyticClassesStrategy(SumsStrategy):
     """Σ x xᵀ, each class's Σ x and number of samples, of all stages so far."""
 
-    def __init__(
-        self, settings: Settings, section: AnalyticSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        self._sizes: dict[ClientKey, float] = {}
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        width = make_task(self.settings, self.federation.shape).representation_dim
-        classes = len(self.federation.shape.classes)
-        return {GRAM: (triangle_size(width),), MOMENT: (classes, width), COUNTS: (classes,)}
-
-    def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
-        """By the samples that the client declared for all its stages."""
-        declared = self.federation.roster.facts[key].samples
-        before = self._sums.of(key)
-        if before is not None and (sums[COUNTS] < before[COUNTS]).any():
-            return "its sums are of fewer samples than it sent before"
-        fault = sums_fault(_unpacked(sums), declared, LARGEST_MEAN_SQUARE)
-        return fault and f"its sums cannot be true: {fault}"
-
-    def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
-        """Those whose features, all or those of one class, are far larger than the others'."""
-        mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
-        self._sizes |= mine
-        limit = LARGEST_FACTOR * median(self._sizes.values()) if self._sizes else 0.0
-        return {
-            key: f"the mean square of its features, or of a class's, is {size:g}, more than "
-            f"{LARGEST_FACTOR:g} times the median client's"
-            for key, size in mine.items()
-            if size > limit
-        }
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        super().restore(state)
-        every = {key: self._sums.of(key) for key in self._sums.clients()}
-        self._sizes = {key: sizes(_unpacked(sums)) for key, sums in every.items() if sums}
-
-
-def _unpacked(sums: Arrays) -> ClassSums:
-    gram, moment, counts = (
-        torch.from_numpy(sums[name]).double() for name in (GRAM, MOMENT, COUNTS)
-    )
-    return ClassSums(symmetric(gram, moment.shape[1]), moment, counts)
+    def expected(self) -> GrowingSums:
+        return GrowingSums(self.settings, self.federation)

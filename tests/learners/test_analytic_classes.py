@@ -9,7 +9,8 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedproto_app.learners.analytic_classes import COUNTS, GRAM, MOMENT, AnalyticClassesLearner
+from fedproto_app.learners.analytic_classes import AnalyticClassesLearner
+from fedproto_app.learners.class_fit import COUNTS, GRAM, MOMENT
 from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric

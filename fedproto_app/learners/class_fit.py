@@ -1,0 +1,147 @@
+"""A client's classifier of its own sums and those of all clients (`maths/class_gaussian.py`).
+
+It has the covariance of all, class means between its own and those of all, and its own class
+frequencies as prior. How far the means lean to all and how strong the penalty is, no client's few
+validation samples can tell, so its classifier is the mean of many candidates' log-probabilities,
+weighed by the likelihood of its validation samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    LabelledVectors,
+    class_means,
+    discriminant,
+    log_prior,
+    overall_mean,
+    precision_factor,
+)
+from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
+from fedproto_app.messages import Arrays
+
+# What goes up from each client, and, summed over the clients, comes down.
+GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
+
+PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the candidates, as factors of the penalty
+LEANS = (1.0, 10.0, 100.0, 1e6)  # samples of a class that the means of all weigh, beside its own
+PSEUDO = 1.0  # samples with everybody's class frequencies beside the client's own
+ETA = 0.3  # how much validation samples are trusted; 1: as independent ones
+
+Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; of all: [D, C] and [C]
+
+
+def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
+    """Of a client's sums as they travel: D(D + 1)/2 + C·D + C values."""
+    return {GRAM: (triangle_size(width),), MOMENT: (classes, width), COUNTS: (classes,)}
+
+
+def packed(sums: ClassSums) -> dict[str, Tensor]:
+    """[…] each, as they travel."""
+    return {GRAM: triangle(sums.gram), MOMENT: sums.moment, COUNTS: sums.counts}
+
+
+def unpacked(arrays: Mapping[str, Tensor]) -> ClassSums:
+    """What `packed` gave, in double precision."""
+    gram, moment, counts = (arrays[name].double() for name in (GRAM, MOMENT, COUNTS))
+    return ClassSums(symmetric(gram, moment.shape[-1]), moment, counts)
+
+
+def arrived(arrays: Arrays, device: torch.device) -> ClassSums:
+    """The sums in a message."""
+    return unpacked(
+        {name: torch.from_numpy(arrays[name]).to(device) for name in (GRAM, MOMENT, COUNTS)}
+    )
+
+
+class ClassFit:
+    """The ways to a classifier. penalty: λ's factor; even: whether all classes are as frequent."""
+
+    def __init__(self, penalty: float, even: bool) -> None:
+        self._penalty, self._even = penalty, even
+
+    def of_all(self, total: ClassSums) -> Classifier | None:
+        """The classifier of all samples: weight [D, C], bias [C]; None if no samples have these."""
+        factor = precision_factor(total, self._penalty)
+        means = class_means(total.moment, total.counts)
+        weight, offset = discriminant(factor, overall_mean(total), means, total.counts > 0)
+        found = weight, offset + self.prior(total.counts)
+        return found if weight.isfinite().all() else None
+
+    def alone(self, own: ClassSums, validation: LabelledVectors | None) -> Classifier:
+        """Each client's classifier of its own sums alone.
+
+        validation: what weighs candidates of other penalties; None for the plain penalty alone.
+        """
+        penalties = (1.0,) if validation is None else PENALTIES
+        means = [class_means(own.moment, own.counts)]
+        return self._mean(own, penalties, means, own.counts, validation)
+
+    def personal(self, own: ClassSums, total: ClassSums, validation: LabelledVectors) -> Classifier:
+        """Each client's classifier of its sums and those of all."""
+        of_all = class_means(total.moment, total.counts)
+        means = [class_means(own.moment + lean * of_all, own.counts + lean) for lean in LEANS]
+        return self._mean(total, PENALTIES, means, frequencies(own, total), validation)
+
+    def prior(self, counts: Tensor) -> Tensor:
+        """[…, C]: the shares of these counts, or the same for all classes."""
+        return log_prior((counts > 0).double() if self._even else counts)
+
+    def _mean(
+        self,
+        spread: ClassSums,
+        penalties: Sequence[float],
+        means: Sequence[Tensor],
+        counts: Tensor,
+        validation: LabelledVectors | None,
+    ) -> Classifier:
+        """The mean of all candidates, weighed by the likelihood of the validation samples.
+
+        spread: the sums whose covariance they have. means: [K, C, D], one a candidate. counts: the
+        classes' frequencies [K, C].
+        """
+        prior, known, centre = self.prior(counts), counts > 0, overall_mean(spread)
+        candidates = []
+        for penalty in penalties:
+            factor = precision_factor(spread, penalty * self._penalty)
+            for some in means:
+                weight, offset = discriminant(factor, centre, some, known)
+                candidates.append((weight, offset + prior))
+        if validation is None:
+            [(weight, bias)] = candidates
+            return weight.nan_to_num(), bias.nan_to_num()
+        parts = _likelihoods(validation, candidates)
+        weight, bias = (torch.zeros_like(one) for one in candidates[0])
+        for number, (its_weight, its_bias) in enumerate(candidates):
+            weight += parts[:, number, None, None] * its_weight.nan_to_num()
+            bias += parts[:, number, None] * its_bias.nan_to_num()
+        return weight, bias
+
+
+def frequencies(own: ClassSums, total: ClassSums) -> Tensor:
+    """[K, C] a client's class counts, and a sample more that has everybody's."""
+    return own.counts + PSEUDO * total.counts / total.counts.sum().clamp(min=1)
+
+
+def _likelihoods(validation: LabelledVectors, candidates: Sequence[Classifier]) -> Tensor:
+    """[K, candidates] by that of the validation samples; they sum to 1."""
+    features, labels, present = validation.features.double(), validation.labels, validation.present
+    losses = [
+        log_loss(features @ weight + bias.unsqueeze(1), labels, present)
+        for weight, bias in candidates
+    ]
+    errors = torch.stack(losses, dim=1).nan_to_num(nan=1e9, posinf=1e9)
+    samples = present.double().sum(dim=1, keepdim=True)
+    return (-ETA * samples * errors).softmax(dim=1)
+
+
+def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
+    """[K] −log p of the true class, the mean over a client's samples; 0 without any."""
+    each = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
+    weights = present.double()
+    return (each * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)

@@ -1,0 +1,60 @@
+"""What clients' sums of classes look like (`maths/class_gaussian.py`), and which are believed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from fedproto_app.learners.class_fit import arrived, sums_shapes
+from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault
+from fedproto_app.messages import Arrays
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.client_sums import ClientSums
+from fedproto_app.tasks.table import make_task
+
+LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that sums of all stay finite
+# A client's features, or those of one of its classes, beside the median client's, in mean squares.
+# All have the same functions, and honest clients differ by far less.
+LARGEST_FACTOR = 10.0
+
+
+class SumsOfClasses(ClientSums):
+    """Σ x xᵀ, each class's Σ x and number of samples, of the stages that a client tells of."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        width = make_task(settings, federation.shape).representation_dim
+        super().__init__(federation, sums_shapes(len(federation.shape.classes), width))
+        self._sizes: dict[ClientKey, float] = {}
+
+    def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
+        """By the samples that the client declared for all its stages."""
+        declared = self.federation.roster.facts[key].samples
+        fault = sums_fault(_unpacked(sums), declared, LARGEST_MEAN_SQUARE)
+        return fault and f"its sums cannot be true: {fault}"
+
+    def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
+        """Those whose features, all or those of one class, are far larger than the others'."""
+        mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
+        self._sizes |= mine
+        limit = LARGEST_FACTOR * median(self._sizes.values()) if self._sizes else 0.0
+        return {
+            key: f"the mean square of its features, or of a class's, is {size:g}, more than "
+            f"{LARGEST_FACTOR:g} times the median client's"
+            for key, size in mine.items()
+            if size > limit
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().restore(state)
+        every = {key: self.latest.of(key) for key in self.latest.clients()}
+        self._sizes = {key: sizes(_unpacked(sums)) for key, sums in every.items() if sums}
+
+
+def _unpacked(sums: Arrays) -> ClassSums:
+    return arrived(sums, torch.device("cpu"))

@@ -1,0 +1,65 @@
+"""Sums that clients send and a server adds up, of those that can be true."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedproto_app.messages import Arrays, Refusal
+from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.strategies.latest_arrays import LatestArrays
+
+
+class ClientSums(ABC):
+    """The latest sums of every client ever heard from.
+
+    shapes: of a client's sums, by name. Subclasses say when sums cannot be true.
+    """
+
+    def __init__(self, federation: Federation, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.federation, self.shapes = federation, shapes
+        self.latest = LatestArrays(*shapes)
+
+    @abstractmethod
+    def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
+        """Why a client that trained on so many samples cannot have these sums, or None."""
+
+    def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
+        """Why some of these sums, though possible, are not taken beside the others."""
+        return {}
+
+    def take_in(self, answers: list[NodeReply]) -> None:
+        """The sums in these replies; those that are not believed are refused."""
+        reported: dict[ClientKey, Arrays] = {}
+        faults: dict[ClientKey, str] = {}
+        for answer in answers:
+            reply = answer.reply
+            rows = zip(answer.keys(), reply.samples, strict=True)
+            for row, (key, samples) in enumerate(rows):
+                sums = {name: reply.arrays[name][row] for name in self.shapes}
+                if fault := self.fault(sums, key, samples):
+                    faults[key] = fault
+                else:
+                    reported[key] = sums
+        faults |= self.outliers(reported)
+        for key, fault in faults.items():
+            self.federation.refuse(Refusal(key.node, key.client, fault))
+        for key, sums in reported.items():
+            if key not in faults:
+                self.latest.keep(key, sums)
+
+    def totals(self) -> Arrays:
+        """Over all clients; {} before any was heard from."""
+        return self.latest.totals()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """For a checkpoint."""
+        return self.latest.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """What `state` gave."""
+        self.latest.restore(state)
