@@ -152,6 +152,10 @@ def _counts_classes(settings: Settings) -> str:
     return "sends the sums and the number of a client's samples of each class"
 
 
+def _counts_images(settings: Settings) -> str:
+    return "sends the sums and the number of a client's images of each class"
+
+
 def _has_prototypes_of_classes(settings: Settings) -> str:
     return "sends a prototype for each class of which a client has images"
 
@@ -298,6 +302,16 @@ _TABLE = (
         strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
         learner="fedproto_app.learners.ditto:DittoLearner",
         section=attrgetter("ditto"),
+    ),
+    Method(
+        name="census",
+        strategy="fedproto_app.strategies.census:CensusStrategy",
+        learner="fedproto_app.learners.census:CensusLearner",
+        section=attrgetter("census"),
+        tasks=("classification",),
+        model="fedproto_app.tasks.images.own_models:learned_and_random_patches",
+        asks_sites=_counts_images,
+        small={"census.features": 2},
     ),
     Method(
         name="creff",

@@ -18,6 +18,7 @@ from fedproto_app.settings.faults import explain
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     ApflSettings,
+    CensusSettings,
     ChoiceSettings,
     Cosine,
     CreffSettings,
@@ -59,6 +60,7 @@ __all__ = [
     "TASK_NAMES",
     "AnalyticSettings",
     "ApflSettings",
+    "CensusSettings",
     "Choice",
     "ChoiceSettings",
     "ClusterSettings",

@@ -24,6 +24,9 @@ Cosine = Literal["cosine", "centred-cosine"]
 HeadSimilarity = Literal[Cosine, "class-norms", "predictions"]
 EstimatedForgetting = Literal["adaptive", "toolbox", "all-rounds"]
 Forgetting = EstimatedForgetting | float
+Prior = Literal["own", "even"]  # of classes
+# 500 filters are 4,000 features: 32 MB a message and client, 128 MB where a covariance is made.
+MOST_FEATURES = 500
 
 
 class FuelsSettings(Section):
@@ -93,13 +96,12 @@ class AnalyticSettings(Section):
         "solution's penalty and of the pull",
     )
     strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
-    # 500 filters are 4,000 features: 32 MB a message and client, 128 MB where a covariance is made.
-    features: Annotated[int, Field(ge=1, le=500)] = setting(
+    features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
         "random filters of images (8 values each), or random kernels of sequences (2 each)",
-        "1 … 500",
+        f"1 … {MOST_FEATURES}",
     )
-    prior: Literal["own", "even"] = setting(
+    prior: Prior = setting(
         "own",
         "of classes: their frequencies, at the client itself if it has its own solution; or all "
         "alike, which finds rare classes more often",
@@ -119,6 +121,21 @@ class AnalyticSettings(Section):
         """Two for each power of ten, from the strongest on."""
         count = 1 + math.floor(2 * math.log10(self.strongest / self.weakest) + 1e-9)
         return [self.strongest * 10 ** (-number / 2) for number in range(count)]
+
+
+class CensusSettings(Section):
+    """``[census]``: our own method for images (docs: census.md)."""
+
+    logit_adjustment: NonNegative = setting(
+        1.0, "τ, of the client's class frequencies in the loss; 0: plain cross-entropy"
+    )
+    features: Annotated[int, Field(ge=0, le=MOST_FEATURES)] = setting(
+        100,
+        "random filters whose 8 values each stand beside the learned ones; 0: none",
+        f"0 … {MOST_FEATURES}",
+    )
+    penalty: Positive = setting(1.0, "as `analytic.penalty`")
+    prior: Prior = setting("own", "as `analytic.prior`")
 
 
 class KindredSettings(Section):

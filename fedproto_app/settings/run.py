@@ -12,6 +12,7 @@ from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     ApflSettings,
+    CensusSettings,
     CreffSettings,
     DittoSettings,
     EncoderSettings,
@@ -107,9 +108,9 @@ class Settings(Section):
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
         "what trains; `fuels`, `fedproto`, `kindred`, `naive` and `seasonal-naive` forecast only, "
-        "`gldp`, `creff` and `fedic` are for images only, `analytic` for all but real numbers, "
-        "`fed-react`, `ifca` and `flsc` for sequences only; or [one of your own](#a-method-of-"
-        "your-own)",
+        "`gldp`, `census`, `creff` and `fedic` are for images only, `analytic` for all but real "
+        "numbers, `fed-react`, `ifca` and `flsc` for sequences only; or [one of your own]"
+        "(#a-method-of-your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
     )
     seed: CountOrZero = setting(0, "of everything random")
@@ -169,6 +170,7 @@ class Settings(Section):
     kindred: KindredSettings = KindredSettings()
     fuels: FuelsSettings = FuelsSettings()
     gldp: GldpSettings = GldpSettings()
+    census: CensusSettings = CensusSettings()
     creff: CreffSettings = CreffSettings()
     fedic: FedicSettings = FedicSettings()
     sequence: SequenceModelSettings = SequenceModelSettings()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from fedproto_app.learners.class_fit import arrived, sums_shapes
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault
@@ -30,7 +28,6 @@ class SumsOfClasses(ClientSums):
     def __init__(self, settings: Settings, federation: Federation) -> None:
         width = make_task(settings, federation.shape).representation_dim
         super().__init__(federation, sums_shapes(len(federation.shape.classes), width))
-        self._sizes: dict[ClientKey, float] = {}
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """By the samples that the client declared for all its stages."""
@@ -40,9 +37,9 @@ class SumsOfClasses(ClientSums):
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Those whose features, all or those of one class, are far larger than the others'."""
-        mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
-        self._sizes |= mine
-        limit = LARGEST_FACTOR * median(self._sizes.values()) if self._sizes else 0.0
+        mine = {key: size_of(sums) for key, sums in reported.items()}
+        beside = self.comparable(mine)
+        limit = LARGEST_FACTOR * median(beside) if beside else 0.0
         return {
             key: f"the mean square of its features, or of a class's, is {size:g}, more than "
             f"{LARGEST_FACTOR:g} times the median client's"
@@ -50,10 +47,15 @@ class SumsOfClasses(ClientSums):
             if size > limit
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        super().restore(state)
-        every = {key: self.latest.of(key) for key in self.latest.clients()}
-        self._sizes = {key: sizes(_unpacked(sums)) for key, sums in every.items() if sums}
+    def comparable(self, mine: Mapping[ClientKey, float]) -> list[float]:
+        """Of whom features are the same functions as of these clients, who sent theirs together:
+        the sizes. Functions that are learned differ from round to round."""
+        return list(mine.values())
+
+
+def size_of(sums: Arrays) -> float:
+    """Of one client's features, or of those of a class, in mean squares."""
+    return sizes(_unpacked(sums))
 
 
 def _unpacked(sums: Arrays) -> ClassSums:

@@ -30,12 +30,15 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     """Flower's FedAvg over clients instead of nodes, with every reply checked first.
 
     Methods that exchange more than the averaged model override `guide` (what a node gets
-    besides) and `absorb` (what becomes of the rest of the replies).
+    besides; `guide_evaluation` where that differs) and `absorb` (what becomes of the rest of the
+    replies).
 
-    section: the method's own settings; subclasses say which class.
+    section: the method's own settings; subclasses say which class. judges_trained: whether a model
+        as its local training left it is a client's own one, where the task asks for that.
     """
 
     section: Any
+    judges_trained = True
 
     def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
         FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
@@ -52,6 +55,10 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """The order with what the method sends to these clients besides the model."""
         return order
+
+    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
+        """The same of an order to evaluate."""
+        return self.guide(order, keys)
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in what the usable replies of a round hold besides the model."""
@@ -74,7 +81,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         model = numpy_arrays(arrays)
         everyone = self.federation.roster.clients()
         chosen = self.federation.choose(everyone, server_round)
-        local = self._learner.task.evaluates_local and self.federation.evaluates(server_round)
+        local = self.judges_trained and self._learner.task.evaluates_local
+        local = local and self.federation.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round, evaluate=local)
@@ -99,7 +107,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round)
-            return self.guide(replace(plain, arrays=model), keys)
+            return self.guide_evaluation(replace(plain, arrays=model), keys)
 
         everyone = self.federation.roster.clients()
         return self.federation.orders(everyone, order, MessageType.EVALUATE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.models.image_classifier import image_classifier
+from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
@@ -10,7 +12,17 @@ from fedproto_app.settings import Settings
 
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:
     """For the closed form: every process draws the same filters."""
-    draws = torch_stream(settings.seed, "random filters")
-    features, section = settings.analytic.features, settings.classification
+    return _patches(settings, shape, settings.analytic.features)
+
+
+def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
+    """For Census: the encoder of the settings, and filters that every process draws alike."""
+    filters = settings.census.features
+    fixed = _patches(settings, shape, filters) if filters else None
+    return LearnedAndFixed(image_classifier(settings.model, shape), fixed)
+
+
+def _patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
+    draws, section = torch_stream(settings.seed, "random filters"), settings.classification
     mirrored = section.augment and section.flip
-    return RandomPatchClassifier(shape.inputs, len(shape.classes), features, draws, mirrored)
+    return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)

@@ -18,7 +18,7 @@ from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
-from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
+from fedproto_app.models.image_classifier import image_classifier
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.settings import Settings
@@ -139,15 +139,12 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
     def own_model(self) -> Model:
         """A small CNN or ResNet-18, or that of a method that has its own."""
-        model, classes = self.settings.model, len(self.shape.classes)
         if named := for_task(method_named(self.settings.method).model, self.settings.task):
             made: Model = load(named, f"the model of {self.settings.method}")(
                 self.settings, self.shape
             )
             return made
-        if model.image_encoder == "resnet18":
-            return ResNetClassifier(self.shape.inputs, classes)
-        return SmallCnnClassifier(self.shape.inputs, classes, model.width, model.representation_dim)
+        return image_classifier(self.settings.model, self.shape)
 
     def module_shape(self) -> ModuleShape:
         image = self.shape.inputs
@@ -255,11 +252,16 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     def represent(self, parameters: Mapping[str, Tensor], batch: ImageBatch) -> Tensor:
         return batch.inputs if batch.encoded else self.encode(parameters, batch.inputs)
 
-    def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """f_µ: [k, B, channels, height, width] → [k, B, D] float32, in mixed precision if set."""
+    def encode(
+        self, parameters: Mapping[str, Tensor], inputs: Tensor, model: Model | None = None
+    ) -> Tensor:
+        """f_µ: [k, B, channels, height, width] → [k, B, D] float32, in mixed precision if set.
+
+        model: another one than the task's.
+        """
         mixed = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
-            return self.model.encode(parameters, inputs).float()
+            return (model or self.model).encode(parameters, inputs).float()
 
     @torch.no_grad()
     def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
