@@ -43,6 +43,17 @@ CLOSED: dict[str, Changes] = {
     "analytic-many": {"method": "analytic", "analytic.features": 200},
     "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
 }
+# Each step from FedAvg to Census. What its averaged head says with a client's own class frequencies
+# is told by the same runs.
+CENSUS: dict[str, Changes] = {
+    "census": {"method": "census"},
+    "census-learned": {"method": "census", "census.features": 0},
+    "census-plain": {
+        "method": "census",
+        "census.features": 0,
+        "census.logit-adjustment": 0.0,
+    },
+}
 # Where the server has images of its own, which no client of any method gets.
 RESERVED: Changes = {"data.partition.reserve-per-class": 10}
 SERVER_METHODS: dict[str, Changes] = {
@@ -144,6 +155,8 @@ def experiments() -> dict[str, Experiment]:
     digits = _rows("digits", METHODS)
     digits_paper = _rows("digits-paper", PAPER_METHODS)
     if50, if100 = (_rows(f"cifar10-if{f}", METHODS, _tail(f)) for f in (50, 100))
+    closed = _rows("digits-closed", CLOSED)
+    closed50, closed100 = (_rows(f"cifar10-closed-if{f}", CLOSED, _tail(f)) for f in (50, 100))
     uniform = {**_tail(50), "data.partition.class-draw": "uniform"}
     paper50, paper100 = (_rows(f"cifar10-paper-if{f}", PAPER_METHODS, _tail(f)) for f in (50, 100))
 
@@ -156,23 +169,24 @@ def experiments() -> dict[str, Experiment]:
     first, paper = "gldp-cifar10.toml", "gldp-cifar10-paper.toml"
     return {
         "digits": on_digits("gldp-digits.toml", digits, methods_table),
-        "digits-closed": on_digits(
-            "gldp-digits.toml", _rows("digits-closed", CLOSED), methods_table
+        "digits-closed": on_digits("gldp-digits.toml", closed, methods_table),
+        "digits-census": on_digits(
+            "gldp-digits.toml",
+            _with_ends("digits-census", digits, closed, {}),
+            methods_table,
+        ),
+        "cifar10-census-if50": on_cifar10(
+            first,
+            _with_ends("cifar10-census-if50", if50, closed50, {**_tail(50), "evaluate-every": 5}),
+            methods_table,
         ),
         "digits-reserved": on_digits(
             "gldp-digits.toml", _rows("digits-reserved", SERVER_METHODS, RESERVED), methods_table
         ),
-        **{
-            f"cifar10-closed-if{factor}": Experiment(
-                first,
-                CIFAR10,
-                (0, 1, 2),
-                _rows(f"cifar10-closed-if{factor}", CLOSED, _tail(factor)),
-                methods_table,
-                about,
-            )
-            for factor in (50, 100)
-        },
+        "cifar10-closed-if50": replace(on_cifar10(first, closed50, methods_table), seeds=(0, 1, 2)),
+        "cifar10-closed-if100": replace(
+            on_cifar10(first, closed100, methods_table), seeds=(0, 1, 2)
+        ),
         "digits-paper": on_digits("gldp-digits-paper.toml", digits_paper, methods_table),
         "digits-paper-ablation": on_digits(
             "gldp-digits-paper.toml",
@@ -219,6 +233,14 @@ def _rows(folder: str, variants: Variants, common: Changes | None = None) -> dic
         name: Row(f"{folder}/{name}", {**(common or {}), **changes})
         for name, changes in variants.items()
     }
+
+
+def _with_ends(
+    folder: str, trained: Mapping[str, Row], closed: Mapping[str, Row], common: Changes
+) -> dict[str, Row]:
+    """Census's steps, between FedAvg and the closed form that learns nothing."""
+    ends = {"fedavg": trained["fedavg"], "analytic": closed["analytic"]}
+    return {**_rows(folder, CENSUS, common), **ends}
 
 
 def _tail(imbalance: int) -> Changes:

@@ -16,6 +16,9 @@ INFERENCES = {
 }
 # Of rows that are not called by their method alone.
 TITLES = {
+    "census": "**Census**",
+    "census-learned": "Census, no fixed features",
+    "census-plain": "Census, no fixed features, plain loss",
     "analytic": "closed form",
     "analytic-even": "closed form, even",
     "analytic-few": "closed form, 25 filters",
@@ -133,7 +136,12 @@ def _scores(name: str, group: Group) -> list[Scores]:
     """
     if group.method != "gldp":
         averaged, own = (percent(group, f"accuracy_{model}") for model in ("global", "local"))
-        return [Scores(TITLES.get(name, name), name, averaged, own, own, complete=True)]
+        title = TITLES.get(name, name)
+        found = [Scores(title, name, averaged, own, own, complete=True)]
+        if group.method == "census":
+            own = percent(group, "by_inference.head.local")
+            found.append(Scores(f"{title}, head", name, UNKNOWN, own, own, complete=False))
+        return found
     chosen = str(group.runs[0].settings["gldp.inference"])
     # What is inferred otherwise than by default trains alike: its row is there to complete one.
     shown = INFERENCES if chosen == "local-prototypes" else [chosen]

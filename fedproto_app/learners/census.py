@@ -2,7 +2,8 @@
 client's own class frequencies.
 
 The encoder and its head are trained as FedAvg's, with logit-adjusted cross-entropy (Menon et al.,
-ICLR 2021, eq. 10): of the logits s_c and the client's class frequencies π_c of the stage,
+"Long-tail learning via logit adjustment", ICLR 2021). Of the logits s_c and the client's class
+frequencies π_c of the stage it is
     L = −log softmax_y(s + τ·log π)
 so a frequent class, or an absent one, teaches the encoder nothing by its frequency alone.
 

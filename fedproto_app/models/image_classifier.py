@@ -7,19 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedproto_app.data.shape import DataShape
 from fedproto_app.models.model import ENCODER, LinearHeadModel
 from fedproto_app.models.resnet import RESNET_WIDTH, resnet, resnet_parameters
 from fedproto_app.models.small_cnn import small_cnn, small_cnn_parameters
-from fedproto_app.settings import ModelSettings
-
-
-def image_classifier(settings: ModelSettings, shape: DataShape) -> LinearHeadModel:
-    """The one that the settings name."""
-    classes = len(shape.classes)
-    if settings.image_encoder == "resnet18":
-        return ResNetClassifier(shape.inputs, classes)
-    return SmallCnnClassifier(shape.inputs, classes, settings.width, settings.representation_dim)
 
 
 class SmallCnnClassifier(LinearHeadModel):

@@ -38,7 +38,7 @@ FIRST = [
 MORE = [
     *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto")],
     ("classification", "solo"),
-    *[("classification", method) for method in ("creff", "fedic")],
+    *[("classification", method) for method in ("census", "creff", "fedic")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],
     ("sequence-regression", "fed-react"),
 ]

@@ -1,13 +1,22 @@
-"""The models of methods that bring their own, for images."""
+"""The models of images: those of the settings, and those of methods that bring their own."""
 
 from __future__ import annotations
 
 from fedproto_app.data.shape import DataShape
-from fedproto_app.models.image_classifier import image_classifier
+from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.learned_and_fixed import LearnedAndFixed
+from fedproto_app.models.model import Model
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import Settings
+from fedproto_app.settings import ModelSettings, Settings
+
+
+def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
+    """The one that the settings name."""
+    classes = len(shape.classes)
+    if settings.image_encoder == "resnet18":
+        return ResNetClassifier(shape.inputs, classes)
+    return SmallCnnClassifier(shape.inputs, classes, settings.width, settings.representation_dim)
 
 
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:

@@ -18,10 +18,10 @@ from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
-from fedproto_app.models.image_classifier import image_classifier
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.images.own_models import image_classifier
 from fedproto_app.tasks.task import Task, in_padded, masked_mean
 from fedproto_app.users_code import load
 

@@ -1,0 +1,126 @@
+"""Census's client: the adjusted loss, the sums of its stages, the answer that it is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from fedproto_app.learners.census import CensusLearner
+from fedproto_app.learners.class_fit import ClassFit, packed, unpacked
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.models.model import HEAD
+from tests.learners.tiny_images import at_round, image_cohort, image_learner
+
+ORDER = Order("run", "token", 1, ["a", "b"])
+CYCLIC = {"classification.stage-schedule": "cyclic"}
+
+
+def learner_of(**changes: Any) -> CensusLearner:
+    learner = image_learner("census", **{"census.features": 1, **changes})
+    assert isinstance(learner, CensusLearner)
+    return learner
+
+
+def sent_in(learner: CensusLearner, *rounds: int) -> tuple[Cohort, list[ClassSums]]:
+    """Both clients after these rounds of training, and what they sent in each."""
+    cohort, sent = image_cohort(learner), []
+    for server_round in rounds:
+        cohort = at_round(learner, cohort, server_round)
+        learner.begin(cohort)
+        context = learner.context(ORDER, cohort)
+        arrays = learner.contribution(cohort, context, server_round).arrays
+        sent.append(unpacked({n: torch.from_numpy(one) for n, one in arrays.items()}))
+        train_cohort(learner, cohort, context)
+    return cohort, sent
+
+
+def total_order(sent: ClassSums) -> Order:
+    summed = ClassSums(*(one.sum(dim=0) for one in sent))
+    arrays = {name: value.float().numpy() for name, value in packed(summed).items()}
+    return Order("run", "token", 4, ["a", "b"], arrays=arrays)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_the_loss_is_logit_adjusted_cross_entropy(strength: float) -> None:
+    learner = learner_of(**{"census.logit-adjustment": strength})
+    cohort = image_cohort(learner)
+    learner.begin(cohort)
+    context = learner.context(ORDER, cohort)
+    # Client a has two images of class 0 and one of class 1, client b three of class 1.
+    expected = torch.tensor([[2 / 3, 1 / 3], [0.0, 1.0]]).log().clamp(min=UNKNOWN_CLASS)
+    torch.testing.assert_close(context.log_frequencies[:, :2].float(), expected)
+    assert (context.log_frequencies[:, 2] == UNKNOWN_CLASS).all()
+    batch = next(iter(learner.batches(cohort.samples, [torch.Generator() for _ in range(2)])))
+    found = learner.loss(cohort.parameters, batch, context)["prediction"]
+    logits = learner.task.predict(
+        cohort.parameters, learner.task.encode(cohort.parameters, batch.inputs)
+    )
+    for client, priors in enumerate(([2 / 3, 1 / 3, 0], [0, 1, 0])):
+        each = []
+        for scores, label in zip(
+            logits[client].tolist(), batch.labels[client].tolist(), strict=True
+        ):
+            odds = [math.exp(s) * p**strength for s, p in zip(scores, priors, strict=True)]
+            each.append(-math.log(odds[label] / sum(odds)))
+        assert float(found[client]) == pytest.approx(sum(each) / len(each), rel=1e-4)
+
+
+def test_a_client_sends_sums_of_all_its_stages_by_the_encoder_as_it_came() -> None:
+    learner = learner_of()
+    _, sent = sent_in(learner, 1, 2, 3)
+    assert [one.counts.tolist() for one in sent] == [
+        [[2, 1, 0], [0, 3, 0]],
+        [[2, 1, 0], [0, 3, 0]],
+        [[3, 1, 2], [0, 6, 0]],
+    ]
+    before, _ = sent_in(learner, 1, 2)
+    again = at_round(learner, before, 3)
+    now = class_sums(learner.task.train_vectors(again.parameters, again.samples), 3)
+    wanted = sent[1].plus(now)
+    for found, one in zip(sent[2], wanted, strict=True):
+        torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-3)
+
+
+def test_where_stages_come_again_a_new_turn_begins_anew() -> None:
+    _, sent = sent_in(learner_of(**CYCLIC), 1, 2, 3, 4)
+    assert [one.counts[0].tolist() for one in sent] == [[2, 1, 0], [3, 1, 2]] * 2
+
+
+def test_local_training_leaves_what_a_client_remembers() -> None:
+    learner = learner_of(**{"optimizer.weight-decay": 0.1})
+    cohort = image_cohort(learner)
+    learner.begin(cohort)
+    before = {n: v.clone() for n, v in cohort.parameters.items()}
+    train_cohort(learner, cohort, learner.context(ORDER, cohort))
+    moved = {n for n, v in cohort.parameters.items() if not torch.equal(v, before[n])}
+    assert moved
+    assert all(learner.is_shared(name) for name in moved)
+
+
+def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
+    learner = learner_of()
+    cohort, sent = sent_in(learner, 1, 2, 3, 4)
+    order = total_order(sent[-1])
+    assert learner.receive(cohort, order) == [0, 1]
+    validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
+    total = ClassSums(*(one.sum(dim=0) for one in sent[-1]))
+    weight, bias = ClassFit(1.0, even=False).personal(sent[-1], total, validation)
+    predictor = learner.predictor(cohort.parameters)
+    torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
+    found = learner.evaluate(cohort, order)
+    assert {Metric("accuracy"), Metric("accuracy", rule="head")} < set(found)
+    assert Metric("accuracy", shared=True) in found
+
+
+def test_before_anybody_sent_sums_a_client_is_judged_by_the_head() -> None:
+    learner = learner_of()
+    cohort = image_cohort(learner)
+    assert learner.receive(cohort, ORDER) == []
+    assert set(learner.evaluate(cohort, ORDER)) >= {Metric("accuracy")}

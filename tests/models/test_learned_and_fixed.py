@@ -1,0 +1,42 @@
+"""A learned encoder with fixed features beside it."""
+
+from __future__ import annotations
+
+import torch
+
+from fedproto_app.models.image_classifier import SmallCnnClassifier
+from fedproto_app.models.learned_and_fixed import LearnedAndFixed
+from fedproto_app.models.model import HEAD
+from fedproto_app.models.random_patches import RandomPatchClassifier
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_head_sees_as_many_columns_as_it_has_rows() -> None:
+    learned = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
+    fixed = RandomPatchClassifier((1, 8, 8), 3, 2, draws())
+    both = LearnedAndFixed(learned, fixed)
+    assert both.representation_dim == 6 + 16
+    parameters = {n: v.unsqueeze(0) for n, v in both.initial_parameters(draws()).items()}
+    assert parameters[HEAD + "weight"].shape == (1, 6, 3)
+    images = torch.randn(1, 5, 1, 8, 8, generator=draws(1))
+    vectors = both.encode(parameters, images)
+    first, second = learned.encode(parameters, images), fixed.encode({}, images)
+    torch.testing.assert_close(vectors, torch.cat([first, second], dim=2))
+    torch.testing.assert_close(
+        both.predict(parameters, vectors), learned.predict(parameters, first)
+    )
+    whole = {HEAD + "weight": torch.randn(1, 22, 3), HEAD + "bias": torch.randn(1, 3)}
+    wanted = vectors @ whole[HEAD + "weight"] + whole[HEAD + "bias"]
+    torch.testing.assert_close(both.predict(whole, vectors), wanted)
+
+
+def test_with_nothing_beside_it_is_the_learned_one() -> None:
+    learned = SmallCnnClassifier((1, 8, 8), 3, 4, 6)
+    alone = LearnedAndFixed(learned, None)
+    parameters = {n: v.unsqueeze(0) for n, v in alone.initial_parameters(draws()).items()}
+    images = torch.randn(1, 2, 1, 8, 8, generator=draws(1))
+    assert alone.representation_dim == 6
+    assert torch.equal(alone.encode(parameters, images), learned.encode(parameters, images))

@@ -1,0 +1,118 @@
+"""Census's server: who gets the sums over all, and which sums it believes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.invariants import SmallRuns
+from fedproto_app.learners.class_fit import packed
+from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
+from fedproto_app.messages import Arrays, Order, Reply
+from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.server.federation import NodeReply
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.census import CensusStrategy
+from tests.strategies.one_node import NODE, SAMPLES, one_node
+
+WIDTH = 4 + 8  # four learned features, one random filter
+
+
+@pytest.fixture
+def server() -> CensusStrategy:
+    settings = settings_from(
+        {
+            "task": "classification",
+            "method": "census",
+            "keep": "last",
+            "census.features": 1,
+            "model.representation-dim": 4,
+            "data.source": "digits",
+        }
+    )
+    return strategy_of(settings)
+
+
+def strategy_of(settings: object) -> CensusStrategy:
+    federation = one_node(settings)  # type: ignore[arg-type]
+    federation.arrivals.expect([], DataShape((1, 8, 8), ("ant", "bee")))
+    federation.log.server_round = 1
+    return CensusStrategy(settings, settings.census, federation)  # type: ignore[attr-defined]
+
+
+def sums_of(seed: int, scale: float = 1.0, samples: int = SAMPLES) -> Arrays:
+    """Of so many samples of both classes."""
+    draws = torch.Generator().manual_seed(seed)
+    labels = torch.arange(samples).remainder(2).unsqueeze(0)
+    features = scale * torch.randn(1, samples, WIDTH, generator=draws)
+    made = packed(class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2))
+    return {name: value[0].float().numpy() for name, value in made.items()}
+
+
+def report(strategy: CensusStrategy, **clients: Arrays) -> dict[str, str]:
+    """What was refused, and why."""
+    arrays = {
+        key: np.stack([one[key] for one in clients.values()])
+        for key in ("gram", "moment", "counts")
+    }
+    reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    strategy.federation.log.refused.clear()
+    strategy.absorb([NodeReply(NODE, reply, message)])
+    return {one.client: one.reason for one in strategy.federation.log.refused}
+
+
+def evaluated(strategy: CensusStrategy) -> Arrays:
+    """What an order to evaluate brings besides the model."""
+    order = Order("run", "token", 2, ["a"])
+    return strategy.guide_evaluation(order, [ClientKey("a", NODE)]).arrays
+
+
+def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) -> None:
+    assert evaluated(server) == {}
+    first, second, third = (sums_of(seed) for seed in range(3))
+    assert report(server, a=first, b=second) == {}
+    assert report(server, b=third) == {}  # in place of the second, also if of fewer samples
+    assert report(server, b=sums_of(2, samples=2)) == {}
+    for name, total in evaluated(server).items():
+        wanted = first[name] + sums_of(2, samples=2)[name]
+        np.testing.assert_allclose(total, wanted, rtol=1e-5, atol=1e-5)
+    assert server.guide(Order("run", "token", 2, ["a"]), []).arrays == {}
+    again = strategy_of(server.settings)
+    again.restore(server.state())
+    assert all((evaluated(again)[name] == one).all() for name, one in evaluated(server).items())
+
+
+def test_sums_that_cannot_be_true_are_refused(server: CensusStrategy) -> None:
+    many = {**sums_of(1), "counts": np.array([1e6, 2], np.float32)}
+    contrary = sums_of(2)
+    contrary["moment"] = contrary["moment"] * 9
+    refused = report(server, a=sums_of(3), b=contrary, late=many)
+    assert set(refused) == {"b", "late"}
+    assert "no samples have such sums and products" in refused["b"]
+    assert "more than the 4 that it declared" in refused["late"]
+    refused = report(server, a=sums_of(3), b=sums_of(4), c=sums_of(5, scale=100.0))
+    assert "more than 10 times the median client's" in refused["c"]
+    np.testing.assert_allclose(evaluated(server)["counts"], [4, 4])
+
+
+def test_what_an_encoder_gave_in_another_round_is_no_measure(server: CensusStrategy) -> None:
+    """An encoder's vectors may grow a hundredfold as it learns."""
+    assert report(server, a=sums_of(0), b=sums_of(1), c=sums_of(2)) == {}
+    assert report(server, late=sums_of(3, scale=10.0)) == {}
+
+
+def test_a_run_tells_of_the_answers_and_of_the_averaged_head(tmp_path: Path) -> None:
+    runs = SmallRuns("classification", "census", tmp_path)
+    folder = runs.run("once", 2)
+    assert not any(line["refused"] for line in read_rounds(folder))
+    summary = read_run(folder).summary
+    assert summary["accuracy_local"] > 0.5
+    assert summary["accuracy_global"] > 0.5
+    assert summary["by_inference"]["head"]
