@@ -37,6 +37,7 @@ METHODS: dict[str, Changes] = {
 }
 # Closed forms: one message a stage, nothing trained.
 CLOSED: dict[str, Changes] = {
+    "naive": {"method": "naive"},
     "analytic": {"method": "analytic"},
     "analytic-even": {"method": "analytic", "analytic.prior": "even"},
     "analytic-few": {"method": "analytic", "analytic.features": 25},

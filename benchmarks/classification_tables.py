@@ -16,6 +16,7 @@ INFERENCES = {
 }
 # Of rows that are not called by their method alone.
 TITLES = {
+    "naive": "most frequent class",
     "census": "**Census**",
     "census-learned": "Census, no fixed features",
     "census-plain": "Census, no fixed features, plain loss",

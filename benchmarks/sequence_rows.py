@@ -62,14 +62,18 @@ SET_VARIANCES: Variants = {
         "fed-react.em-iterations": 0,
     }
 }
-# Closed forms on 200 random kernels: nothing trained, one message.
+# Closed forms on 200 random kernels: nothing trained, one message. And an answer that looks at
+# nothing.
 CLOSED: Variants = {
-    name: {"method": "analytic", "analytic.features": 200, "analytic.sharing": sharing}
-    for name, sharing in (
-        ("analytic-alone", "none"),
-        ("analytic-all", "federated"),
-        ("analytic", "shrunk"),
-    )
+    "naive": {"method": "naive"},
+    **{
+        name: {"method": "analytic", "analytic.features": 200, "analytic.sharing": sharing}
+        for name, sharing in (
+            ("analytic-alone", "none"),
+            ("analytic-all", "federated"),
+            ("analytic", "shrunk"),
+        )
+    },
 }
 CHOOSING: Variants = {name: {"method": name} for name in ("ifca", "flsc")}
 BETAS = (0.1, 0.25, 0.5, 2.0)
@@ -169,6 +173,8 @@ TITLES = {
         for clusters in EV_CLUSTERS
         for kind in ("centred-cosine", "predictions")
     },
+    "naive": "most frequent class",
+    "own-mean": "mean of the client's own",
     "analytic-alone": "closed form, alone",
     "analytic-all": "closed form, one for all",
     "analytic": "closed form, own",
@@ -266,7 +272,7 @@ def ev_rows(folder: str) -> dict[str, Row]:
         for count in EV_CLUSTERS[1:-1]
     }
     return {
-        **rows(folder, LSTM, {}),
+        **rows(folder, {"own-mean": {"method": "naive"}, **LSTM}, {}),
         **rows_on_encoder(folder, variants, {}, 50, "encoder-linear"),
     }
 

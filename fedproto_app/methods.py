@@ -147,13 +147,13 @@ def _one_a_stage(settings: Settings) -> int:
 
 
 def _counts_classes(settings: Settings) -> str:
-    if settings.task == "forecasting" or settings.analytic.sharing == "none":
-        return ""
     return "sends the sums and the number of a client's samples of each class"
 
 
-def _counts_images(settings: Settings) -> str:
-    return "sends the sums and the number of a client's images of each class"
+def _counts_classes_in_closed_form(settings: Settings) -> str:
+    if settings.task == "forecasting" or settings.analytic.sharing == "none":
+        return ""
+    return _counts_classes(settings)
 
 
 def _has_prototypes_of_classes(settings: Settings) -> str:
@@ -165,6 +165,7 @@ def _has_gradients_of_classes(settings: Settings) -> str:
 
 
 _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
+_FREQUENT = "fedproto_app.learners.constant_answers:FrequentClassLearner"
 _CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
 _CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
 
@@ -222,10 +223,19 @@ _TABLE = (
     Method(
         name="naive",
         strategy="fedproto_app.strategies.solo:SoloStrategy",
-        learner="fedproto_app.learners.naive:NaiveLearner",
-        tasks=("forecasting",),
-        model=_LINEAR,
-        rounds=_one,
+        learner={
+            "forecasting": "fedproto_app.learners.naive:NaiveLearner",
+            "classification": _FREQUENT,
+            "sequence-classification": _FREQUENT,
+            "sequence-regression": "fedproto_app.learners.constant_answers:MeanNumberLearner",
+        },
+        model={
+            "forecasting": _LINEAR,
+            "classification": "fedproto_app.tasks.images.own_models:constant",
+            "sequence-classification": "fedproto_app.tasks.sequences.own_models:constant",
+            "sequence-regression": "fedproto_app.tasks.sequences.own_models:constant",
+        },
+        rounds=_one_a_stage,
     ),
     Method(
         name="seasonal-naive",
@@ -255,7 +265,7 @@ _TABLE = (
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
         },
         rounds=_one_a_stage,
-        asks_sites=_counts_classes,
+        asks_sites=_counts_classes_in_closed_form,
     ),
     Method(
         name="kindred",
@@ -310,7 +320,7 @@ _TABLE = (
         section=attrgetter("census"),
         tasks=("classification",),
         model="fedproto_app.tasks.images.own_models:learned_and_random_patches",
-        asks_sites=_counts_images,
+        asks_sites=_counts_classes,
         small={"census.features": 2},
     ),
     Method(

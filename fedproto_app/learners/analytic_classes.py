@@ -21,15 +21,14 @@ from fedproto_app.learners.class_fit import (
     ClassFit,
     Classifier,
     arrived,
-    log_loss,
     packed,
     sums_shapes,
     unpacked,
 )
-from fedproto_app.learners.closed_form import ClosedFormLearner
+from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
-from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
+from fedproto_app.learners.learner import Contribution
+from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums, log_loss
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD
@@ -37,16 +36,8 @@ from fedproto_app.settings import AnalyticSettings, Training
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
-# What a client remembers: its own sums of all stages so far, and how many stages they are of.
+# What a client remembers: its own sums of all stages so far.
 MEMORY = {name: f"memory.{name}" for name in (GRAM, MOMENT, COUNTS)}
-STAGES = "memory.stages"
-
-
-class VectorsContext(Context):
-    """The features of the cohort's train samples of this round."""
-
-    def __init__(self, vectors: LabelledVectors) -> None:
-        self.vectors = vectors
 
 
 class AnalyticClassesLearner(
@@ -104,8 +95,9 @@ class AnalyticClassesLearner(
         if self.section.sharing == "federated":
             _keep(cohort, of_all)  # all clients' the same
         else:
+            moment, counts = (cohort.parameters[MEMORY[n]].double() for n in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            _keep(cohort, self._fit.personal(self._own(cohort), total, validation))
+            _keep(cohort, self._fit.personal(moment, counts, total, validation))
         return list(range(len(cohort.names)))
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
@@ -122,15 +114,12 @@ class AnalyticClassesLearner(
 
     def _taken_in(self, cohort: Cohort, vectors: LabelledVectors) -> ClassSums:
         """The clients' sums with those of stages that are new to them, which they remember."""
-        memory = cohort.parameters
-        stages = torch.tensor(cohort.samples.new_stages, device=memory[STAGES].device)
-        new = stages >= memory[STAGES]
+        memory, new = cohort.parameters, new_stage(cohort)
         features, labels, present = vectors
         come = LabelledVectors(features, labels, present * new.unsqueeze(1))
         own = self._own(cohort).plus(class_sums(come, self._classes))
         for name, value in packed(own).items():
             memory[MEMORY[name]].copy_(value)
-        memory[STAGES].copy_(torch.where(new, stages + 1, memory[STAGES]))
         return own
 
     def _own(self, cohort: Cohort) -> ClassSums:

@@ -10,8 +10,8 @@ so a frequent class, or an absent one, teaches the encoder nothing by its freque
 Before it trains, a client adds up what the discriminant of `maths/class_gaussian.py` needs, over
 the vectors that the encoder gives as received, which is the same for all. Fixed random features
 stand beside them (`models/learned_and_fixed.py`). The answer of a client is made of its own sums
-and those of all (`class_fit.py`), as in the closed form that learns nothing. Sums of earlier stages
-are of the encoders of their time.
+and those of all (`class_fit.py`), as in the closed form that learns nothing, and goes with the
+encoder as received. Sums of earlier stages are of the encoders of their time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedproto_app.learners.class_fit import (
     COUNTS,
@@ -31,17 +32,16 @@ from fedproto_app.learners.class_fit import (
     frequencies,
     packed,
     sums_shapes,
-    unpacked,
 )
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.maths.class_gaussian import ClassSums, class_sums, log_prior
+from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import HEAD
 from fedproto_app.settings import CensusSettings, Training
-from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch, Rule
+from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
 # What a client remembers: the sums of its earlier stages, those of the one that it is at, and which
 # that is; the classifier that it was last given.
@@ -50,19 +50,21 @@ CURRENT = {name: f"memory.current.{name}" for name in (GRAM, MOMENT, COUNTS)}
 STAGE = "memory.stage"
 ANSWER = "answer."
 
-
-class PriorContext(Context):
-    """log π [K, C] of the stage that a client trains on."""
-
-    def __init__(self, log_frequencies: Tensor) -> None:
-        self.log_frequencies = log_frequencies
+SENDS_SUMS = "sends-sums"  # an option of an order to train
 
 
-class CensusLearner(Learner[PriorContext, ClassificationTask]):
+class CensusContext(Context):
+    """log_frequencies: τ·log π [K, C] of the stages that clients train on. sends_sums: whether the
+    server asks for sums in this round."""
+
+    def __init__(self, log_frequencies: Tensor, sends_sums: bool) -> None:
+        self.log_frequencies, self.sends_sums = log_frequencies, sends_sums
+
+
+class CensusLearner(Learner[CensusContext, ClassificationTask]):
     """FedAvg with logit-adjusted cross-entropy, and sums of the shared encoder's vectors."""
 
     section: CensusSettings
-    needs_representation = True
 
     def __init__(
         self, training: Training, section: CensusSettings, task: ClassificationTask
@@ -95,9 +97,9 @@ class CensusLearner(Learner[PriorContext, ClassificationTask]):
     def begin(self, cohort: Cohort) -> None:
         """Add up the stage's vectors while the encoder is still everybody's."""
         memory = cohort.parameters
-        stages = torch.tensor(cohort.samples.new_stages, device=memory[STAGE].device).float()
-        comes = (stages >= 0) & (stages != memory[STAGE])
-        turn = comes & (stages < memory[STAGE])  # the stages begin again: so do the sums
+        stages = torch.tensor(cohort.samples.trained_stages, device=memory[STAGE].device).float()
+        comes = stages != memory[STAGE]
+        turn = stages < memory[STAGE]  # the stages begin again: so do the sums
         vectors = self.task.train_vectors(memory, cohort.samples)
         now = packed(class_sums(vectors, self._classes))
         for name, earlier in EARLIER.items():
@@ -106,69 +108,85 @@ class CensusLearner(Learner[PriorContext, ClassificationTask]):
             passed = torch.where(turn.view(each), 0.0, before + current)
             before.copy_(torch.where(comes.view(each), passed, before))
             current.copy_(now[name])
-        memory[STAGE].copy_(torch.where(comes, stages, memory[STAGE]))
+        memory[STAGE].copy_(stages)
 
-    def context(self, order: Order, cohort: Cohort) -> PriorContext:
-        return PriorContext(log_prior(cohort.parameters[CURRENT[COUNTS]]))
+    def context(self, order: Order, cohort: Cohort) -> CensusContext:
+        prior = self._adjustment(cohort.parameters[CURRENT[COUNTS]])
+        return CensusContext(prior, bool(order.options.get(SENDS_SUMS)))
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: PriorContext
+        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: CensusContext
     ) -> dict[str, Tensor]:
         learned = self._model.learned
         representation = self.task.encode(parameters, batch.inputs, learned)
         logits = learned.predict(parameters, representation)
-        prior = context.log_frequencies[: len(logits)].unsqueeze(1)
-        adjusted = logits + self.section.logit_adjustment * prior
+        adjusted = logits + context.log_frequencies[: len(logits)].unsqueeze(1)
         return {"prediction": self.task.loss(adjusted, batch)}
 
     def contribution(
-        self, cohort: Cohort, context: PriorContext, server_round: int
+        self, cohort: Cohort, context: CensusContext, server_round: int
     ) -> Contribution:
-        return Contribution({n: v.cpu().numpy() for n, v in self._sent(cohort).items()})
+        if not context.sends_sums:
+            return Contribution()
+        return Contribution({n: self._sum(cohort, n).cpu().numpy() for n in EARLIER})
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
-        """Fit each client's answer, now that the averaged encoder and the sums of all are there."""
+        """Fit each client's answer, now that the sums of all are there."""
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         total = self._total(order)
-        if total is None or self._fit.of_all(total) is None:
-            return []
-        validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-        answer = self._fit.personal(self._own(cohort), total, validation)
-        for name, value in zip(("weight", "bias"), answer, strict=True):
-            cohort.parameters[ANSWER + name].copy_(value)
+        weight, bias = self._of_head(cohort, total)
+        if total is not None and self._fit.of_all(total) is not None:
+            moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
+            validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
+            weight, bias = self._fit.personal(moment, counts, total, validation)
+        cohort.parameters[ANSWER + "weight"].copy_(weight)
+        cohort.parameters[ANSWER + "bias"].copy_(bias)
         return list(range(len(cohort.names)))
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The averaged encoder with the client's own answer."""
+        """The shared encoder with the client's own answer."""
         return {**parameters, **{HEAD + n: parameters[ANSWER + n] for n in ("weight", "bias")}}
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """The client's own answer, by the averaged head besides; and the answer of all samples."""
         total = self._total(order)
-        if total is None or (of_all := self._fit.of_all(total)) is None:
-            return self.task.judge(cohort.parameters, cohort.samples, {"": self._by_head(cohort)})
         own = self.predictor(cohort.parameters)
-        rules = {"": self.task.by_head(own), "head": self._by_head(cohort, total)}
+        head = self._with(cohort, *self._of_head(cohort, total))
+        rules = {"": self.task.by_head(own), "head": self.task.by_head(head)}
         found = self.task.judge(own, cohort.samples, rules)
+        if total is None or (of_all := self._fit.of_all(total)) is None:
+            return found
         clients = len(cohort.names)
-        weight, bias = (one.float().expand(clients, *one.shape).contiguous() for one in of_all)
-        everyone = {**cohort.parameters, HEAD + "weight": weight, HEAD + "bias": bias}
-        shared = self.task.evaluate(everyone, cohort.samples)
+        weight, bias = (one.expand(clients, *one.shape) for one in of_all)
+        shared = self.task.evaluate(self._with(cohort, weight, bias), cohort.samples)
         return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
 
-    def _by_head(self, cohort: Cohort, total: ClassSums | None = None) -> Rule:
+    def _with(self, cohort: Cohort, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+        """The shared encoder with this classifier [K, D, C], [K, C]."""
+        classifier = {HEAD + "weight": weight, HEAD + "bias": bias}
+        floats = {name: one.float().contiguous() for name, one in classifier.items()}
+        return {**cohort.parameters, **floats}
+
+    def _of_head(self, cohort: Cohort, total: ClassSums | None) -> tuple[Tensor, Tensor]:
         """The averaged head, which learned without frequencies, with the client's own ones."""
-        own = self._own(cohort)
-        counts = own.counts if total is None else frequencies(own, total)
-        prior = self.section.logit_adjustment * log_prior(counts).float().unsqueeze(1)
-        return lambda vectors: (self.task.predict(cohort.parameters, vectors) + prior).argmax(dim=2)
+        weight, bias = (cohort.parameters[HEAD + name] for name in ("weight", "bias"))
+        counts = self._sum(cohort, COUNTS).double()
+        if total is not None:
+            counts = frequencies(counts, total.counts)
+        beside = self.task.representation_dim - weight.shape[1]
+        return pad(weight, (0, 0, 0, beside)), bias + self._adjustment(counts)
 
-    def _sent(self, cohort: Cohort) -> dict[str, Tensor]:
-        memory = cohort.parameters
-        return {name: memory[EARLIER[name]] + memory[CURRENT[name]] for name in EARLIER}
+    def _adjustment(self, counts: Tensor) -> Tensor:
+        """τ·log π [K, C] of these counts, so low for a class without any that none is left."""
+        strength = self.section.logit_adjustment
+        if strength == 0:
+            return torch.zeros_like(counts, dtype=torch.float32)
+        prior = log_prior(counts)
+        return torch.where(counts > 0, strength * prior, UNKNOWN_CLASS).float()
 
-    def _own(self, cohort: Cohort) -> ClassSums:
-        return unpacked(self._sent(cohort))
+    def _sum(self, cohort: Cohort, name: str) -> Tensor:
+        """Of all stages so far."""
+        return cohort.parameters[EARLIER[name]] + cohort.parameters[CURRENT[name]]
 
     def _total(self, order: Order) -> ClassSums | None:
         """The sums over all clients; None where the order brings none."""

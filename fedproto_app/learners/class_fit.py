@@ -18,6 +18,7 @@ from fedproto_app.maths.class_gaussian import (
     LabelledVectors,
     class_means,
     discriminant,
+    log_loss,
     log_prior,
     overall_mean,
     precision_factor,
@@ -82,11 +83,17 @@ class ClassFit:
         means = [class_means(own.moment, own.counts)]
         return self._mean(own, penalties, means, own.counts, validation)
 
-    def personal(self, own: ClassSums, total: ClassSums, validation: LabelledVectors) -> Classifier:
-        """Each client's classifier of its sums and those of all."""
-        of_all = class_means(total.moment, total.counts)
-        means = [class_means(own.moment + lean * of_all, own.counts + lean) for lean in LEANS]
-        return self._mean(total, PENALTIES, means, frequencies(own, total), validation)
+    def personal(
+        self, moment: Tensor, counts: Tensor, total: ClassSums, validation: LabelledVectors
+    ) -> Classifier:
+        """Each client's classifier of its own class sums [K, C, D], [K, C] and the sums of all."""
+        of_all, told = class_means(total.moment, total.counts), (total.counts > 0).double()
+        means = []
+        for lean in LEANS:  # to the means of all, where there are any
+            weight = lean * told
+            means.append(class_means(moment + weight.unsqueeze(1) * of_all, counts + weight))
+        frequent = frequencies(counts, total.counts)
+        return self._mean(total, PENALTIES, means, frequent, validation)
 
     def prior(self, counts: Tensor) -> Tensor:
         """[…, C]: the shares of these counts, or the same for all classes."""
@@ -123,9 +130,9 @@ class ClassFit:
         return weight, bias
 
 
-def frequencies(own: ClassSums, total: ClassSums) -> Tensor:
-    """[K, C] a client's class counts, and a sample more that has everybody's."""
-    return own.counts + PSEUDO * total.counts / total.counts.sum().clamp(min=1)
+def frequencies(own: Tensor, total: Tensor) -> Tensor:
+    """[K, C] clients' class counts, and a sample more that has everybody's [C]."""
+    return own + PSEUDO * total / total.sum().clamp(min=1)
 
 
 def _likelihoods(validation: LabelledVectors, candidates: Sequence[Classifier]) -> Tensor:
@@ -138,10 +145,3 @@ def _likelihoods(validation: LabelledVectors, candidates: Sequence[Classifier]) 
     errors = torch.stack(losses, dim=1).nan_to_num(nan=1e9, posinf=1e9)
     samples = present.double().sum(dim=1, keepdim=True)
     return (-ETA * samples * errors).softmax(dim=1)
-
-
-def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """[K] −log p of the true class, the mean over a client's samples; 0 without any."""
-    each = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
-    weights = present.double()
-    return (each * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)

@@ -5,9 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import ContextT, Learner, Phase, TaskT
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, ContextT, Learner, Phase, TaskT
+from fedproto_app.maths.class_gaussian import LabelledVectors
+
+STAGES = "memory.stages"  # how many stages a client has taken in
+
+
+class VectorsContext(Context):
+    """The features of the cohort's train samples of this round."""
+
+    def __init__(self, vectors: LabelledVectors) -> None:
+        self.vectors = vectors
+
+
+def new_stage(cohort: Cohort) -> Tensor:
+    """[K] bool: who has not taken in the stage that it trains on; from then on it has."""
+    taken_in = cohort.parameters[STAGES]
+    stages = torch.tensor(cohort.samples.trained_stages, device=taken_in.device)
+    new = stages >= taken_in
+    taken_in.copy_(torch.where(new, stages + 1, taken_in))
+    return new
 
 
 class ClosedFormLearner(Learner[ContextT, TaskT]):

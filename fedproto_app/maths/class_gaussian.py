@@ -104,6 +104,13 @@ def log_prior(counts: Tensor) -> Tensor:
     return torch.where(counts > 0, shares.clamp(min=1e-300).log(), UNKNOWN_CLASS)
 
 
+def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
+    """[K] −log p of the true class, the mean over a client's samples; 0 without any."""
+    each = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
+    weights = present.double()
+    return (each * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
 def sums_fault(sums: ClassSums, samples: int, largest: float) -> str | None:
     """Why these cannot be sums over at most so many samples of features with mean square ≤ largest,
     or None. Of one client: gram [D, D]."""

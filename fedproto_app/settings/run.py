@@ -107,7 +107,7 @@ class Settings(Section):
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
-        "what trains; `fuels`, `fedproto`, `kindred`, `naive` and `seasonal-naive` forecast only, "
+        "what trains; `fuels`, `fedproto`, `kindred` and `seasonal-naive` forecast only, "
         "`gldp`, `census`, `creff` and `fedic` are for images only, `analytic` for all but real "
         "numbers, `fed-react`, `ifca` and `flsc` for sequences only; or [one of your own]"
         "(#a-method-of-your-own)",
@@ -117,8 +117,7 @@ class Settings(Section):
     rounds: Count = setting(
         40,
         "at most so many; of `fed-react`, `ifca` and `flsc` those of phase 2, after the encoder's; "
-        "`kindred`, `analytic`, `naive` and `seasonal-naive` have one, `analytic` on images one a "
-        "stage",
+        "`kindred`, `analytic`, `naive` and `seasonal-naive` have one, on images one a stage",
     )
     local_epochs: Count = setting(
         1, "epochs a client trains in a round; no effect on `fed-react`, `ifca`, `flsc`"

@@ -1,22 +1,42 @@
 """Census (ours), server half: FedAvg, and the sums of the clients' vectors.
 
-State: the latest sums of every client.
+State: the latest sums of every client. Sums are of the vectors that the encoder of the order gave,
+so who is judged gets that encoder with them, not the newer one that the clients' training made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedproto_app.learners.census import SENDS_SUMS
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import CensusSettings, Settings
 from fedproto_app.strategies.class_sums import SumsOfClasses
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+
+FEWEST = 3  # clients of a round among whom a median says something
+
+
+class SumsOfLearnedFeatures(SumsOfClasses):
+    """Of functions that change from round to round."""
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        # Where stages come again, sums begin anew with each turn.
+        self.grow = settings.classification.stage_schedule != "cyclic"
+
+    def comparable(self, mine: Mapping[ClientKey, float]) -> list[float]:
+        """Those of the same round where there are enough; a few stand beside everybody's latest."""
+        everybody = super().comparable(mine)
+        return list(mine.values()) if len(mine) >= FEWEST else everybody
 
 
 class CensusStrategy(FedAvgStrategy):
@@ -27,14 +47,30 @@ class CensusStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        self._sums = SumsOfClasses(settings, federation)
-        self.spec = replace(self.spec, per_client=self._sums.shapes)
+        self._sums = SumsOfLearnedFeatures(settings, federation)
+        self._sent_out = ArrayRecord()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sums are asked for where an evaluation needs them."""
+        self._sent_out = arrays
+        asked = self.federation.evaluates(server_round)
+        self.spec = replace(self.spec, per_client=self._sums.shapes if asked else {})
+        config[SENDS_SUMS] = float(asked)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        return super().configure_evaluate(server_round, self._sent_out, config, grid)
 
     def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
         return replace(order, arrays={**order.arrays, **self._sums.totals()})
 
     def absorb(self, answers: list[NodeReply]) -> None:
-        self._sums.take_in(answers)
+        if self.spec.per_client:
+            self._sums.take_in(answers)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._sums.state()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from statistics import median
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
-from fedproto_app.learners.class_fit import arrived, sums_shapes
+from fedproto_app.learners.class_fit import COUNTS, arrived, sums_shapes
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault
 from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
@@ -23,21 +25,30 @@ LARGEST_FACTOR = 10.0
 
 
 class SumsOfClasses(ClientSums):
-    """Σ x xᵀ, each class's Σ x and number of samples, of the stages that a client tells of."""
+    """Σ x xᵀ, each class's Σ x and number of samples, of the stages that a client tells of.
+
+    grow: whether they are of all stages so far, so that they never become fewer.
+    """
+
+    grow = True
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         width = make_task(settings, federation.shape).representation_dim
         super().__init__(federation, sums_shapes(len(federation.shape.classes), width))
+        self._sizes: dict[ClientKey, float] = {}
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """By the samples that the client declared for all its stages."""
         declared = self.federation.roster.facts[key].samples
+        before = self.latest.of(key)
+        if self.grow and before is not None and (sums[COUNTS] < before[COUNTS]).any():
+            return "its sums are of fewer samples than it sent before"
         fault = sums_fault(_unpacked(sums), declared, LARGEST_MEAN_SQUARE)
         return fault and f"its sums cannot be true: {fault}"
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Those whose features, all or those of one class, are far larger than the others'."""
-        mine = {key: size_of(sums) for key, sums in reported.items()}
+        mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
         beside = self.comparable(mine)
         limit = LARGEST_FACTOR * median(beside) if beside else 0.0
         return {
@@ -48,14 +59,15 @@ class SumsOfClasses(ClientSums):
         }
 
     def comparable(self, mine: Mapping[ClientKey, float]) -> list[float]:
-        """Of whom features are the same functions as of these clients, who sent theirs together:
-        the sizes. Functions that are learned differ from round to round."""
-        return list(mine.values())
+        """The sizes that those of some clients, who sent theirs together, can stand beside: all
+        that were ever told, where features are always the same functions."""
+        self._sizes |= mine
+        return list(self._sizes.values())
 
-
-def size_of(sums: Arrays) -> float:
-    """Of one client's features, or of those of a class, in mean squares."""
-    return sizes(_unpacked(sums))
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().restore(state)
+        every = {key: self.latest.of(key) for key in self.latest.clients()}
+        self._sizes = {key: sizes(_unpacked(sums)) for key, sums in every.items() if sums}
 
 
 def _unpacked(sums: Arrays) -> ClassSums:

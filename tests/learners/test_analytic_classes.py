@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
     cohort = image_cohort(learner)
     train_cohort(learner, cohort, learner.context(ORDER, cohort))
     counts = cohort.parameters["memory.counts"].clone()
-    cohort.samples.new_stages[:] = [-1, -1]
+    later = replace(at_round(learner, cohort, 3).samples, trained_stages=[0, 0])
+    cohort = replace(cohort, samples=later)
     train_cohort(learner, cohort, learner.context(ORDER, cohort))
     torch.testing.assert_close(cohort.parameters["memory.counts"], counts)

@@ -86,7 +86,10 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"rounds": 3, "rounds.x": 3}, ["rounds.x", "not a table"]),
         ({"fuels.inter": 1}, ["fuels.inter = 1", "boolean"]),
         ({"method": "gldp"}, ["method = 'gldp'", "task = 'classification' only", "fuels, solo"]),
-        ({**IMAGES, "method": "fuels"}, ["method = 'fuels'", "gldp, solo, analytic, fedavg"]),
+        (
+            {**IMAGES, "method": "fuels"},
+            ["method = 'fuels'", "gldp, solo, naive, analytic, fedavg"],
+        ),
         ({**IMAGES, "rounds": 4}, ["rounds = 4", "data.partition.stages = 5"]),
         ({**IMAGES, "keep": "best-validation"}, ["keep = 'best-validation'", "stages = 5"]),
         ({**IMAGES, "patience": 3}, ["patience = 3", "patience = 0"]),

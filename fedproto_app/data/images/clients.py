@@ -58,15 +58,18 @@ class ClientImages:
         """Train images of all stages, the client's weight in sample-weighted means."""
         return sum(len(stage.train) for stage in self.stages)
 
-    def training(self, stage: int) -> LabelledImages:
-        """What the client trains on at a stage.
+    def trained_stage(self, stage: int) -> int:
+        """The stage whose images the client trains on at a stage.
 
         A stage without images brings nothing new: the client goes on with the last one that had
         any, or begins with the first that will.
         """
-        before = [one.train for one in self.stages[: stage + 1] if len(one.train)]
-        after = [one.train for one in self.stages[stage + 1 :] if len(one.train)]
-        return before[-1] if before else after[0]
+        have = [number for number, one in enumerate(self.stages) if len(one.train)]
+        return max((number for number in have if number <= stage), default=have[0])
+
+    def training(self, stage: int) -> LabelledImages:
+        """What the client trains on at a stage."""
+        return self.stages[self.trained_stage(stage)].train
 
 
 def make_image_clients(

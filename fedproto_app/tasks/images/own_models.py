@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.models.constant import ConstantModel
 from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import Model
@@ -29,6 +30,11 @@ def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedA
     filters = settings.census.features
     fixed = _patches(settings, shape, filters) if filters else None
     return LearnedAndFixed(image_classifier(settings.model, shape), fixed)
+
+
+def constant(settings: Settings, shape: DataShape) -> ConstantModel:
+    """For answers that look at nothing."""
+    return ConstantModel(len(shape.classes))
 
 
 def _patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:

@@ -58,7 +58,7 @@ class CohortImages:
 
     names: list[str]
     stages: list[int]  # that each client is at, from 0 on
-    new_stages: list[int]  # the same, but −1 where a stage without images repeats another's
+    trained_stages: list[int]  # whose images those are: a stage without images has another's
     tested_stages: int  # the most of any client
     train_samples: list[int]  # images trained on in this round
     batch_counts: list[int]
@@ -196,9 +196,8 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
         return CohortImages(
             names=[client.name for client in clients],
             stages=stages,
-            new_stages=[
-                stage if len(client.stages[stage].train) else -1
-                for client, stage in zip(clients, stages, strict=True)
+            trained_stages=[
+                client.trained_stage(stage) for client, stage in zip(clients, stages, strict=True)
             ],
             tested_stages=max(reached),
             train_samples=[len(images) for images in train],

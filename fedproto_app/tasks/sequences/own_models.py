@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.models.constant import ConstantModel
 from fedproto_app.models.random_kernels import RandomKernelClassifier
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
@@ -16,3 +17,8 @@ def random_kernels(settings: Settings, shape: DataShape) -> RandomKernelClassifi
     steps = settings.data.sequences.steps or STEPS
     classes, kernels = len(shape.classes), settings.analytic.features
     return RandomKernelClassifier(shape.inputs[0], classes, kernels, steps, draws)
+
+
+def constant(settings: Settings, shape: DataShape) -> ConstantModel:
+    """For answers that look at nothing."""
+    return ConstantModel(len(shape.classes) or 1)

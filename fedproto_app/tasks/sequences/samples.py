@@ -45,6 +45,6 @@ class CohortSequences:
     test_representation: Tensor | None = None  # [K, m, D] where it was made before
 
     @property
-    def new_stages(self) -> list[int]:
-        """The stage that each client is at: sequences come all at once."""
+    def trained_stages(self) -> list[int]:
+        """The stage that each client trains on: sequences come all at once."""
         return [0] * len(self.names)
