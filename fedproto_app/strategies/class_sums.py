@@ -51,6 +51,7 @@ class SumsOfClasses(ClientSums):
         mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
         beside = self.comparable(mine)
         limit = LARGEST_FACTOR * median(beside) if beside else 0.0
+        self._sizes |= {key: size for key, size in mine.items() if size <= limit}
         return {
             key: f"the mean square of its features, or of a class's, is {size:g}, more than "
             f"{LARGEST_FACTOR:g} times the median client's"
@@ -60,9 +61,8 @@ class SumsOfClasses(ClientSums):
 
     def comparable(self, mine: Mapping[ClientKey, float]) -> list[float]:
         """The sizes that those of some clients, who sent theirs together, can stand beside: all
-        that were ever told, where features are always the same functions."""
-        self._sizes |= mine
-        return list(self._sizes.values())
+        that were ever believed, where features are always the same functions."""
+        return list({**self._sizes, **mine}.values())
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().restore(state)

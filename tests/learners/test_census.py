@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedproto_app.learners.census import CensusLearner
+from fedproto_app.learners.census import SENDS_SUMS, CensusLearner
 from fedproto_app.learners.class_fit import ClassFit, packed, unpacked
 from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums
+from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
-ORDER = Order("run", "token", 1, ["a", "b"])
+ORDER = Order("run", "token", 1, ["a", "b"], options={SENDS_SUMS: 1.0})
 CYCLIC = {"classification.stage-schedule": "cyclic"}
 
 
@@ -53,9 +53,9 @@ def test_the_loss_is_logit_adjusted_cross_entropy(strength: float) -> None:
     learner.begin(cohort)
     context = learner.context(ORDER, cohort)
     # Client a has two images of class 0 and one of class 1, client b three of class 1.
-    expected = torch.tensor([[2 / 3, 1 / 3], [0.0, 1.0]]).log().clamp(min=UNKNOWN_CLASS)
-    torch.testing.assert_close(context.log_frequencies[:, :2].float(), expected)
-    assert (context.log_frequencies[:, 2] == UNKNOWN_CLASS).all()
+    expected = torch.tensor([[2 / 3, 1 / 3, 0.0], [0.0, 1.0, 0.0]]).log()
+    expected = (strength * expected).nan_to_num(0.0).clamp(min=UNKNOWN_CLASS)
+    torch.testing.assert_close(context.log_frequencies, expected)
     batch = next(iter(learner.batches(cohort.samples, [torch.Generator() for _ in range(2)])))
     found = learner.loss(cohort.parameters, batch, context)["prediction"]
     logits = learner.task.predict(
@@ -110,7 +110,8 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     assert learner.receive(cohort, order) == [0, 1]
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     total = ClassSums(*(one.sum(dim=0) for one in sent[-1]))
-    weight, bias = ClassFit(1.0, even=False).personal(sent[-1], total, validation)
+    own = sent[-1]
+    weight, bias = ClassFit(1.0, even=False).personal(own.moment, own.counts, total, validation)
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
@@ -119,8 +120,42 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     assert Metric("accuracy", shared=True) in found
 
 
-def test_before_anybody_sent_sums_a_client_is_judged_by_the_head() -> None:
+def test_where_no_sums_come_the_answer_is_the_averaged_head_with_own_frequencies() -> None:
+    learner = learner_of()
+    cohort, sent = sent_in(learner, 1)
+    assert learner.receive(cohort, ORDER) == [0, 1]
+    answer = learner.predictor(cohort.parameters)
+    images = torch.rand(2, 4, 1, 8, 8)
+    vectors = learner.task.encode(cohort.parameters, images)
+    adjusted = learner.task.predict(cohort.parameters, vectors).double()
+    adjusted += (sent[0].counts / 3).log().clamp(min=UNKNOWN_CLASS).unsqueeze(1)
+    torch.testing.assert_close(learner.task.predict(answer, vectors), adjusted.float())
+    found = learner.evaluate(cohort, ORDER)
+    assert found[Metric("accuracy")] == found[Metric("accuracy", rule="head")]
+    assert Metric("accuracy", shared=True) not in found
+
+
+def test_sums_are_sent_where_they_are_asked_for() -> None:
     learner = learner_of()
     cohort = image_cohort(learner)
-    assert learner.receive(cohort, ORDER) == []
-    assert set(learner.evaluate(cohort, ORDER)) >= {Metric("accuracy")}
+    learner.begin(cohort)
+    context = learner.context(Order("run", "token", 1, ["a", "b"]), cohort)
+    assert learner.contribution(cohort, context, 1).arrays == {}
+
+
+def test_a_stage_without_images_counts_no_others_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = {"a": [[], [0, 0, 1]], "b": [[1, 1, 1], []]}
+    monkeypatch.setattr("tests.learners.tiny_images.STAGES", stages)
+    _, sent = sent_in(learner_of(), 1, 2, 3, 4)
+    assert [one.counts.tolist() for one in sent] == [[[2, 1, 0], [0, 3, 0]]] * 4
+
+
+def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
+    moment, counts = torch.tensor([[[4.0, 0.0], [0.0, 6.0]]]), torch.tensor([[2.0, 3.0]])
+    gram = 10 * torch.eye(2).double()
+    total = ClassSums(gram, torch.tensor([[4.0, 0.0], [0.0, 0.0]]).double(), torch.tensor([2.0, 0]))
+    validation = LabelledVectors(torch.zeros(1, 1, 2), torch.zeros(1, 1).long(), torch.zeros(1, 1))
+    fit = ClassFit(1.0, even=True)
+    weight, bias = fit.personal(moment.double(), counts.double(), total, validation)
+    scores = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).double() @ weight[0] + bias[0]
+    assert scores.argmax(dim=1).tolist() == [0, 1]  # the means of both classes

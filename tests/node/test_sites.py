@@ -103,6 +103,7 @@ def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
         ("gldp", "a prototype for each class", {}),
         ("creff", "a gradient for each class", {"data.partition.reserve-per-class": 6}),
         ("analytic", "samples of each class", {"data.partition.scheme": "given"}),
+        ("census", "samples of each class", {"census.features": 1}),
     ],
 )
 def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.invariants import SmallRuns
@@ -17,16 +18,16 @@ from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import NodeReply
 from fedproto_app.server.roster import ClientKey
-from fedproto_app.settings import settings_from
+from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.census import CensusStrategy
+from fedproto_app.wire import array_record, numpy_arrays
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
 WIDTH = 4 + 8  # four learned features, one random filter
 
 
-@pytest.fixture
-def server() -> CensusStrategy:
-    settings = settings_from(
+def settings_of(**changes: Any) -> Settings:
+    return settings_from(
         {
             "task": "classification",
             "method": "census",
@@ -34,16 +35,31 @@ def server() -> CensusStrategy:
             "census.features": 1,
             "model.representation-dim": 4,
             "data.source": "digits",
+            "data.partition.stages": 1,
+            **changes,
         }
     )
-    return strategy_of(settings)
 
 
-def strategy_of(settings: object) -> CensusStrategy:
-    federation = one_node(settings)  # type: ignore[arg-type]
+@pytest.fixture
+def server() -> CensusStrategy:
+    return strategy_of(settings_of())
+
+
+def strategy_of(settings: Settings) -> CensusStrategy:
+    federation = one_node(settings)
     federation.arrivals.expect([], DataShape((1, 8, 8), ("ant", "bee")))
     federation.log.server_round = 1
-    return CensusStrategy(settings, settings.census, federation)  # type: ignore[attr-defined]
+    strategy = CensusStrategy(settings, settings.census, federation)  # type: ignore
+    begin(strategy, 1)
+    return strategy
+
+
+def begin(strategy: CensusStrategy, server_round: int) -> list[Message]:
+    """The orders to train in a round."""
+    model = array_record(strategy.initial_arrays())
+    orders = strategy.configure_train(server_round, model, ConfigRecord(), None)  # type: ignore
+    return list(orders)
 
 
 def sums_of(seed: int, scale: float = 1.0, samples: int = SAMPLES) -> Arrays:
@@ -78,15 +94,44 @@ def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) 
     assert evaluated(server) == {}
     first, second, third = (sums_of(seed) for seed in range(3))
     assert report(server, a=first, b=second) == {}
-    assert report(server, b=third) == {}  # in place of the second, also if of fewer samples
-    assert report(server, b=sums_of(2, samples=2)) == {}
+    assert report(server, b=third) == {}  # in place of the second
     for name, total in evaluated(server).items():
-        wanted = first[name] + sums_of(2, samples=2)[name]
-        np.testing.assert_allclose(total, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(total, first[name] + third[name], rtol=1e-5, atol=1e-5)
     assert server.guide(Order("run", "token", 2, ["a"]), []).arrays == {}
     again = strategy_of(server.settings)
     again.restore(server.state())
     assert all((evaluated(again)[name] == one).all() for name, one in evaluated(server).items())
+
+
+def test_sums_are_asked_for_where_an_evaluation_needs_them() -> None:
+    server = strategy_of(settings_of(**{"rounds": 3, "evaluate-every": 2}))
+    asked = []
+    for server_round in (1, 2, 3):
+        begin(server, server_round)
+        asked.append(set(server.spec.per_client))
+    everything = {"gram", "moment", "counts"}
+    assert asked == [set(), everything, everything]  # the last round always is evaluated
+
+
+def test_who_is_judged_gets_the_encoder_that_the_sums_are_of(server: CensusStrategy) -> None:
+    old, new = (array_record(server.initial_arrays()) for _ in range(2))
+    for name, array in new.items():
+        new[name] = type(array)(array.numpy() + 1)
+    server.configure_train(1, old, ConfigRecord(), None)  # type: ignore[arg-type]
+    [order] = server.configure_evaluate(1, new, ConfigRecord(), None)  # type: ignore[arg-type]
+    sent = numpy_arrays(order.content.array_records["arrays"])
+    for name, array in server.initial_arrays().items():
+        np.testing.assert_array_equal(sent[name], array)
+
+
+@pytest.mark.parametrize(("schedule", "refused"), [("sequential", {"b"}), ("cyclic", set())])
+def test_a_node_that_lost_its_memory_does_not_replace_what_it_sent(
+    schedule: str, refused: set[str]
+) -> None:
+    """But where stages come again, sums begin anew with each turn."""
+    server = strategy_of(settings_of(**{"classification.stage-schedule": schedule}))
+    assert report(server, a=sums_of(0), b=sums_of(1), c=sums_of(2)) == {}
+    assert set(report(server, b=sums_of(1, samples=2))) == refused
 
 
 def test_sums_that_cannot_be_true_are_refused(server: CensusStrategy) -> None:
@@ -102,10 +147,14 @@ def test_sums_that_cannot_be_true_are_refused(server: CensusStrategy) -> None:
     np.testing.assert_allclose(evaluated(server)["counts"], [4, 4])
 
 
-def test_what_an_encoder_gave_in_another_round_is_no_measure(server: CensusStrategy) -> None:
-    """An encoder's vectors may grow a hundredfold as it learns."""
-    assert report(server, a=sums_of(0), b=sums_of(1), c=sums_of(2)) == {}
-    assert report(server, late=sums_of(3, scale=10.0)) == {}
+def test_what_an_encoder_gave_in_another_round_is_no_measure_among_enough(
+    server: CensusStrategy,
+) -> None:
+    """An encoder's vectors may grow a hundredfold as it learns. A single client cannot say so."""
+    assert report(server, a=sums_of(0), b=sums_of(1), c=sums_of(2), late=sums_of(3)) == {}
+    far = {name: sums_of(seed, scale=10.0) for seed, name in enumerate(("a", "b", "c"))}
+    assert set(report(server, late=sums_of(3, scale=10.0))) == {"late"}
+    assert report(server, **far) == {}
 
 
 def test_a_run_tells_of_the_answers_and_of_the_averaged_head(tmp_path: Path) -> None:
