@@ -135,7 +135,7 @@ def test_nodes_whose_images_are_others_are_turned_away(tmp_path: Path) -> None:
     nodes.append(
         {"data-source": "image-npz", "data-path": str(other), "state-dir": str(tmp_path / "cats")}
     )
-    folder, _ = run_locally(digits_settings(tmp_path, rounds=2), nodes)
+    folder, _ = run_locally(digits_settings(tmp_path, method="fedavg", rounds=2), nodes)
     (refusal,) = rounds(folder)[0]["refused"]
     assert "with classes cat, dog; the federation's are (1, 8, 8) with 0, 1," in refusal["reason"]
     assert rounds(folder)[0]["clients"] == 8
