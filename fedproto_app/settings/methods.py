@@ -27,6 +27,8 @@ Forgetting = EstimatedForgetting | float
 Prior = Literal["own", "even"]  # of classes
 # 500 filters are 4,000 features: 32 MB a message and client, 128 MB where a covariance is made.
 MOST_FEATURES = 500
+# Beside learned ones: a node has the sums of a whole cohort in memory, twice, and in its state.
+MOST_BESIDE_LEARNED = 200
 
 
 class FuelsSettings(Section):
@@ -129,10 +131,10 @@ class CensusSettings(Section):
     logit_adjustment: NonNegative = setting(
         1.0, "τ, of the client's class frequencies in the loss; 0: plain cross-entropy"
     )
-    features: Annotated[int, Field(ge=0, le=MOST_FEATURES)] = setting(
+    features: Annotated[int, Field(ge=0, le=MOST_BESIDE_LEARNED)] = setting(
         100,
         "random filters whose 8 values each stand beside the learned ones; 0: none",
-        f"0 … {MOST_FEATURES}",
+        f"0 … {MOST_BESIDE_LEARNED}",
     )
     penalty: Positive = setting(1.0, "as `analytic.penalty`")
     prior: Prior = setting("own", "as `analytic.prior`")

@@ -144,6 +144,7 @@ def test_flat_and_nested_are_the_same() -> None:
             )
         ),
         ({"encoder.path": 3}, ["encoder.path = 3", "string"]),
+        ({"census.features": 201}, ["census.features = 201", "less than or equal to 200"]),
         ({"analytic.features": 501}, ["analytic.features = 501", "less than or equal to 500"]),
         ({"fed-react.clusters": -1}, ["fed-react.clusters = -1", "greater than or equal to 0"]),
         ({"fed-react.penalty": float("inf")}, ["fed-react.penalty", "finite"]),
