@@ -20,9 +20,9 @@ from fedproto_app.learners.class_fit import (
     MOMENT,
     ClassFit,
     Classifier,
-    arrived,
     packed,
     sums_shapes,
+    total_in,
     unpacked,
 )
 from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
@@ -88,7 +88,7 @@ class AnalyticClassesLearner(
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
-        total = self._total(order)
+        total = total_in(order, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return []  # nobody's, or somebody's spoil the total: each goes on with its own
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
@@ -103,7 +103,7 @@ class AnalyticClassesLearner(
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """The client's own classifier, and beside it the one of all samples."""
         found = super().evaluate(cohort, order)
-        total = self._total(order)
+        total = total_in(order, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return found
         clients = len(cohort.names)
@@ -124,10 +124,6 @@ class AnalyticClassesLearner(
 
     def _own(self, cohort: Cohort) -> ClassSums:
         return unpacked({name: cohort.parameters[kept] for name, kept in MEMORY.items()})
-
-    def _total(self, order: Order) -> ClassSums | None:
-        """The sums over all clients; None where the order brings none."""
-        return arrived(order.arrays, self.task.device) if GRAM in order.arrays else None
 
 
 def _keep(cohort: Cohort, classifier: Classifier) -> None:

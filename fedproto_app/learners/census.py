@@ -28,10 +28,10 @@ from fedproto_app.learners.class_fit import (
     GRAM,
     MOMENT,
     ClassFit,
-    arrived,
     frequencies,
     packed,
     sums_shapes,
+    total_in,
 )
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
@@ -133,7 +133,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client's answer, now that the sums of all are there."""
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
-        total = self._total(order)
+        total = total_in(order, self.task.device)
         weight, bias = self._of_head(cohort, total)
         if total is not None and self._fit.of_all(total) is not None:
             moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
@@ -149,7 +149,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """The client's own answer, by the averaged head besides; and the answer of all samples."""
-        total = self._total(order)
+        total = total_in(order, self.task.device)
         own = self.predictor(cohort.parameters)
         head = self._with(cohort, *self._of_head(cohort, total))
         rules = {"": self.task.by_head(own), "head": self.task.by_head(head)}
@@ -187,7 +187,3 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
     def _sum(self, cohort: Cohort, name: str) -> Tensor:
         """Of all stages so far."""
         return cohort.parameters[EARLIER[name]] + cohort.parameters[CURRENT[name]]
-
-    def _total(self, order: Order) -> ClassSums | None:
-        """The sums over all clients; None where the order brings none."""
-        return arrived(order.arrays, self.task.device) if GRAM in order.arrays else None

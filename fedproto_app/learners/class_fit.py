@@ -24,7 +24,7 @@ from fedproto_app.maths.class_gaussian import (
     precision_factor,
 )
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
-from fedproto_app.messages import Arrays
+from fedproto_app.messages import Arrays, Order
 
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
@@ -58,6 +58,11 @@ def arrived(arrays: Arrays, device: torch.device) -> ClassSums:
     return unpacked(
         {name: torch.from_numpy(arrays[name]).to(device) for name in (GRAM, MOMENT, COUNTS)}
     )
+
+
+def total_in(order: Order, device: torch.device) -> ClassSums | None:
+    """The sums over all clients; None where the order brings none."""
+    return arrived(order.arrays, device) if GRAM in order.arrays else None
 
 
 class ClassFit:
