@@ -1,4 +1,4 @@
-"""The table of methods: what `method = "…"` selects on each side.
+"""The table of methods, and how to find one.
 
 A new method is one file in ``strategies/``, one in ``learners/``, one settings section, one row
 here. A method of somebody's own is a `Method` in a module of theirs. Classes are named by strings,
@@ -7,162 +7,28 @@ which `halves` imports when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedproto_app import method_checks
 from fedproto_app.errors import SettingsError, did_you_mean
+from fedproto_app.method import SEQUENCE_TASKS, ByTask, Method, for_task
 from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
     from fedproto_app.settings.run import Settings
-    from fedproto_app.settings.section import Section
 
-SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
-
-ByTask = str | Mapping[str, str]  # one for all tasks, or one for each
-
-
-def for_task(part: ByTask, task: str) -> str:
-    """What a part of a method is for a task."""
-    return part if isinstance(part, str) else part[task]
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of federated learning.
-
-    name: in tables, run folders and summaries; of the app's own methods also in the settings.
-    strategy, learner: the server's and the clients' half, "package.module:Class"; where they
-        depend on the task, one for each.
-    settings: the class of the table ``[own]``, for methods from outside the app.
-    section: the method's own numbers, of all settings of a run; both halves get them.
-    tasks: those that it works with; empty: all.
-    model: what makes its own models, for each task if there are several: of series (settings,
-        `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
-        the model.
-    rounds: as many as it has, where that is not for the settings to say.
-    encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
-        their own.
-    check: raises `SettingsError` or ValueError for settings with which the method cannot work.
-    asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
-        in words, "" for nothing.
-    small: what a run of seconds of it needs set besides, for checks of methods.
-    check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
-    """
-
-    name: str
-    strategy: ByTask = field(hash=False)
-    learner: ByTask = field(hash=False)
-    settings: type[Section] | None = None
-    section: Callable[[Settings], Any] = attrgetter("own")
-    tasks: tuple[str, ...] = ()
-    model: ByTask = field(default="", hash=False)
-    rounds: Callable[[Settings], int] | None = None
-    encoder_first: bool = False
-    asks_sites: Callable[[Settings], str] | None = None
-    small: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    check: Callable[[Settings], None] | None = None
-    check_clients: Callable[[Settings, int], None] | None = None
-
-    def works_with(self, task: str) -> bool:
-        """Whether it can learn this task."""
-        return not self.tasks or task in self.tasks
-
-    def encoder_rounds(self, settings: Settings) -> int:
-        """Rounds of the run before those of the method itself."""
-        encoder = settings.encoder
-        return encoder.rounds if self.encoder_first and not encoder.path else 0
-
-    def require_fit(self, settings: Settings) -> None:
-        """`SettingsError` if the method cannot work with the task or the other settings."""
-        if not self.works_with(settings.task):
-            raise SettingsError(
-                f"method = {settings.method!r}: works with task = "
-                f"{' or '.join(map(repr, self.tasks))} only; task = {settings.task!r} has "
-                f"{', '.join(methods_of(settings.task))}"
-            )
-        for part in (self.strategy, self.learner, self.model):
-            if not isinstance(part, str) and settings.task not in part:
-                raise SettingsError(
-                    f"method = {settings.method!r}: has parts for task = "
-                    f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
-                )
-        if self.model and settings.model.module:
-            raise SettingsError(
-                f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
-                "model of its own"
-            )
-        if self.check is not None:
-            try:
-                self.check(settings)
-            except ValueError as error:
-                raise SettingsError(str(error)) from None
-
-
-def _heads_can_be_compared(settings: Settings) -> None:
-    if settings.task == "sequence-regression" and settings.fed_react.similarity == "class-norms":
-        raise SettingsError(
-            "fed-react.similarity = 'class-norms': a head of task = 'sequence-regression' has "
-            "no classes; set 'cosine', 'centred-cosine' or 'predictions'"
-        )
-
-
-def _clusters_can_be_chosen(settings: Settings) -> None:
-    if settings.fed_react.clusters == 0:
-        raise SettingsError(
-            f"fed-react.clusters = 0: method = {settings.method!r} needs to know how many there are"
-        )
-
-
-def _overlap_fits_the_clusters(settings: Settings) -> None:
-    _clusters_can_be_chosen(settings)
-    if settings.flsc.overlap > settings.fed_react.clusters:
-        raise SettingsError(
-            f"flsc.overlap = {settings.flsc.overlap}: more than fed-react.clusters = "
-            f"{settings.fed_react.clusters}"
-        )
-
-
-def _clients_fill_the_clusters(settings: Settings, clients: int) -> None:
-    if settings.fed_react.clusters > clients:
-        raise SettingsError(
-            f"fed-react.clusters = {settings.fed_react.clusters}: must be at most {clients}, the "
-            "number of clients that can take part"
-        )
-
-
-def _one(settings: Settings) -> int:
-    """A closed form that looks at its data once."""
-    return 1
-
-
-def _one_a_stage(settings: Settings) -> int:
-    """A closed form that looks at each stage once; a source's own stages nobody knows yet."""
-    if settings.task != "classification":
-        return 1
-    given = settings.data.partition.scheme == "given"
-    return settings.rounds if given else settings.data.partition.stages
-
-
-def _counts_classes(settings: Settings) -> str:
-    return "sends the sums and the number of a client's samples of each class"
-
-
-def _counts_classes_in_closed_form(settings: Settings) -> str:
-    if settings.task == "forecasting" or settings.analytic.sharing == "none":
-        return ""
-    return _counts_classes(settings)
-
-
-def _has_prototypes_of_classes(settings: Settings) -> str:
-    return "sends a prototype for each class of which a client has images"
-
-
-def _has_gradients_of_classes(settings: Settings) -> str:
-    return "sends a gradient for each class of which a client has images"
-
+__all__ = [
+    "METHODS",
+    "SEQUENCE_TASKS",
+    "ByTask",
+    "Method",
+    "for_task",
+    "method_named",
+    "methods_of",
+    "require_fit",
+    "require_known",
+]
 
 _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 _FREQUENT = "fedproto_app.learners.constant_answers:FrequentClassLearner"
@@ -183,7 +49,7 @@ _TABLE = (
         learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
         section=attrgetter("gldp"),
         tasks=("classification",),
-        asks_sites=_has_prototypes_of_classes,
+        asks_sites=method_checks.has_prototypes_of_classes,
     ),
     Method(
         name="fed-react",
@@ -192,8 +58,8 @@ _TABLE = (
         section=attrgetter("fed_react"),
         tasks=SEQUENCE_TASKS,
         encoder_first=True,
-        check=_heads_can_be_compared,
-        check_clients=_clients_fill_the_clusters,
+        check=method_checks.heads_can_be_compared,
+        check_clients=method_checks.clients_fill_the_clusters,
     ),
     Method(
         name="ifca",
@@ -202,8 +68,8 @@ _TABLE = (
         section=lambda settings: settings.fed_react.choosing(1),
         tasks=SEQUENCE_TASKS,
         encoder_first=True,
-        check=_clusters_can_be_chosen,
-        check_clients=_clients_fill_the_clusters,
+        check=method_checks.clusters_can_be_chosen,
+        check_clients=method_checks.clients_fill_the_clusters,
     ),
     Method(
         name="flsc",
@@ -212,8 +78,8 @@ _TABLE = (
         section=lambda settings: settings.fed_react.choosing(settings.flsc.overlap),
         tasks=SEQUENCE_TASKS,
         encoder_first=True,
-        check=_overlap_fits_the_clusters,
-        check_clients=_clients_fill_the_clusters,
+        check=method_checks.overlap_fits_the_clusters,
+        check_clients=method_checks.clients_fill_the_clusters,
     ),
     Method(
         name="solo",
@@ -235,7 +101,7 @@ _TABLE = (
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:constant",
             "sequence-regression": "fedproto_app.tasks.sequences.own_models:constant",
         },
-        rounds=_one_a_stage,
+        rounds=method_checks.one_a_stage,
     ),
     Method(
         name="seasonal-naive",
@@ -243,7 +109,7 @@ _TABLE = (
         learner="fedproto_app.learners.naive:SeasonalNaiveLearner",
         tasks=("forecasting",),
         model=_LINEAR,
-        rounds=_one,
+        rounds=method_checks.one,
     ),
     Method(
         name="analytic",
@@ -264,8 +130,8 @@ _TABLE = (
             "classification": "fedproto_app.tasks.images.own_models:random_patches",
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
         },
-        rounds=_one_a_stage,
-        asks_sites=_counts_classes_in_closed_form,
+        rounds=method_checks.one_a_stage,
+        asks_sites=method_checks.counts_classes_in_closed_form,
     ),
     Method(
         name="kindred",
@@ -274,7 +140,7 @@ _TABLE = (
         section=attrgetter("kindred"),
         tasks=("forecasting",),
         model="fedproto_app.tasks.forecasting.own_models:random_features",
-        rounds=_one,
+        rounds=method_checks.one,
     ),
     Method(
         name="fedavg",
@@ -320,7 +186,7 @@ _TABLE = (
         section=attrgetter("census"),
         tasks=("classification",),
         model="fedproto_app.tasks.images.own_models:learned_and_random_patches",
-        asks_sites=_counts_classes,
+        asks_sites=method_checks.counts_classes,
         small={"census.features": 2},
     ),
     Method(
@@ -329,7 +195,7 @@ _TABLE = (
         learner="fedproto_app.learners.creff:CreffLearner",
         section=attrgetter("creff"),
         tasks=("classification",),
-        asks_sites=_has_gradients_of_classes,
+        asks_sites=method_checks.has_gradients_of_classes,
         small={
             "creff.features-per-class": 10,
             "creff.match-steps": 10,
@@ -381,3 +247,29 @@ def method_named(name: str) -> Method:
     if found.name in METHODS:
         raise SettingsError(f"{what}: its name = {found.name!r} is that of a method of the app")
     return found
+
+
+def require_fit(method: Method, settings: Settings) -> None:
+    """`SettingsError` if the method cannot work with the task or the other settings."""
+    if not method.works_with(settings.task):
+        raise SettingsError(
+            f"method = {settings.method!r}: works with task = "
+            f"{' or '.join(map(repr, method.tasks))} only; task = {settings.task!r} has "
+            f"{', '.join(methods_of(settings.task))}"
+        )
+    for part in (method.strategy, method.learner, method.model):
+        if not isinstance(part, str) and settings.task not in part:
+            raise SettingsError(
+                f"method = {settings.method!r}: has parts for task = "
+                f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
+            )
+    if method.model and settings.model.module:
+        raise SettingsError(
+            f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
+            "model of its own"
+        )
+    if method.check is not None:
+        try:
+            method.check(settings)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None

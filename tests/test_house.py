@@ -40,7 +40,12 @@ ROOMS = {
         *("randomness", "whole_file", "run_lock", "users_code", "__init__"),
     ],
 }
-TABLES = ["methods", "tasks.table"]  # of the ground: they name classes by strings
+TABLES = [
+    "method",
+    "method_checks",
+    "methods",
+    "tasks.table",
+]  # of the ground: they name classes by strings
 # Neighbours, of which the upper one does not know the lower one either.
 STRANGERS = {
     ("node", "strategies"),

@@ -16,7 +16,14 @@ from flwr.common.config import flatten_dict, get_fused_config_from_dir
 from fedproto_app.errors import SettingsError
 from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
 from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
-from fedproto_app.methods import METHODS, Method, for_task, method_named, methods_of
+from fedproto_app.methods import (
+    METHODS,
+    Method,
+    for_task,
+    method_named,
+    methods_of,
+    require_fit,
+)
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.resume import require_resumable
@@ -109,7 +116,7 @@ def test_both_halves_of_every_method_are_there(method: Method) -> None:
 def test_a_task_that_a_part_of_a_method_lacks_is_refused(part: str) -> None:
     method = replace(METHODS["solo"], **{part: {"classification": "fedproto_app.nowhere:It"}})
     with pytest.raises(SettingsError, match="has parts for task = 'classification' only"):
-        method.require_fit(Settings())
+        require_fit(method, Settings())
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)

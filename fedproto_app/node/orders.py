@@ -160,8 +160,14 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 
 def _require_allowed(settings: Settings, site: Site) -> None:
-    """Refuse a method that tells of a site's own data what its operator has not allowed."""
+    """Refuse a method that no site can run, or that tells of its data what it has not allowed."""
     method = method_named(settings.method)
+    why = method.needs_simulation(settings) if method.needs_simulation else ""
+    if why and not site.is_dealt:
+        raise SettingsError(
+            f"method = {settings.method!r} runs in a simulation only, not at sites with data of "
+            f"their own: {why}"
+        )
     asks = method.asks_sites(settings) if method.asks_sites else ""
     if asks and not site.is_dealt and not site.tells_classes:
         raise SettingsError(

@@ -6,6 +6,14 @@ docs/settings.md.
 """
 
 from fedproto_app.methods import SEQUENCE_TASKS
+from fedproto_app.settings.compared import (
+    ApflSettings,
+    DittoSettings,
+    FedAvgSettings,
+    FedProtoSettings,
+    FedProxSettings,
+    FedRepSettings,
+)
 from fedproto_app.settings.data import (
     Choice,
     ClusterSettings,
@@ -17,19 +25,13 @@ from fedproto_app.settings.data import (
 from fedproto_app.settings.faults import explain
 from fedproto_app.settings.methods import (
     AnalyticSettings,
-    ApflSettings,
     CensusSettings,
     ChoiceSettings,
     Cosine,
     CreffSettings,
-    DittoSettings,
     EncoderSettings,
-    FedAvgSettings,
     FedicSettings,
-    FedProtoSettings,
-    FedProxSettings,
     FedReactSettings,
-    FedRepSettings,
     FuelsSettings,
     GldpSettings,
     HeadSimilarity,

@@ -20,7 +20,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import method_named
+from fedproto_app.methods import method_named, require_fit
 from fedproto_app.settings.faults import explain
 from fedproto_app.settings.run import Settings
 from fedproto_app.settings.section import Section
@@ -41,7 +41,7 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     method = method_named(settings.method)
     if method.rounds is not None:
         settings = settings.model_copy(update={"rounds": method.rounds(settings)})
-    method.require_fit(settings)
+    require_fit(method, settings)
     check_settings(settings)
     return settings
 

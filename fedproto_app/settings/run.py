@@ -8,20 +8,22 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SerializeAsAny
 
 from fedproto_app.methods import METHODS, method_named, require_known
+from fedproto_app.settings.compared import (
+    ApflSettings,
+    DittoSettings,
+    FedAvgSettings,
+    FedProtoSettings,
+    FedProxSettings,
+    FedRepSettings,
+)
 from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
-    ApflSettings,
     CensusSettings,
     CreffSettings,
-    DittoSettings,
     EncoderSettings,
-    FedAvgSettings,
     FedicSettings,
-    FedProtoSettings,
-    FedProxSettings,
     FedReactSettings,
-    FedRepSettings,
     FlscSettings,
     FuelsSettings,
     GldpSettings,
@@ -107,10 +109,7 @@ class Settings(Section):
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         "fuels",
-        "what trains; `fuels`, `fedproto`, `kindred` and `seasonal-naive` forecast only, "
-        "`gldp`, `census`, `creff` and `fedic` are for images only, `analytic` for all but real "
-        "numbers, `fed-react`, `ifca` and `flsc` for sequences only; or [one of your own]"
-        "(#a-method-of-your-own)",
+        "what trains; [each one's tasks](methods.md), or [one of your own](#a-method-of-your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
     )
     seed: CountOrZero = setting(0, "of everything random")

@@ -1,0 +1,73 @@
+"""What rows of the table of methods answer: what fits, how many rounds, what sites must allow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedproto_app.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fedproto_app.settings.run import Settings
+
+
+def heads_can_be_compared(settings: Settings) -> None:
+    if settings.task == "sequence-regression" and settings.fed_react.similarity == "class-norms":
+        raise SettingsError(
+            "fed-react.similarity = 'class-norms': a head of task = 'sequence-regression' has "
+            "no classes; set 'cosine', 'centred-cosine' or 'predictions'"
+        )
+
+
+def clusters_can_be_chosen(settings: Settings) -> None:
+    if settings.fed_react.clusters == 0:
+        raise SettingsError(
+            f"fed-react.clusters = 0: method = {settings.method!r} needs to know how many there are"
+        )
+
+
+def overlap_fits_the_clusters(settings: Settings) -> None:
+    clusters_can_be_chosen(settings)
+    if settings.flsc.overlap > settings.fed_react.clusters:
+        raise SettingsError(
+            f"flsc.overlap = {settings.flsc.overlap}: more than fed-react.clusters = "
+            f"{settings.fed_react.clusters}"
+        )
+
+
+def clients_fill_the_clusters(settings: Settings, clients: int) -> None:
+    if settings.fed_react.clusters > clients:
+        raise SettingsError(
+            f"fed-react.clusters = {settings.fed_react.clusters}: must be at most {clients}, the "
+            "number of clients that can take part"
+        )
+
+
+def one(settings: Settings) -> int:
+    """A closed form that looks at its data once."""
+    return 1
+
+
+def one_a_stage(settings: Settings) -> int:
+    """A closed form that looks at each stage once; a source's own stages nobody knows yet."""
+    if settings.task != "classification":
+        return 1
+    given = settings.data.partition.scheme == "given"
+    return settings.rounds if given else settings.data.partition.stages
+
+
+def counts_classes(settings: Settings) -> str:
+    return "sends the sums and the number of a client's samples of each class"
+
+
+def counts_classes_in_closed_form(settings: Settings) -> str:
+    if settings.task == "forecasting" or settings.analytic.sharing == "none":
+        return ""
+    return counts_classes(settings)
+
+
+def has_prototypes_of_classes(settings: Settings) -> str:
+    return "sends a prototype for each class of which a client has images"
+
+
+def has_gradients_of_classes(settings: Settings) -> str:
+    return "sends a gradient for each class of which a client has images"

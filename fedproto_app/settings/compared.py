@@ -1,0 +1,53 @@
+"""The tables of the methods that average a model, or whose personal models stay near one."""
+
+from __future__ import annotations
+
+from fedproto_app.settings.section import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Section,
+    ShareOrEither,
+    setting,
+)
+
+
+class DittoSettings(Section):
+    """``[ditto]``."""
+
+    proximal_lambda: NonNegative = setting(1e-4, "λ, the personal model's pull to the global one")
+    personal_epochs: CountOrZero = setting(0, "of the personal model; 0: `local-epochs`")
+
+
+class ApflSettings(Section):
+    """``[apfl]``."""
+
+    alpha: ShareOrEither = setting(0.5, "α, the personal model's share at the start")
+    adaptive: bool = setting(True, "learn α")
+
+
+class FedAvgSettings(Section):
+    """``[fedavg]``."""
+
+    fine_tune_epochs: CountOrZero = setting(
+        0, "epochs on a client's own data that make its model of the shared one; 0: it is that one"
+    )
+
+
+class FedProxSettings(Section):
+    """``[fedprox]``."""
+
+    proximal_mu: NonNegative = setting(0.01, "µ; Li et al. 2020 try 0.001 … 1")
+
+
+class FedRepSettings(Section):
+    """``[fedrep]``."""
+
+    head_epochs: Count = setting(1, "epochs on the head before the encoder's")
+    encoder_epochs: CountOrZero = setting(0, "epochs on the encoder; 0: `local-epochs`")
+
+
+class FedProtoSettings(Section):
+    """``[fedproto]``."""
+
+    prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")
