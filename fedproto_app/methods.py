@@ -161,6 +161,18 @@ _TABLE = (
         section=attrgetter("fedrep"),
     ),
     Method(
+        name="per-fedavg",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.per_fedavg:PerFedAvgLearner",
+        section=attrgetter("per_fedavg"),
+    ),
+    Method(
+        name="pfedme",
+        strategy="fedproto_app.strategies.pfedme:PFedMeStrategy",
+        learner="fedproto_app.learners.pfedme:PFedMeLearner",
+        section=attrgetter("pfedme"),
+    ),
+    Method(
         name="fedproto",
         strategy="fedproto_app.strategies.fedproto:FedProtoStrategy",
         learner="fedproto_app.learners.fedproto:FedProtoLearner",

@@ -121,6 +121,7 @@ def _train_epoch(
             total.sum(), [leaves[name] for name in trainable], materialize_grads=True
         )
         cohort.optimizer.step(cohort.parameters, dict(zip(trainable, gradients, strict=True)))
+        learner.stepped(cohort, batch)
         for name, term in {"total": total, **terms}.items():
             mean = sums.setdefault(name, torch.zeros(size, device=term.device))
             mean[:active] += term.detach()

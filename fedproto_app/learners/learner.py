@@ -99,7 +99,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """One epoch's batches of the task, as the method wants them.
 
         Each item is handed to `loss` as it is; its ``inputs`` tell how many clients it is for.
-        So a step may be about several batches (`pairs_of`).
+        So a step may be about several batches (`pairs_of`), and several steps about one
+        (`repeated`).
         """
         return self.task.batches(samples, generators)
 
@@ -118,6 +119,9 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
         The batch is one of the task's and holds the first k clients of the cohort.
         """
+
+    def stepped(self, cohort: Cohort, batch: Any) -> None:
+        """Called after each step of the optimiser, to change in place what it does not train."""
 
     def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
         """Called after the last epoch of a round, to change in place what no phase trains.

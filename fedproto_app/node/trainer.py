@@ -106,6 +106,8 @@ class Node:
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
         if (personal := self._learner.personalised(cohort, order)) is not None:
+            shared = self._told(self._learner.evaluate(cohort, order))
+            reply.metrics = {replace(one, shared=True): values for one, values in shared.items()}
             self._save_personal(cohort, personal)
             cohort = replace(cohort, parameters=personal)
         self._evaluate(cohort, rows, order, reply, final=True)
@@ -168,10 +170,8 @@ class Node:
         final: the models are what the clients go on with, not what the server will average.
         """
         found = self._learner.evaluate(cohort, order)
-        metrics = {m: values for m, values in found.items() if not self._task.stays(m)}
-        if not self._tells_classes:
-            metrics = {m: values for m, values in metrics.items() if "/class-" not in m.name}
-        reply.metrics = {
+        metrics = self._told(found)
+        reply.metrics |= {
             metric if final else replace(metric, model=Model.LOCAL): [values[row] for row in rows]
             for metric, values in metrics.items()
         }
@@ -190,6 +190,13 @@ class Node:
             for name, value in record.metrics.items():
                 reply.metrics.setdefault(Metric(name, Model.KEPT), []).append(value)
             reply.kept_rounds.append(record.kept_round)
+
+    def _told(self, found: Mapping[Metric, list[float]]) -> dict[Metric, list[float]]:
+        """What the server may learn of what was found."""
+        told = {metric: values for metric, values in found.items() if not self._task.stays(metric)}
+        if self._tells_classes:
+            return told
+        return {metric: values for metric, values in told.items() if "/class-" not in metric.name}
 
     def _private(self, found: Mapping[Metric, Sequence[float]], row: int) -> dict[str, float]:
         """What was found of the client's model and stays here."""

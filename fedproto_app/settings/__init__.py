@@ -13,6 +13,8 @@ from fedproto_app.settings.compared import (
     FedProtoSettings,
     FedProxSettings,
     FedRepSettings,
+    PerFedAvgSettings,
+    PFedMeSettings,
 )
 from fedproto_app.settings.data import (
     Choice,
@@ -86,7 +88,9 @@ __all__ = [
     "KindredSettings",
     "ModelSettings",
     "OptimizerSettings",
+    "PFedMeSettings",
     "PartitionSettings",
+    "PerFedAvgSettings",
     "PlainName",
     "Section",
     "SequenceSettings",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fedproto_app.settings.section import (
     Count,
     CountOrZero,
     NonNegative,
+    Positive,
     Section,
     ShareOrEither,
+    ShareOrOne,
     setting,
 )
 
@@ -31,6 +35,28 @@ class FedAvgSettings(Section):
 
     fine_tune_epochs: CountOrZero = setting(
         0, "epochs on a client's own data that make its model of the shared one; 0: it is that one"
+    )
+
+
+class PerFedAvgSettings(Section):
+    """``[per-fedavg]``."""
+
+    step_size: NonNegative = setting(0.01, "α, of the step on a client's own data; 0: FedAvg")
+    gradient: Literal["first-order", "exact"] = setting(
+        "first-order", "of the loss after that step; exact: with the Hessian, at twice the cost"
+    )
+
+
+class PFedMeSettings(Section):
+    """``[pfedme]``."""
+
+    proximal_lambda: Positive = setting(15.0, "λ, the personal model's pull to the global one")
+    inner_steps: Count = setting(5, "K, of the optimiser on each batch, by the personal model")
+    outer_step: ShareOrOne = setting(
+        0.1, "η·λ, the share of its way to the personal model that w goes after each batch"
+    )
+    server_step: Positive = setting(
+        1.0, "β, the share of the clients' mean in the new shared model; above 1 beyond it"
     )
 
 

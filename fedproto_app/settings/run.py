@@ -15,6 +15,8 @@ from fedproto_app.settings.compared import (
     FedProtoSettings,
     FedProxSettings,
     FedRepSettings,
+    PerFedAvgSettings,
+    PFedMeSettings,
 )
 from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.methods import (
@@ -178,6 +180,8 @@ class Settings(Section):
     ditto: DittoSettings = DittoSettings()
     apfl: ApflSettings = ApflSettings()
     fedavg: FedAvgSettings = FedAvgSettings()
+    per_fedavg: PerFedAvgSettings = PerFedAvgSettings()
+    pfedme: PFedMeSettings = PFedMeSettings()
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()

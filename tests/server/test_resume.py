@@ -36,7 +36,7 @@ FIRST = [
     ("sequence-classification", "fed-react"),
 ]
 MORE = [
-    *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto")],
+    *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto", "pfedme")],
     ("classification", "solo"),
     *[("classification", method) for method in ("census", "creff", "fedic")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],

@@ -1,0 +1,91 @@
+"""Per-FedAvg's client: the loss after a step, by hand and against functional derivatives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedproto_app.learners.batches import pairs_of
+from fedproto_app.learners.per_fedavg import PerFedAvgLearner
+from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.messages import Order
+from fedproto_app.settings import PerFedAvgSettings
+from tests.learners.quadratic import NAME, after_a_round, learner_of
+from tests.learners.tiny_cohort import NAMES, tiny_batches, tiny_cohort, tiny_learner, train
+from tests.made_series import forecasts_have_the_reported_errors
+
+ORDER = Order("run", "t", 1, NAMES)
+
+
+@pytest.mark.parametrize(("gradient", "w"), [("first-order", 1.45), ("exact", 1.305)])
+def test_a_step_by_hand(gradient: str, w: float) -> None:
+    """f(w) = ½(w − a)², α = 0.1, a = 1 then 3, β = 0.5: w̃ = 0.1 and w = 0.5·2.9, or 0.9 of it."""
+    section = PerFedAvgSettings(step_size=0.1, gradient=gradient)
+    cohort = after_a_round(learner_of(PerFedAvgLearner, section, 0.5), [1.0, 3.0])
+    torch.testing.assert_close(cohort.parameters[NAME], torch.tensor([[w]]))
+
+
+def test_an_odd_batch_is_left_out_and_alpha_0_is_an_sgd_step_on_the_second() -> None:
+    section = PerFedAvgSettings(step_size=0.0)
+    ahead = after_a_round(learner_of(PerFedAvgLearner, section, 0.5), [1.0, 3.0, 7.0])
+    plain = after_a_round(learner_of(SoloLearner, None, 0.5), [3.0])
+    torch.testing.assert_close(ahead.parameters, plain.parameters, rtol=0, atol=0)
+    torch.testing.assert_close(ahead.parameters[NAME], torch.tensor([[1.5]]))
+
+
+@pytest.mark.parametrize("gradient", ["first-order", "exact"])
+def test_the_gradient_is_that_of_the_loss_after_the_step(gradient: str) -> None:
+    """On the forecaster, against functional derivatives of the loss."""
+    changes = {"per-fedavg.gradient": gradient, "per-fedavg.step-size": 0.3}
+    learner, solo = tiny_learner("per-fedavg", **changes), tiny_learner("solo")
+    cohort = tiny_cohort(learner)
+    [pair, *_] = pairs_of(iter(tiny_batches(solo, tiny_cohort(solo))))
+    context = learner.context(ORDER, cohort)
+    leaves = {name: value.clone().requires_grad_() for name, value in cohort.parameters.items()}
+    total = learner.loss(leaves, pair, context)["prediction"]
+    found = torch.autograd.grad(total.sum(), list(leaves.values()))
+
+    start = tuple(cohort.parameters.values())
+
+    def loss_on(batch: object, values: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        named = dict(zip(cohort.parameters, values, strict=True))
+        return solo.loss(named, batch, context)["prediction"].sum()
+
+    first = torch.func.grad(lambda values: loss_on(pair.first, values))(start)
+    adapted = tuple(value - 0.3 * step for value, step in zip(start, first, strict=True))
+    wanted = torch.func.grad(lambda values: loss_on(pair.second, values))(adapted)
+    if gradient == "exact":  # (I − α·H)·g, H·g by central differences of the gradient along g
+        shift = 0.03
+
+        def along(sign: int) -> tuple[torch.Tensor, ...]:
+            moved = tuple(w + sign * shift * g for w, g in zip(start, wanted, strict=True))
+            return torch.func.grad(lambda values: loss_on(pair.first, values))(moved)
+
+        wanted = tuple(
+            g - 0.3 * (up - down) / (2 * shift)
+            for g, up, down in zip(wanted, along(1), along(-1), strict=True)
+        )
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_a_client_is_judged_after_a_step_that_training_does_not_see() -> None:
+    learner = tiny_learner("per-fedavg", **{"per-fedavg.step-size": 0.5})
+    _, _, cohort = train(learner, ORDER)
+    before = {name: value.clone() for name, value in cohort.parameters.items()}
+    once, again = learner.personalised(cohort, ORDER), learner.personalised(cohort, ORDER)
+    assert once is not None
+    torch.testing.assert_close(once, again, rtol=0, atol=0)  # the same batch
+    torch.testing.assert_close(cohort.parameters, before, rtol=0, atol=0)
+    assert not torch.equal(once["decoder.weight"], before["decoder.weight"])
+
+
+def test_it_sends_the_model_alone() -> None:
+    """With FUELS's sizes 100,865 values."""
+    learner = tiny_learner("per-fedavg", **{"model.representation-dim": 256})
+    sent = {n: v for n, v in learner.initial_parameters().items() if learner.is_shared(n)}
+    assert sum(value.numel() for value in sent.values()) == 100_865
+
+
+def test_the_adapted_models_forecast(tmp_path: object) -> None:
+    forecasts_have_the_reported_errors(tmp_path, method="per-fedavg")
