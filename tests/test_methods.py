@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from dataclasses import replace
@@ -18,6 +19,7 @@ from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
 from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.methods import (
     METHODS,
+    SEQUENCE_TASKS,
     Method,
     for_task,
     method_named,
@@ -90,6 +92,16 @@ class Loudness(Section):
     loudness: float = 2.0
 
 
+# What docs/methods.md calls tasks.
+WORKS_ON = {
+    "all": TASK_NAMES,
+    "series": ("forecasting",),
+    "images": ("classification",),
+    "sequences": SEQUENCE_TASKS,
+    "sequences of classes": ("sequence-classification",),
+}
+
+
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody's own modules on the path of this process."""
@@ -110,6 +122,16 @@ def test_both_halves_of_every_method_are_there(method: Method) -> None:
                 assert isinstance(load(for_task(part, task), "it"), type)
     for target in (ENCODER_LEARNER, ENCODER_FIRST):
         assert isinstance(load(target, "it"), type)
+
+
+def test_the_page_of_the_methods_has_every_one_with_its_tasks() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "methods.md").read_text()
+    told = {}
+    for first, second in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", page, re.MULTILINE):
+        tasks = [WORKS_ON[one] for one in second.split(", ")]
+        for name in re.findall(r"`([^`]+)`", first):
+            told[name] = {task for some in tasks for task in some}
+    assert told == {name: set(method.tasks or TASK_NAMES) for name, method in METHODS.items()}
 
 
 @pytest.mark.parametrize("part", ["strategy", "learner", "model"])
