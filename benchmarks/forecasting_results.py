@@ -58,6 +58,8 @@ TRAINED: dict[str, Changes] = {
     "fedrep": {"method": "fedrep"},
     "apfl": {"method": "apfl"},
     "ditto": {"method": "ditto"},
+    "per-fedavg": {"method": "per-fedavg"},
+    "pfedme": {"method": "pfedme"},
     "fedproto": {"method": "fedproto"},
     "fuels": {"method": "fuels"},
     "fuels-algorithm-1": {
@@ -85,6 +87,8 @@ TITLES = {
     "fedrep": "FedRep",
     "apfl": "APFL",
     "ditto": "Ditto",
+    "per-fedavg": "Per-FedAvg",
+    "pfedme": "pFedMe",
     "fedproto": "FedProto",
     "fuels": "FUELS",
     "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
