@@ -11,6 +11,8 @@ import json
 import re
 from logging import INFO
 
+MOST_TEXT = 500  # characters of a stranger's text that are told
+
 Value = str | int | float | bool | None
 
 _PAIR = re.compile(r'([\w-]+)=("(?:[^"\\]|\\.)*"|\S*)')
@@ -30,6 +32,12 @@ def event_line(event: str, **fields: Value) -> str:
     return " ".join(f"{key}={_text(value)}" for key, value in told.items() if value is not None)
 
 
+def shown(text: str, most: int = MOST_TEXT) -> str:
+    """A stranger's text as one line that can be shown: the rest escaped, and cut at so many."""
+    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[: most + 1])
+    return line if len(line) <= most else line[:most] + " …"
+
+
 def parse_event(line: str) -> dict[str, str]:
     """The fields of an event line, whatever stands before it; {} for any other line."""
     start = line.find("event=")
@@ -45,4 +53,6 @@ def _text(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
+    if not text.isprintable():
+        return json.dumps(text)  # ASCII: no code reaches a terminal
     return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)

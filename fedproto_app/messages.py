@@ -102,12 +102,15 @@ class ArraySpec:
     mean: one array a node, the mean over its clients. per_client: one a client; the shape is
     without the client axis. per_class: one for each class that a client has, of `classes` there
     are; the shape is without the client and the class axis.
+    of_any_size: whether clients' arrays may differ in size by any factor, as sums over samples do;
+    then the method itself says what cannot be true.
     """
 
     mean: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     per_client: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     classes: int = 0
+    of_any_size: bool = False
 
     def values(self, reply: Reply) -> int:
         """Values that the reply's clients contribute, each for itself, as the papers count."""

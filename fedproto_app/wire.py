@@ -21,7 +21,7 @@ from flwr.app import (
     RecordDict,
 )
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.metrics import Model, metric_row
@@ -34,7 +34,18 @@ MOST_FAULTS = 100  # that are looked at one by one
 
 T = TypeVar("T")
 Many = Annotated[list[T], Field(fail_fast=True)]
-Name = Annotated[str, Field(max_length=256)]
+
+
+def _harmless(name: str) -> str:
+    """Names stand in logs, tables and CSV files that a terminal shows and a spreadsheet opens."""
+    if not name.isprintable():
+        raise ValueError("holds characters that cannot be shown")
+    if name.startswith(("=", "+", "-", "@")):
+        raise ValueError("begins like a spreadsheet's formula")
+    return name
+
+
+Name = Annotated[str, Field(max_length=256), AfterValidator(_harmless)]
 Reason = Annotated[str, Field(max_length=4096)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -92,7 +103,7 @@ class RosterTold(_Told):
     groups: dict[Name, Name]
     missing_shares: dict[Name, Share]
     refused: dict[Name, Reason]
-    error: str
+    error: Reason
     inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
     classes: tuple[Name, ...]
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]

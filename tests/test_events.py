@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedproto_app.events import event_line, parse_event
+from fedproto_app.events import event_line, parse_event, shown
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,23 @@ def test_a_text_cannot_forge_another_event() -> None:
     line = event_line("refused", reason="x\nevent=joined node=y")
     assert "\n" not in line
     assert json.loads(line.split("reason=")[1]) == "x\nevent=joined node=y"
+
+
+def test_no_code_of_a_terminal_gets_through() -> None:
+    line = event_line("refused", reason="\x1b[2J\x9b2J\u202e")
+    assert line.isprintable()
+    assert parse_event(line)["reason"] == "\x1b[2J\x9b2J\u202e"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Köln 1", "Köln 1"),
+        ("a\nb\x1b[0m\x9b", r"a\nb\x1b[0m\x9b"),
+        ("\u202e", r"\u202e"),
+        ("x" * 501, "x" * 500 + " …"),
+        ("x" * 500, "x" * 500),
+    ],
+)
+def test_a_strangers_text_by_hand(text: str, line: str) -> None:
+    assert shown(text) == line

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from logging import WARNING
 
 from flwr.app import Message
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
-from fedproto_app.events import tell
+from fedproto_app.events import shown, tell
 from fedproto_app.messages import NodeRoster, Refusal
 from fedproto_app.server.exchange import Exchange, pause_on
 from fedproto_app.server.probes import push
@@ -28,6 +29,7 @@ from fedproto_app.wire import Unusable, roster_query
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been mended
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more
+MOST_NOTES = 1000  # of one node's that are told
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
 
 
@@ -177,8 +179,8 @@ class Arrivals:
         self._left.discard(node_id)
         self._turned_away.pop(node_id, None)
         tell("joined", node=label, clients=len(answer.samples))
-        for client, note in answer.notes.items():
-            tell("note", WARNING, node=label, client=client, note=note)
+        for client, note in islice(answer.notes.items(), MOST_NOTES):
+            tell("note", WARNING, node=label, client=client, note=shown(note))
         for client, reason in answer.refused.items():
             self._refuse(Refusal(label, client, reason))
 
@@ -216,5 +218,5 @@ class Arrivals:
 
     def _told(self) -> str:
         """Why nodes were turned away, for an error."""
-        reasons = sorted({one.reason for one in self._turned_away.values()})
+        reasons = sorted({shown(one.reason) for one in self._turned_away.values()})[:10]
         return ": " + "; ".join(reasons) if reasons else ""

@@ -6,9 +6,9 @@ are the same for all methods. A round's `RoundLog` says what happened in it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from logging import WARNING
 from typing import Any
 
@@ -17,16 +17,19 @@ from flwr.serverapp import Grid
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
-from fedproto_app.events import tell
+from fedproto_app.events import shown, tell
 from fedproto_app.messages import ArraySpec, Order, Refusal, Reply
 from fedproto_app.metrics import Metric, metric_of, metric_row
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
-from fedproto_app.server.replies import read_reply, received_bytes
+from fedproto_app.server.outliers import out_of_line, root_mean_square
+from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import sent_bytes, write_order
+
+MOST_REFUSALS = 1000  # of one node in a round that are told
 
 
 @dataclass
@@ -87,11 +90,15 @@ class NodeReply:
 
 @dataclass(frozen=True)
 class _Sent:
-    """An order under way: the message (Flower sets its id on sending) and what it asks."""
+    """An order under way: the message (Flower sets its id on sending) and what it asks.
+
+    size: the root mean square of the arrays that it brings.
+    """
 
     message: Message
     node: str
     clients: list[ClientKey]
+    size: float
 
 
 class Federation:
@@ -109,6 +116,7 @@ class Federation:
         self._task = task_class(settings.task)
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
+        self._refusals: Counter[str] = Counter()  # of the round, by node
 
     @property
     def shape(self) -> DataShape:
@@ -128,6 +136,7 @@ class Federation:
         """
         if server_round > 1:
             self.log = RoundLog()
+            self._refusals.clear()
             self.arrivals.await_clients(grid)
         self.log.server_round = server_round
 
@@ -200,7 +209,8 @@ class Federation:
             # Arrays that are not per client are sent once a node, but meant for each client.
             self.log.parameters_down += values if order.guided else values * len(its_keys)
             self.log.bytes_down += sent_bytes(message)
-            self._sent.append(_Sent(message, node, its_keys))
+            size = root_mean_square(order.arrays.values())
+            self._sent.append(_Sent(message, node, its_keys, size))
         self.log.asked += len(self._sent)
         return [sent.message for sent in self._sent]
 
@@ -248,6 +258,7 @@ class Federation:
             within = self.settings.nodes.round_deadline
             self.log.late += 1
             self.refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
+        usable = self._in_line(usable, spec)
         answers = [usable[node] for node in sorted(usable)]
         self.log.answered += len(answers)
         self._check_failed_share(len(self._sent), len(answers))
@@ -266,11 +277,27 @@ class Federation:
         if most_samples is not None:
             asked = {name: min(declared, most_samples) for name, declared in asked.items()}
         reply, refusals = read_reply(
-            message, sent.node, asked, spec, self._expected, self._task.metrics_fault
+            message, sent.node, asked, spec, self._expected, self._task.metrics_fault, sent.size
         )
         for refusal in refusals:
             self.refuse(refusal)
         return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None
+
+    def _in_line(self, answers: dict[str, NodeReply], spec: ArraySpec) -> dict[str, NodeReply]:
+        """The answers without clients whose arrays are far beyond those of the others.
+
+        A node's mean includes such a client, so then its whole answer goes.
+        """
+        bad = out_of_line({node: answer.reply for node, answer in answers.items()}, spec)
+        for (node, client), reason in sorted(bad.items()):
+            self.refuse(Refusal(node, client, reason))
+        left = {}
+        for node, answer in answers.items():
+            its = {client for owner, client in bad if owner == node}
+            reply = without(answer.reply, its, spec)
+            if reply.names and not (its and spec.mean):
+                left[node] = replace(answer, reply=reply)
+        return left
 
     def _check_failed_share(self, asked: int, answered: int) -> None:
         allowed = self.settings.nodes.maximum_failed_share
@@ -298,13 +325,23 @@ class Federation:
                 self.unevaluated.discard(key)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note what of an answer is not used, for the artefacts, and log it."""
-        self.log.refused.append(refusal)
+        """Note what of an answer is not used, for the artefacts, and log it.
+
+        The words are a stranger's: they are cut, and what cannot be shown is escaped. Of a node's
+        many refusals in a round only the first are told.
+        """
+        told = Refusal(*(shown(text) for text in (refusal.node, refusal.client, refusal.reason)))
+        its = self._refusals[told.node] = self._refusals[told.node] + 1
+        if its > MOST_REFUSALS:
+            return
+        if its == MOST_REFUSALS:
+            told = Refusal(told.node, "", f"{MOST_REFUSALS} refusals in a round; no more are told")
+        self.log.refused.append(told)
         tell(
             "refused",
             WARNING,
             round=self.log.server_round,
-            node=refusal.node,
-            client=refusal.client or None,
-            reason=refusal.reason,
+            node=told.node,
+            client=told.client or None,
+            reason=told.reason,
         )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply
 from fedproto_app.metrics import Metric, metric_of
+from fedproto_app.server.outliers import mean_fault, rows_of, value_fault
 from fedproto_app.wire import (
     ARRAYS,
     SECONDS,
@@ -31,6 +32,7 @@ from fedproto_app.wire import (
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
+MOST_SECONDS = 1e9  # a node's own working time, which is added up
 LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
 
 
@@ -65,20 +67,24 @@ def read_reply(
     spec: ArraySpec,
     metrics: Collection[Metric],
     fault: Fault,
+    before: float = 0.0,
 ) -> tuple[Reply | None, list[Refusal]]:
     """The usable part of a node's reply, and what was refused of it.
 
     asked: the clients that were asked, with the most samples that each can have used.
     spec: the arrays that must come. metrics: those that a client must have if its kept
-    model is reported. fault: why a client's metrics cannot be true, or None.
+    model is reported. fault: why a client's metrics cannot be true, or None. before: the root mean
+    square of the model that was sent.
     A fault of one client (a NaN in its prototype, a wrong count, a name that was not asked)
     refuses that client; a fault of what all its clients share (an averaged model, missing
     records) refuses the node's whole reply.
     """
     try:
         reply = _decode(message, spec, metrics)
+        if strangers := reply.failed.keys() - asked.keys():
+            raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
         bad = _bad_clients(reply, asked, fault)
-        bad |= _not_finite(reply, spec)
+        bad |= _bad_values(reply, spec, before)
         if bad and spec.mean:
             client, reason = next(iter(bad.items()))
             raise Unusable(f"its mean includes client {client!r}, refused: {reason}")
@@ -90,7 +96,7 @@ def read_reply(
         refusals.append(Refusal(node, "", reasons.pop()))
     else:
         refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
-    return _without(reply, bad, spec), refusals
+    return without(reply, bad, spec), refusals
 
 
 def received_bytes(message: Message) -> int:
@@ -115,7 +121,7 @@ def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric]) -> 
     if told.kept_rounds and not complete:
         raise Unusable("malformed reply: an evaluation without all of its kept metrics")
     seconds = message.content.config_records[TOLD].get(SECONDS)
-    if not isinstance(seconds, float) or not 0 <= seconds < math.inf:
+    if not isinstance(seconds, float) or not 0 <= seconds <= MOST_SECONDS:
         raise Unusable(f"malformed reply: seconds = {seconds!r}")
     classes = _classes(told.classes, clients, spec) if spec.per_class and clients else []
     record = message.content.array_records.get(ARRAYS, ArrayRecord())
@@ -170,20 +176,13 @@ def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float3
     return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
-def _not_finite(reply: Reply, spec: ArraySpec) -> dict[str, str]:
-    """The clients whose own arrays hold NaN; raises `Unusable` if a mean does."""
-    bad = {}
-    for name in spec.mean:
-        if name in reply.arrays and not np.isfinite(reply.arrays[name]).all():
-            raise Unusable(f"array {name!r} holds NaN or infinite values")
-    for name, array in reply.arrays.items():
-        if name in spec.mean:
-            continue
-        owners = range(len(reply.names)) if name in spec.per_client else _owners(reply.classes)
-        for row, owner in enumerate(owners):
-            if not np.isfinite(array[row]).all():
-                bad[reply.names[owner]] = f"its {name!r} holds NaN or infinite values"
-    return bad
+def _bad_values(reply: Reply, spec: ArraySpec, before: float) -> dict[str, str]:
+    """The clients whose own arrays hold what none can; raises `Unusable` if a mean does."""
+    mean = {name: reply.arrays[name] for name in spec.mean if name in reply.arrays}
+    if fault := mean_fault(mean, before):
+        raise Unusable(fault)
+    faults = ((row.client, value_fault(row.name, row.values)) for row in rows_of(reply, spec))
+    return {client: fault for client, fault in faults if fault}
 
 
 def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
@@ -208,7 +207,8 @@ def _bad_clients(reply: Reply, asked: Mapping[str, int], fault: Fault) -> dict[s
     return bad
 
 
-def _without(reply: Reply, bad: Mapping[str, str], spec: ArraySpec) -> Reply:
+def without(reply: Reply, bad: Collection[str], spec: ArraySpec) -> Reply:
+    """The reply without these clients."""
     if not bad:
         return reply
     rows = [row for row, name in enumerate(reply.names) if name not in bad]

@@ -56,7 +56,9 @@ class CensusStrategy(FedAvgStrategy):
         """Sums are asked for where an evaluation needs them."""
         self._sent_out = arrays
         asked = self.federation.evaluates(server_round)
-        self.spec = replace(self.spec, per_client=self._sums.shapes if asked else {})
+        self.spec = replace(
+            self.spec, per_client=self._sums.shapes if asked else {}, of_any_size=True
+        )
         config[SENDS_SUMS] = float(asked)
         return super().configure_train(server_round, arrays, config, grid)
 

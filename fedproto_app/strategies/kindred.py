@@ -65,7 +65,8 @@ class KindredStrategy(PersonalStrategy):
                     PROTOTYPE: (settings.data.period,),
                     GRAM: (triangle_size(self._width),),
                     MOMENT: (settings.data.horizon, self._width),
-                }
+                },
+                of_any_size=True,
             )
 
     def absorb(self, answers: list[NodeReply]) -> None:

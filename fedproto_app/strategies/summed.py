@@ -33,7 +33,8 @@ class SumsStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
         self._sums = self.expected()
-        self.spec = ArraySpec(per_client={} if self.final_after_training else self._sums.shapes)
+        sent = {} if self.final_after_training else self._sums.shapes
+        self.spec = ArraySpec(per_client=sent, of_any_size=True)
 
     @abstractmethod
     def expected(self) -> ClientSums:

@@ -144,7 +144,7 @@ def test_a_huge_head_costs_its_own_client_alone(tmp_path: Path, similarity: str)
     settings = regression_settings(tmp_path, **changes, **{"fed-react.similarity": similarity})
     nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-ev")
     bad_heads = [
-        on_reply(of_third("head", 1e36), MessageType.TRAIN, server_round) for server_round in (2, 3)
+        on_reply(of_third("head", 1e14), MessageType.TRAIN, server_round) for server_round in (2, 3)
     ]
 
     def tamper(node_id: int, reply: Message) -> Message | None:
@@ -158,7 +158,7 @@ def test_a_huge_head_costs_its_own_client_alone(tmp_path: Path, similarity: str)
     assert [len(its) for its in refused] == [1, 1]
     (bad,) = {its[0]["client"] for its in refused}
     assert bad
-    assert all("its head holds ±1e+36" in its[0]["reason"] for its in refused)
+    assert all("its head holds ±1e+14" in its[0]["reason"] for its in refused)
     assert all(np.isfinite(line["rmse"]) for line in found)
     with (folder.path / "clients.csv").open() as file:
         rows = {row["client"]: row for row in csv.DictReader(file)}

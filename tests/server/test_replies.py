@@ -29,7 +29,7 @@ from fedproto_app.wire import (
 )
 from tests.told import Told, tell, told
 
-ASKED = {"a": 10, "b": 20}
+ASKED = {"a": 10, "b": 20, "c": 5}
 SPEC = ArraySpec(per_client={"head": (3,)}, per_class={"prototypes": (2,)}, classes=5)
 MSE, KEPT_MSE = Metric("mse"), Metric("mse", Model.KEPT)
 REPLY = Reply(
@@ -169,6 +169,13 @@ FORMS = {
     "many-more": (say(**{f"extra{n}": n for n in range(1000)}), "1000 faults"),
 }
 REPLIES = {
+    "escape": (say(names=["a\x1b[2J", "b"]), "names.0: Value error, holds characters that cannot"),
+    "nul": (say(names=["a\0", "b"]), "names.0: Value error, holds characters that cannot"),
+    "formula": (say(names=["=HYPERLINK(1)", "b"]), "begins like a spreadsheet's formula"),
+    "strangers": (
+        say(failed={f"x{n}": "?" for n in range(20_000)}),
+        "20000 clients failed that were not asked",
+    ),
     "few-losses": (say(losses={"total": [1.0]}), "'total' does not have one value for each of 2"),
     "few-metrics": (
         say(metrics=[(("mse", "kept", False, ""), [0.5])]),

@@ -1,0 +1,111 @@
+"""Values that are finite, and of no size that training comes to (design rule 5).
+
+One client whose values are huge would own every mean and every comparison. What is far beyond what
+was sent, or beyond what the others of the round send, is refused by name before a strategy sees it.
+What stays within these bounds can still be a lie; `docs/reliability.md` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from statistics import median_low
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.messages import Arrays, ArraySpec, Reply
+
+LARGEST_VALUE = 1e15  # so many squares as a model has values still add up in float32
+MOST_GROWTH = 100.0  # of a model's root mean square in one round
+MOST_BEYOND = 1000.0  # a client's root mean square against the median of the round's
+FEWEST = 3  # nodes or clients of which a median tells who is out of line
+
+
+class Row(NamedTuple):
+    """One client's values of an array."""
+
+    name: str
+    client: str
+    values: NDArray[np.float32]
+
+
+def rows_of(reply: Reply, spec: ArraySpec) -> Iterator[Row]:
+    """Each client's own rows of the arrays that are not means, by class one row a class."""
+    by_class = [reply.names[row] for row, classes in enumerate(reply.classes) for _ in classes]
+    for name, array in reply.arrays.items():
+        if name not in spec.mean:
+            owners = reply.names if name in spec.per_client else by_class
+            for client, values in zip(owners, array, strict=True):
+                yield Row(name, client, values)
+
+
+def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
+    """Of all values together, 0 without any."""
+    count = sum(array.size for array in arrays)
+    squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
+    return float(np.sqrt(squares / count)) if count else 0.0
+
+
+def mean_fault(mean: Arrays, before: float) -> str | None:
+    """Why these arrays cannot be the model after a round, or None.
+
+    before: the root mean square of the model that the round began with. One that is below 1 may
+    grow as if it were 1: it may have begun at 0.
+    """
+    for name, array in mean.items():
+        if fault := value_fault(name, array):
+            return fault
+    size, limit = root_mean_square(mean.values()), MOST_GROWTH * max(before, 1.0)
+    if size > limit:
+        return f"its mean has a root mean square of {size:g}; at most {limit:g} is believed"
+    return None
+
+
+def value_fault(name: str, values: NDArray[np.float32]) -> str | None:
+    """Why no array can hold these values, or None."""
+    if not np.isfinite(values).all():
+        return f"its {name!r} holds NaN or infinite values"
+    if values.size and np.abs(values).max() > LARGEST_VALUE:
+        return f"its {name!r} holds values beyond ±{LARGEST_VALUE:g}"
+    return None
+
+
+def out_of_line(replies: Mapping[str, Reply], spec: ArraySpec) -> dict[tuple[str, str], str]:
+    """Who is out of line with the others of a round: by node and client, with the reason.
+
+    An array's root mean square is held against what is usual among those who send it, if three
+    do. What is usual counts as 1 where it is less, as honest values may be next to nothing.
+    """
+    if spec.of_any_size:
+        return {}
+    sizes: dict[str, dict[str, list[tuple[str, float]]]] = {}  # by array and node
+    for node, reply in replies.items():
+        for row in rows_of(reply, spec):
+            its = sizes.setdefault(row.name, {}).setdefault(node, [])
+            its.append((row.client, root_mean_square([row.values])))
+    found = {}
+    for name, by_node in sizes.items():
+        limit = MOST_BEYOND * max(_usual(by_node), 1.0)
+        for node, its in by_node.items():
+            for client, size in its:
+                if size > limit:
+                    found[node, client] = (
+                        f"its {name!r} has a root mean square of {size:g}, far beyond the "
+                        f"others'; at most {limit:g} is believed"
+                    )
+    return found
+
+
+def _usual(by_node: Mapping[str, Sequence[tuple[str, float]]]) -> float:
+    """The median over nodes of each one's median, so that no node counts by its many clients;
+    that over clients where there are fewer than three nodes; infinite for fewer clients, too.
+
+    Of two medians it is the lower: half of the senders cannot raise it.
+    """
+    nodes = [[size for _, size in its] for its in by_node.values()]
+    if len(nodes) >= FEWEST:
+        return median_low([median_low(sizes) for sizes in nodes])
+    every = [size for sizes in nodes for size in sizes]
+    return median_low(every) if len(every) >= FEWEST else math.inf

@@ -1,0 +1,108 @@
+"""Finite values of a size that no training has: by hand, and done to whole runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedproto_app.messages import ArraySpec, Reply
+from fedproto_app.server.checkpoint import newest_checkpoint
+from fedproto_app.server.outliers import mean_fault, out_of_line, root_mean_square, value_fault
+from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
+
+SPEC = ArraySpec(per_client={"p": (2,)})
+
+
+def floats(*values: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array(values, dtype=np.float32)
+
+
+def sending(*rows: float) -> Reply:
+    """A node of as many clients, each of which sends the same value twice."""
+    names = [f"c{row}" for row in range(len(rows))]
+    return Reply(names, [1] * len(rows), arrays={"p": np.outer(floats(*rows), floats(1, 1))})
+
+
+def test_the_root_mean_square_is_of_all_values_together() -> None:
+    assert root_mean_square([floats(3, 4), floats([0], [5])]) == pytest.approx(np.sqrt(50 / 4))
+    assert root_mean_square([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(1e15, None), (2e15, "beyond"), (-3e38, "beyond"), (np.inf, "infinite"), (np.nan, "NaN")],
+)
+def test_a_value_that_no_array_can_hold(value: float, reason: str | None) -> None:
+    fault = value_fault("p", floats(0, value))
+    assert fault is None if reason is None else reason in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "held"),
+    [(0.0, 100.0, True), (0.0, 101.0, False), (2.0, 200.0, True), (2.0, 201.0, False)],
+)
+def test_a_model_grows_a_hundredfold_at_most(before: float, value: float, held: bool) -> None:
+    assert (mean_fault({"w": floats(value, -value)}, before) is None) == held
+
+
+def test_who_is_out_of_line_is_named_once_three_clients_send() -> None:
+    found = out_of_line({"n": sending(1.0, 2.0, 2001.0), "m": sending(2.0)}, SPEC)
+    assert found.keys() == {("n", "c2")}
+    assert "root mean square of 2001" in found["n", "c2"]
+    crowd = {"n": sending(1.0), "m": sending(2.0), "bad": sending(*[1e5] * 50)}
+    assert {node for node, _ in out_of_line(crowd, SPEC)} == {"bad"}  # nodes count, not clients
+    assert out_of_line({"n": sending(1.0, 1e9)}, SPEC) == {}  # two: which of them lies?
+    assert out_of_line({"n": sending(1e-9, 1e-9, 999.0)}, SPEC) == {}  # a median below 1 is 1
+    sums = replace(SPEC, of_any_size=True)
+    assert out_of_line({"n": sending(1.0, 2.0, 1e9)}, sums) == {}
+
+
+def test_of_arrays_by_class_each_row_counts() -> None:
+    spec = ArraySpec(per_class={"p": (1,)}, classes=3)
+    good = Reply(["a", "b"], [1, 1], arrays={"p": floats([1], [1], [1])}, classes=[[0, 1], [2]])
+    bad = Reply(["c"], [1], arrays={"p": floats([1], [5e6])}, classes=[[0, 2]])
+    assert out_of_line({"n": good, "m": bad}, spec).keys() == {("m", "c")}
+
+
+def attack(value: float) -> Any:
+    """All that one node sends in training is this value, in every round."""
+
+    def fill(arrays: dict[str, Any]) -> None:
+        for array in arrays.values():
+            array[...] = value
+
+    change = change_arrays(fill)
+
+    def tamper(node_id: int, reply: Message) -> Message | None:
+        sends = "arrays" in reply.content.array_records
+        return change(reply) if node_id == BAD_NODE and sends else reply
+
+    return tamper
+
+
+@pytest.mark.parametrize("value", [3e38, 1e14, -1e6])
+@pytest.mark.parametrize("method", ["fuels", "fedavg", "fedproto", "pfedme", "gldp"])
+def test_one_node_of_finite_values_kills_no_run(tmp_path: Path, method: str, value: float) -> None:
+    """The honest nodes' clients train on, none of them is blamed, no checkpoint is poisoned."""
+    make, source = (
+        (digits_settings, "digits") if method == "gldp" else (small_settings, "synthetic-traffic")
+    )
+    settings = make(tmp_path, method=method)
+    nodes = synthetic_nodes(2, tmp_path / "state", source)
+    folder, _ = run_locally(settings, nodes, tamper=attack(value))
+    lines = rounds(folder)
+    assert [line["clients"] for line in lines] == [4] * settings.rounds
+    assert {one["node"] for line in lines for one in line["refused"]} == {"1"}
+    checkpoint, faults = newest_checkpoint(folder.path / "checkpoint")
+    assert checkpoint is not None
+    assert faults == []
+    kept = [*checkpoint.model.values(), *checkpoint.strategy.values()]
+    numbers = [array for array in kept if array.dtype.kind == "f" and array.size]
+    assert numbers
+    assert max(float(np.abs(array).max()) for array in numbers) < 1e3
