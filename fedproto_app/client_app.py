@@ -29,6 +29,16 @@ def roster(message: Message, context: Context) -> Message:
     return write_roster(tell_roster(context, simulated=in_simulation()), to=message)
 
 
+@app.query("question")
+def question(message: Message, context: Context) -> Message:
+    """Answer a method's question for the clients that the order names."""
+    from fedproto_app.node.orders import carry_out
+    from fedproto_app.node.process import in_simulation
+
+    reply = carry_out("question", read_order(message), context, simulated=in_simulation())
+    return write_reply(reply, to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the order names."""

@@ -27,6 +27,7 @@ from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.metrics import Model, metric_row
 
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
+QUESTION = f"{MessageType.QUERY}.question"  # of a method, between the phases of a round
 TOLD, ARRAYS = "told", "arrays"  # records
 JSON, SECONDS = "json", "seconds"  # fields of what is told
 MOST_BYTES = 32 * 2**20  # of JSON: 20,000 clients of a node have room for 80 numbers each
@@ -144,14 +145,14 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def read_order(message: Message) -> Order:
-    """The order in a train or evaluate message; raises `Unusable` if there is none."""
+    """The order in a message of any phase; raises `Unusable` if there is none."""
     told = read_record(message.content, OrderTold)
     arrays = numpy_arrays(message.content.array_records.get(ARRAYS, ArrayRecord()))
     return Order(**dict(told), arrays=arrays)
 
 
 def write_reply(reply: Reply, to: Message) -> Message:
-    """The node's answer to a train or evaluate message."""
+    """The node's answer to such a message."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
     told = _record(ReplyTold, reply, metrics=metrics)
     told[SECONDS] = float(reply.seconds)

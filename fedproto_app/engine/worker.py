@@ -15,15 +15,20 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 
 from fedproto_app.client_app import app
 from fedproto_app.engine import frames
 from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, take_identity, to_bytes
 from fedproto_app.node import orders, process
-from fedproto_app.wire import read_order
+from fedproto_app.wire import QUESTION, read_order
 
 RAISED = 6  # the code of Flower's error for a ClientApp that raised
+PHASES: dict[str, orders.Phase] = {
+    MessageType.TRAIN: "train",
+    MessageType.EVALUATE: "evaluate",
+    QUESTION: "question",
+}
 
 
 class Worker:
@@ -43,9 +48,7 @@ class Worker:
             if order.parts == 1:
                 reply = app(message, context)
                 return frames.REPLY + to_bytes(reply)
-            phase: orders.Phase = (
-                "train" if message.metadata.message_type == "train" else "evaluate"
-            )
+            phase = PHASES[message.metadata.message_type]
             part = orders.Part(order.part, order.parts)
             done = orders.carry_out_part(phase, read_order(message), context, part, simulated=True)
             return frames.PART + frames.part_bytes(done)

@@ -30,7 +30,8 @@ from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.settings import KindredSettings
-from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.profiles import mean_day
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up, and with one prior after the other what comes down.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
@@ -180,16 +181,6 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 def _padded(fit: Tensor, like: Tensor) -> Tensor:
     """Coefficients of the first features, with 0 for the others."""
     return torch.cat([fit, like[:, fit.shape[1] :]], dim=1)
-
-
-def mean_day(samples: CohortSamples) -> Tensor:
-    """[K, p] the mean of each client's train targets by phase, 0 where all of one are missing."""
-    rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
-    targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
-    present = samples.present[rows, samples.batches][..., 0].clone()
-    for row, count in enumerate(samples.batch_counts):
-        present[row, count:] = 0
-    return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
 def extent(counted: Tensor) -> tuple[int, int]:

@@ -135,6 +135,11 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """What the cohort's clients send, apart from their shared parameters."""
         return Contribution()
 
+    def answer(self, cohort: Cohort, order: Order) -> Contribution:
+        """What the cohort's clients say to a question that the server asks between the phases of a
+        round (`Federation.question`); nothing of the cohort is kept."""
+        return Contribution()
+
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Called before an evaluation on its own, to take in what the order brings the clients.
 

@@ -36,7 +36,7 @@ from fedproto_app.settings import PLAIN_NAME, Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import load_shard, make_task
 
-Phase = Literal["train", "evaluate"]
+Phase = Literal["train", "evaluate", "question"]
 
 
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
@@ -142,8 +142,8 @@ def _done(
             task = make_task(settings, shard.shape, device)
         learner = make_learner(settings, task, order.server_round)
         node = Node(settings, shard, store, learner, tells_classes=site.is_dealt)
-        work = node.train if phase == "train" else node.evaluate
-        cohorts = work(order, shares)
+        work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
+        cohorts = work[phase](order, shares)
     return PartReply(cohorts, absent, time.perf_counter() - start)
 
 

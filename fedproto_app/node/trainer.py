@@ -81,6 +81,16 @@ class Node:
             self._store.write_shared(order.server_round, flatten(received))
         return [self._judge(order, share) for share in shares]
 
+    def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
+        """What the clients of these cohorts say to a method's question; nothing is kept.
+
+        It need not bring the shared parameters: then it is about the clients' data alone.
+        """
+        initial = self._learner.initial_parameters()
+        unsent = {n: v.numpy() for n, v in initial.items() if self._learner.is_shared(n)}
+        whole = replace(order, arrays={**unsent, **order.arrays})
+        return [self._answer(whole, share) for share in shares]
+
     def _train(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round - 1)
         self._learner.begin(cohort)
@@ -111,6 +121,13 @@ class Node:
             self._save_personal(cohort, personal)
             cohort = replace(cohort, parameters=personal)
         self._evaluate(cohort, rows, order, reply, final=True)
+        return reply
+
+    def _answer(self, order: Order, share: Share) -> CohortReply:
+        cohort = self._load(share, order, upto=order.server_round, trains=False)
+        rows = list(range(len(cohort.names)))
+        reply = _reply(cohort, rows, share)
+        reply.arrays, reply.classes = _sent_by(self._learner.answer(cohort, order), rows)
         return reply
 
     def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:

@@ -27,7 +27,7 @@ from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
-from fedproto_app.wire import sent_bytes, write_order
+from fedproto_app.wire import QUESTION, sent_bytes, write_order
 
 MOST_REFUSALS = 1000  # of one node in a round that are told
 
@@ -230,6 +230,20 @@ class Federation:
         if of_task <= 0:
             return False
         return of_task % self.settings.evaluate_every == 0 or of_task == self.settings.rounds
+
+    def question(
+        self,
+        grid: Grid,
+        keys: Iterable[ClientKey],
+        make: Callable[[list[ClientKey]], Order],
+        spec: ArraySpec,
+    ) -> list[NodeReply]:
+        """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
+
+        Only between the phases: while no other orders are under way.
+        """
+        messages = self.orders(keys, make, QUESTION)
+        return self.read(self.ask(grid, messages), spec) if messages else []
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Where on the server a run may read and write.
 
-Whoever submits a run chooses ``output.dir`` and ``encoder.path``. The operator of a server that
-runs for others therefore sets FEDPROTO_OUTPUT_ROOT. Both must then lie in this folder, and relative
-paths start there. Without it, as in a simulation, the server is the user's own.
+Whoever submits a run chooses ``output.dir``, ``encoder.path``, and ``graph.path`` and
+``graph.names``. The operator of a server that runs for others therefore sets FEDPROTO_OUTPUT_ROOT.
+All must then lie in this folder, and relative paths start there. Without it, as in a simulation,
+the server is the user's own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.settings import Settings, settings_from
 
 OUTPUT_ROOT = "FEDPROTO_OUTPUT_ROOT"
+_CHOSEN = (("output", "dir"), ("encoder", "path"), ("graph", "path"), ("graph", "names"))
 
 
 def within_root(settings: Settings) -> Settings:
@@ -22,7 +24,7 @@ def within_root(settings: Settings) -> Settings:
         return settings
     root = Path(os.environ[OUTPUT_ROOT]).resolve()
     table = settings.model_dump(by_alias=True)
-    for section, key in (("output", "dir"), ("encoder", "path")):
+    for section, key in _CHOSEN:
         if given := table[section][key]:
             table[section][key] = str(_inside(root, given, f"{section}.{key}"))
     return settings_from(table)

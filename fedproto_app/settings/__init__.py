@@ -25,6 +25,7 @@ from fedproto_app.settings.data import (
     SyntheticSettings,
 )
 from fedproto_app.settings.faults import explain
+from fedproto_app.settings.graph import GraphSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     CensusSettings,
@@ -84,6 +85,7 @@ __all__ = [
     "FedicSettings",
     "FuelsSettings",
     "GldpSettings",
+    "GraphSettings",
     "HeadSimilarity",
     "KindredSettings",
     "ModelSettings",

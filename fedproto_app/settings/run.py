@@ -19,6 +19,7 @@ from fedproto_app.settings.compared import (
     PFedMeSettings,
 )
 from fedproto_app.settings.data import DataSettings
+from fedproto_app.settings.graph import GraphSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     CensusSettings,
@@ -163,6 +164,7 @@ class Settings(Section):
         exclude_if=lambda own: own == Section(),
     )
     data: DataSettings = DataSettings()
+    graph: GraphSettings = GraphSettings()
     model: ModelSettings = ModelSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     classification: ClassificationSettings = ClassificationSettings()

@@ -35,9 +35,10 @@ def test_the_root_itself_and_what_lies_in_it_are_allowed(root: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["..", "/etc", "a/../../b", "out", "out/x"])
-@pytest.mark.parametrize("key", ["output.dir", "encoder.path"])
+@pytest.mark.parametrize("key", ["output.dir", "encoder.path", "graph.path", "graph.names"])
 def test_no_path_leaves_it(root: Path, key: str, given: str) -> None:
-    config: dict[str, Any] = {**ENCODER, key: given}
+    graph = {"graph.source": "file", "graph.path": "edges.csv"} if "graph" in key else {}
+    config: dict[str, Any] = {**ENCODER, **graph, key: given}
     with pytest.raises(SettingsError, match=rf"{key} = '{given}': means .*outside {OUTPUT_ROOT}"):
         within_root(settings_from(config))
 

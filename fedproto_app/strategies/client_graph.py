@@ -1,0 +1,114 @@
+"""The graph over the clients of a federation, as a strategy uses it (docs: graph.md).
+
+    graph = ClientGraph(settings, federation)      # reads the file, if there is one
+    graph.complete(grid, server_round)             # in `configure_train`: profiles, once a client
+    weights = graph.adjacency(keys)                # [N, N] of these clients, in their order
+
+A learner whose strategy has one answers the question for a profile with `learners/profile.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedproto_app.learners.profile import PROFILE
+from fedproto_app.maths.graph import Adjacency
+from fedproto_app.messages import ArraySpec, Order, Refusal
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.latest_arrays import LatestArrays
+from fedproto_app.tasks.forecasting.graph import Vertices
+
+_STATE = "graph-"
+LARGEST_PROFILE = 100.0  # of standardised values, far beyond any mean of them
+
+
+class ClientGraph:
+    """Weighted edges between clients from ``[graph]``, whatever the source.
+
+    State: the profiles, of a source that has them. Raises `DataError` for a file that cannot be
+    read, or that has nothing of a client who is there.
+    """
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        self._settings, self._federation = settings, federation
+        self._vertices = Vertices(settings.graph)
+        self._vertices.require([key.client for key in federation.roster.clients()])
+        self._profiles = LatestArrays(PROFILE)
+
+    @property
+    def asks_profiles(self) -> bool:
+        """Whether clients send anything for the graph."""
+        return self._settings.graph.source == "profiles"
+
+    def complete(self, grid: Grid, server_round: int) -> None:
+        """Ask the clients that are there for the profiles that they have not sent yet.
+
+        One that cannot be true is refused; a profile of zeros, which has no edges, is in its place.
+        """
+        if not self.asks_profiles:
+            return
+        missing = [
+            key for key in self._federation.roster.clients() if self._profiles.of(key) is None
+        ]
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self._federation.order(keys, server_round)
+            return replace(plain, options={PROFILE: 1.0})
+
+        spec = ArraySpec(per_client={PROFILE: (self._settings.data.period,)})
+        for answer in self._federation.question(grid, missing, order, spec):
+            for key, sent in zip(answer.keys(), answer.reply.arrays[PROFILE], strict=True):
+                if (largest := float(np.abs(sent).max())) > LARGEST_PROFILE:
+                    told = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"
+                    self._federation.refuse(Refusal(key.node, key.client, told))
+                    sent = np.zeros_like(sent)
+                self._profiles.keep(key, {PROFILE: sent})
+
+    def adjacency(self, keys: Sequence[ClientKey]) -> Adjacency:
+        """[N, N] float32 weights between these clients: symmetric, ≥ 0, 0 on the diagonal.
+
+        Neighbours are chosen, and distances compared, among all clients that ever came, so that
+        who is absent changes nothing for the others. A newcomer gets its edges by the same rule.
+        """
+        everyone = sorted({*self._federation.roster.facts, *keys})
+        whole = self._vertices.adjacency([key.client for key in everyone], self._told(everyone))
+        row_of = {key: row for row, key in enumerate(everyone)}
+        rows = [row_of[key] for key in keys]
+        return whole[np.ix_(rows, rows)]
+
+    def places(self, keys: Sequence[ClientKey]) -> NDArray[np.float64]:
+        """[N, 2] or [N, B]: where these clients are, or their profiles; NaN where nobody told.
+
+        A file of weights has neither: [N, 0].
+        """
+        if self.asks_profiles:
+            return self._told(keys).astype(np.float64)
+        if self._settings.graph.source == "file":
+            return np.zeros((len(keys), 0))
+        found = [self._vertices.place(key.client) or (np.nan, np.nan) for key in keys]
+        return np.array(found, dtype=np.float64).reshape(-1, 2)
+
+    def _told(self, keys: Sequence[ClientKey]) -> NDArray[np.float32]:
+        """[N, B] the clients' profiles, NaN where there is none."""
+        profiles = np.full((len(keys), self._settings.data.period), np.nan, np.float32)
+        for row, key in enumerate(keys):
+            if (told := self._profiles.of(key)) is not None:
+                profiles[row] = told[PROFILE]
+        return profiles
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """For a checkpoint; all names begin alike, so that it fits beside a strategy's own."""
+        return {_STATE + name: array for name, array in self._profiles.state().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """What `state` gave, among other things or alone."""
+        own = {n.removeprefix(_STATE): a for n, a in state.items() if n.startswith(_STATE)}
+        self._profiles.restore(own)

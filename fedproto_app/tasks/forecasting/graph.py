@@ -1,0 +1,79 @@
+"""The graph over clients of series, by ``[graph]``: the same for a server and for one process.
+
+Weights of edges come from a file, from places, or from profiles. A profile is a client's mean
+standardised day of its train part, a value a phase (`tasks/forecasting/profiles.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.graph_files import Place, cell_of, read_places, read_weights
+from fedproto_app.errors import DataError
+from fedproto_app.maths.graph import Adjacency, weights_of_places, weights_of_profiles
+from fedproto_app.settings import GraphSettings
+
+
+class Vertices:
+    """What is known of clients by their names. Reads the file of ``graph.path`` once."""
+
+    def __init__(self, settings: GraphSettings) -> None:
+        self._settings = settings
+        self._rows: dict[str, int] = {}
+        self._weights: Adjacency = np.zeros((0, 0), np.float32)
+        self._places: dict[str, Place] = {}
+        if settings.source == "file":
+            names, self._weights = read_weights(Path(settings.path), settings.names)
+            self._rows = {name: row for row, name in enumerate(names)}
+        elif settings.path:
+            self._places = read_places(Path(settings.path))
+
+    def require(self, names: Sequence[str]) -> None:
+        """`DataError` for a name of which the file, or the name itself, does not tell enough."""
+        if self._settings.source == "file":
+            unknown = [name for name in names if name not in self._rows]
+        elif self._settings.source == "positions":
+            unknown = [name for name in names if self.place(name) is None]
+        else:
+            unknown = []
+        if unknown and self._settings.path:
+            raise DataError(f"{self._settings.path}: has nothing of client {unknown[0]!r}")
+        if unknown:
+            raise DataError(
+                f"graph.source = 'positions': client {unknown[0]!r} is not named as a cell of a "
+                "grid (cell_41_42); graph.path must name a file with places"
+            )
+
+    def place(self, name: str) -> Place | None:
+        """Where a client is, None if nobody told."""
+        return self._places.get(name) if self._settings.path else cell_of(name)
+
+    def adjacency(
+        self, names: Sequence[str], profiles: NDArray[np.float32] | None = None
+    ) -> Adjacency:
+        """[N, N] of these clients; who is unknown has no edges.
+
+        profiles: [N, B] of the same clients, NaN where there is none; needed for "profiles" alone.
+        """
+        if self._settings.source == "file":
+            known = np.array([name in self._rows for name in names], bool)
+            rows = [self._rows[name] for name in names if name in self._rows]
+            found = self._weights[np.ix_(rows, rows)].copy()
+            np.fill_diagonal(found, 0.0)
+        elif self._settings.source == "positions":
+            places = [self.place(name) for name in names]
+            known = np.array([place is not None for place in places], bool)
+            given = [place for place in places if place is not None]
+            found = weights_of_places(np.array(given, dtype=np.float64).reshape(-1, 2))
+        else:
+            assert profiles is not None, "a graph of profiles needs them"
+            known = np.array([np.isfinite(profile).all() for profile in profiles], bool)
+            there = profiles[known].astype(np.float64)
+            found = weights_of_profiles(there, self._settings.neighbours)
+        whole = np.zeros((len(names), len(names)), np.float32)
+        whole[np.ix_(known, known)] = found
+        return whole

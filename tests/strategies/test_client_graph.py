@@ -1,0 +1,147 @@
+"""The graph over clients at the server: asked for once, the same by every source's rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.engine.local import LocalGrid, nodes_sharing
+from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.learners.profile import PROFILE, profile
+from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.maths.graph import weights_of_profiles
+from fedproto_app.server.federation import Federation
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.client_graph import ClientGraph
+from fedproto_app.tasks.forecasting.profiles import mean_day
+from fedproto_app.tasks.table import load_shard, make_task
+from tests.local_grid import small_settings
+from tests.strategies.one_node import one_node
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solo's clients answer the question for a profile."""
+    monkeypatch.setattr(
+        SoloLearner, "answer", lambda self, cohort, order: profile(cohort, self.task), raising=False
+    )
+
+
+def federation_of(tmp_path: Path, **changes: Any) -> tuple[Federation, LocalGrid, ClientGraph]:
+    settings = small_settings(tmp_path, method="solo", **changes)
+    grid = LocalGrid(settings, nodes_sharing(settings.data, 2, tmp_path / "state"))
+    federation = Federation(settings, "run", "token")
+    federation.await_nodes(grid)
+    return federation, grid, ClientGraph(settings, federation)
+
+
+@pytest.mark.usefixtures("answering")
+def test_every_client_sends_its_mean_day_once(tmp_path: Path) -> None:
+    federation, grid, graph = federation_of(tmp_path, **{"graph.neighbours": 3})
+    keys = federation.roster.clients()
+    assert not graph.adjacency(keys).any()
+    graph.complete(grid, 1)
+    assert federation.log.parameters_up == 8 * 24
+    graph.complete(grid, 1)
+    assert federation.log.parameters_up == 8 * 24
+
+    settings = federation.settings
+    shard = load_shard(settings, 0, 1)
+    task = make_task(settings, shard.shape)
+    clients = sorted(shard.clients.values(), key=lambda one: -task.steps(one, 1))
+    days = mean_day(task.gather(clients, 1)).numpy()
+    day_of = {client.name: day for client, day in zip(clients, days, strict=True)}
+    stacked = np.stack([day_of[key.client] for key in keys])
+    np.testing.assert_array_equal(graph.places(keys), stacked)
+    expected = weights_of_profiles(stacked.astype(np.float64), 3)
+    np.testing.assert_array_equal(graph.adjacency(keys), expected)
+    some = [keys[5], keys[0]]
+    assert graph.adjacency(some)[0, 1] == expected[5, 0]
+
+    again = ClientGraph(settings, federation)
+    again.restore({"other": np.zeros(1), **graph.state()})
+    np.testing.assert_array_equal(again.adjacency(keys), expected)
+
+
+@pytest.mark.usefixtures("answering")
+def test_noise_changes_what_is_sent_by_its_size(tmp_path: Path) -> None:
+    plain, noisy = (
+        federation_of(tmp_path / name, **{"graph.noise": noise, "rounds": 1})
+        for name, noise in (("plain", 0.0), ("noisy", 0.5))
+    )
+    days = []
+    for federation, grid, graph in (plain, noisy):
+        graph.complete(grid, 1)
+        days.append(graph.places(federation.roster.clients()))
+    assert (days[1] - days[0]).std() == pytest.approx(0.5, rel=0.15)
+
+
+def test_a_profile_that_cannot_be_true_is_refused_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(self: SoloLearner, cohort: Any, order: Any) -> Any:
+        told = profile(cohort, self.task)
+        told.arrays[PROFILE][0] = 1e30
+        return told
+
+    monkeypatch.setattr(SoloLearner, "answer", answer, raising=False)
+    federation, grid, graph = federation_of(tmp_path)
+    graph.complete(grid, 1)
+    assert [one.reason for one in federation.log.refused] == 2 * [
+        "its profile holds ±1e+30, more than 100"
+    ]
+    keys = federation.roster.clients()
+    liars = [row for row, key in enumerate(keys) if not graph.adjacency(keys)[row].any()]
+    assert {keys[row].client for row in liars} >= {one.client for one in federation.log.refused}
+    graph.complete(grid, 2)
+    assert len(federation.log.refused) == 2
+
+
+def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
+    """NAMES are a, b, c and "late"; who comes later and is unknown has no edges."""
+    path = tmp_path / "places.csv"
+    path.write_text("name,x,y\na,0,0\nb,1,0\nc,4,0\nlate,4,1\n")
+    places = {"graph.source": "positions", "graph.path": str(path)}
+    federation = one_node(settings_from(places))
+    graph = ClientGraph(federation.settings, federation)
+    keys = federation.roster.clients()
+    assert graph.adjacency(keys)[0, 1] > 0 == graph.adjacency(keys)[0, 2]
+    assert graph.places(keys).tolist() == [[0, 0], [1, 0], [4, 0], [4, 1]]
+    edges = tmp_path / "edges.csv"
+    edges.write_text("late,c,b,a\n0,1,2,3\n1,0,4,5\n2,4,0,6\n3,5,6,0\n")
+    settings = settings_from({"graph.source": "file", "graph.path": str(edges)})
+    graph = ClientGraph(settings, federation)
+    assert graph.adjacency(keys)[0].tolist() == [0, 6, 5, 3]
+    assert graph.places(keys).shape == (4, 0)
+    stranger = keys[0]._replace(client="stranger")
+    assert graph.adjacency([keys[0], stranger]).tolist() == [[0, 0], [0, 0]]
+    graph.complete(None, 1)  # type: ignore[arg-type] # no message is sent
+    assert graph.state() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "told"),
+    [
+        ({"graph.source": "file"}, SettingsError, "graph.path is empty"),
+        ({"graph.path": "x"}, SettingsError, "graph.path = 'x': graph.source = 'profiles'"),
+        ({"graph.source": "positions", "graph.names": "x"}, SettingsError, "graph.names = 'x'"),
+        ({"graph.source": "positions"}, DataError, "client 'a' is not named as a cell"),
+        ({"graph.source": "file", "graph.path": "FILE"}, DataError, "has nothing of client 'c'"),
+    ],
+)
+def test_what_is_missing_is_told(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    edges = tmp_path / "edges.csv"
+    edges.write_text("late,b,a\n0,1,2\n1,0,4\n2,4,0\n")
+    given = {key: str(edges) if value == "FILE" else value for key, value in changes.items()}
+
+    def make() -> ClientGraph:
+        federation = one_node(settings_from(given))
+        return ClientGraph(federation.settings, federation)
+
+    with pytest.raises(error, match=told):
+        make()
