@@ -60,7 +60,8 @@ def normalised(adjacency: Adjacency) -> Adjacency:
     """D^(−1/2) (A + I) D^(−1/2), D the row sums of A + I (Kipf and Welling, ICLR 2017)."""
     with_self = adjacency.astype(np.float64) + np.eye(len(adjacency))
     scale = 1 / np.sqrt(with_self.sum(axis=1))
-    return (scale[:, None] * with_self * scale).astype(np.float32)
+    scaled: Adjacency = (scale[:, None] * with_self * scale).astype(np.float32)
+    return scaled
 
 
 def communities(adjacency: Adjacency, seed: int) -> NDArray[np.int64]:
