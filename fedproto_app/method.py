@@ -41,6 +41,10 @@ class Method:
     asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
         in words, "" for nothing.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
+    cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
+    joined_clients: of series, what makes a node's clients where these see other clients' values,
+        "package.module:function": (settings, the node's series, all of the source) → `Shard`.
+        "": every client sees its own values alone.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
@@ -56,6 +60,8 @@ class Method:
     encoder_first: bool = False
     asks_sites: Callable[[Settings], str] | None = None
     needs_simulation: Callable[[Settings], str] | None = None
+    cannot_forecast: str = ""
+    joined_clients: str = ""
     small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None

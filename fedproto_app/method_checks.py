@@ -65,6 +65,10 @@ def counts_classes_in_closed_form(settings: Settings) -> str:
     return counts_classes(settings)
 
 
+def pools_windows(settings: Settings) -> str:
+    return "the clients of a community see each other's values"
+
+
 def has_prototypes_of_classes(settings: Settings) -> str:
     return "sends a prototype for each class of which a client has images"
 

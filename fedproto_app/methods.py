@@ -192,6 +192,17 @@ _TABLE = (
         section=attrgetter("ditto"),
     ),
     Method(
+        name="fcgcn",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.fedavg:FedAvgLearner",
+        section=attrgetter("fcgcn"),
+        tasks=("forecasting",),
+        model="fedproto_app.tasks.forecasting.own_models:community_gcn",
+        joined_clients="fedproto_app.tasks.forecasting.communities:with_communities",
+        needs_simulation=method_checks.pools_windows,
+        cannot_forecast="it needs the values of all clients of its community at the same time",
+    ),
+    Method(
         name="census",
         strategy="fedproto_app.strategies.census:CensusStrategy",
         learner="fedproto_app.learners.census:CensusLearner",

@@ -35,6 +35,7 @@ from fedproto_app.data.windows import (
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.methods import method_named
 from fedproto_app.node.forecasts import ClientForecast
 from fedproto_app.node.store import (
     SETTINGS_FILE,
@@ -147,6 +148,12 @@ def open_run(folder: Path) -> list[NodeState]:
     return [open_state(one) for one in found]
 
 
+def require_forecasts(settings: Settings) -> None:
+    """`FedProtoError` for a method whose kept models do not forecast by themselves."""
+    if why := method_named(settings.method).cannot_forecast:
+        raise FedProtoError(f"method = {settings.method!r}: a kept model forecasts nothing: {why}")
+
+
 def forecast(
     states: NodeState | Sequence[NodeState],
     series: Sequence[ClientSeries],
@@ -160,6 +167,8 @@ def forecast(
     none can, or if a series has another step than in training, or another count.
     """
     nodes = [states] if isinstance(states, NodeState) else list(states)
+    for node in nodes:
+        require_forecasts(node.settings)
     owners = {name: node for node in nodes for name in node.store.kept_clients()}
     reasons = _reasons_against(nodes, owners, series)
     for name in clients or ([] if None in reasons.values() else sorted(reasons)):

@@ -168,6 +168,10 @@ def _require_allowed(settings: Settings, site: Site) -> None:
             f"method = {settings.method!r} runs in a simulation only, not at sites with data of "
             f"their own: {why}"
         )
+    if method.joined_clients and settings.graph.path:
+        raise SettingsError(
+            f"graph.path = {settings.graph.path!r}: a run cannot point a deployed node at a file"
+        )
     asks = method.asks_sites(settings) if method.asks_sites else ""
     if asks and not site.is_dealt and not site.tells_classes:
         raise SettingsError(

@@ -25,7 +25,7 @@ from fedproto_app.settings.data import (
     SyntheticSettings,
 )
 from fedproto_app.settings.faults import explain
-from fedproto_app.settings.graph import GraphSettings
+from fedproto_app.settings.graph import FcgcnSettings, GraphSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     CensusSettings,
@@ -77,6 +77,7 @@ __all__ = [
     "Device",
     "DittoSettings",
     "EncoderSettings",
+    "FcgcnSettings",
     "FedAvgSettings",
     "FedProtoSettings",
     "FedProxSettings",

@@ -43,3 +43,9 @@ class GraphSettings(Section):
         if self.source != "file" and self.names:
             raise ValueError(f"graph.names = {self.names!r}: only with graph.source = 'file'")
         return self
+
+
+class FcgcnSettings(Section):
+    """``[fcgcn]``."""
+
+    hidden: Count = setting(64, "width of the first layer of the graph convolutional network")

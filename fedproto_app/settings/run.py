@@ -19,7 +19,7 @@ from fedproto_app.settings.compared import (
     PFedMeSettings,
 )
 from fedproto_app.settings.data import DataSettings
-from fedproto_app.settings.graph import GraphSettings
+from fedproto_app.settings.graph import FcgcnSettings, GraphSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
     CensusSettings,
@@ -187,6 +187,7 @@ class Settings(Section):
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()
+    fcgcn: FcgcnSettings = FcgcnSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

@@ -8,12 +8,21 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows, why_refused
+from fedproto_app.methods import method_named
 from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.users_code import load
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """The windows of a node's clients."""
-    return series_shard(load_series(settings.data)[partition::partitions], settings.data)
+    """The windows of a node's clients, or what a method makes of them and of all others."""
+    every = load_series(settings.data)
+    mine = every[partition::partitions]
+    method = method_named(settings.method)
+    if method.joined_clients:
+        join = load(method.joined_clients, f"the clients of {method.name}")
+        joined: Shard = join(settings, mine, every)
+        return joined
+    return series_shard(mine, settings.data)
 
 
 def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:

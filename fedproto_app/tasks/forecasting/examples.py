@@ -101,7 +101,9 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
     the error is not the one that the run noted: the data or the model is another one now.
     """
     from fedproto_app.data.sources import load_series
+    from fedproto_app.node.inference import require_forecasts
 
+    require_forecasts(settings)
     series = {one.name: one for one in load_series(settings.data)}
     forecasts = []
     for example in examples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.models.community_gcn import CommunityGcn
 from fedproto_app.models.linear_forecaster import LinearForecaster
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.randomness import torch_stream
@@ -18,3 +19,8 @@ def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureFo
     """For Kindred: every process draws the same features."""
     draws = torch_stream(settings.seed, "random features")
     return RandomFeatureForecaster(layout, settings.kindred.features, draws)
+
+
+def community_gcn(settings: Settings, layout: WindowLayout) -> CommunityGcn:
+    """For FCGCN."""
+    return CommunityGcn(settings.fcgcn.hidden, layout)

@@ -1,0 +1,112 @@
+"""Clients that see the windows of their community, and who may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.windows import make_windows
+from fedproto_app.errors import DataError, FedProtoError
+from fedproto_app.node.inference import NodeState, forecast
+from fedproto_app.node.store import ClientStore
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.communities import communities_of, with_communities
+
+PERIOD, VALUES = 4, 3  # c + q
+
+
+def settings_of(**changes: Any) -> Settings:
+    config = {
+        "method": "fcgcn",
+        "data.period": PERIOD,
+        "data.close-window": 2,
+        "data.periodic-window": 1,
+        "data.calendar": "phase",
+        **changes,
+    }
+    return settings_from(config)
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> dict[str, str]:
+    """a – b – c, and d for itself."""
+    path = tmp_path / "edges.csv"
+    path.write_text("a,b,c,d\n0,1,0,0\n1,0,1,0\n0,1,0,0\n0,0,0,0\n")
+    return {"graph.source": "file", "graph.path": str(path)}
+
+
+def series() -> list[ClientSeries]:
+    """b begins two steps after the others, and c ends one before them."""
+    draws = np.random.default_rng(0)
+    whole = {name: draws.normal(size=48) for name in "abcd"}
+    return [
+        ClientSeries("a", whole["a"]),
+        ClientSeries("b", whole["b"][2:], start=2),
+        ClientSeries("c", whole["c"][:-1]),
+        ClientSeries("d", whole["d"]),
+    ]
+
+
+def test_samples_hold_the_communitys_windows_of_the_same_time(edges: dict[str, str]) -> None:
+    settings, every = settings_of(**edges), series()
+    shard = with_communities(settings, every[:1] + every[3:], every)
+    assert list(shard.clients) == ["a", "d"]
+    alone = {one.name: make_windows(one, settings.data) for one in every}
+    whole = shard.clients["a"].inputs  # type: ignore[attr-defined]
+    assert whole.shape == (44, 3 * VALUES + 3 + 1)
+    near = np.array(
+        [[1 / 2, 1 / 6**0.5, 0], [1 / 6**0.5, 1 / 3, 1 / 6**0.5], [0, 1 / 6**0.5, 1 / 2]]
+    )
+    of_b = np.concatenate([np.zeros((2, VALUES)), alone["b"].inputs[:, :VALUES]])
+    of_c = np.concatenate([alone["c"].inputs[:, :VALUES], np.zeros((1, VALUES))])
+    rows = np.stack([alone["a"].inputs[:, :VALUES], of_b, of_c], axis=1)
+    expected = np.einsum("lm,nmv->nlv", near, rows).reshape(44, -1)
+    np.testing.assert_allclose(whole[:, : 3 * VALUES], expected, atol=1e-6)
+    np.testing.assert_allclose(whole[:, 3 * VALUES : -1], np.tile(near[0], (44, 1)), atol=1e-6)
+    np.testing.assert_array_equal(whole[:, -1], alone["a"].inputs[:, -1])  # the phase
+
+    lone = shard.clients["d"].inputs  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(lone[:, :VALUES], alone["d"].inputs[:, :VALUES])
+    assert not lone[:, VALUES : 3 * VALUES].any()
+    np.testing.assert_array_equal(lone[:, 3 * VALUES : -1], np.tile([1, 0, 0], (44, 1)))
+
+
+def test_who_is_refused_is_nobodys_neighbour(edges: dict[str, str]) -> None:
+    settings, every = settings_of(**edges), series()
+    every[1] = ClientSeries("b", np.full(48, np.nan))
+    shard = with_communities(settings, every, every)
+    assert list(shard.clients) == ["a", "c", "d"]
+    assert shard.refused == {"b": "no value is present"}
+    assert shard.clients["a"].inputs.shape[1] == VALUES + 1 + 1  # type: ignore[attr-defined]
+    one, *_ = with_communities(settings, [], every).clients, None
+    assert not one
+
+
+def test_profiles_join_days_that_are_alike() -> None:
+    """Two kinds of days; whose noise differs."""
+    settings = settings_of(**{"graph.neighbours": 2})
+    draws, steps = np.random.default_rng(1), np.arange(60)
+    every = [
+        ClientSeries(name, np.sin(np.pi * (steps + shift) / 2) + draws.normal(scale=0.1, size=60))
+        for name, shift in {"a": 0, "b": 1, "c": 0, "d": 1, "e": 0, "f": 1}.items()
+    ]
+    windows = {one.name: make_windows(one, settings.data) for one in every}
+    found = communities_of(windows, settings)
+    assert [one.name for one in found["a"].members] == ["a", "c", "e"]
+    assert [one.name for one in found["f"].members] == ["b", "d", "f"]
+
+
+def test_what_the_graph_lacks_is_told(edges: dict[str, str]) -> None:
+    every = [*series(), ClientSeries("stranger", series()[0].values)]
+    with pytest.raises(DataError, match=r"edges\.csv: has nothing of client 'stranger'"):
+        with_communities(settings_of(**edges), every, every)
+
+
+def test_a_kept_model_does_not_forecast_by_itself(tmp_path: Path) -> None:
+    state = NodeState(tmp_path, settings_of(), ClientStore(tmp_path))
+    with pytest.raises(FedProtoError, match="'fcgcn': a kept model forecasts nothing: it needs"):
+        forecast(state, series(), 1)
