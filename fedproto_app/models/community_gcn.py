@@ -49,4 +49,5 @@ class CommunityGcn(LinearHeadModel):
             rows = torch.cat([rows, calendar.expand(-1, -1, members, -1)], dim=3)
         hidden = linear(parameters, ENCODER, rows.flatten(1, 2)).relu()
         hidden = hidden.unflatten(1, (size, members))
-        return (near.unsqueeze(3) * hidden).sum(dim=2)
+        row: Tensor = (near.unsqueeze(3) * hidden).sum(dim=2)
+        return row

@@ -285,3 +285,16 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns(tmp_path: Path) -> None:
     for key in ("data.choice", "data.choice.clients", "data.columns", "data.clients"):
         with pytest.raises(SettingsError, match=r"data\.\w+: unknown setting"):
             small_settings(tmp_path, **{key: "a"})
+
+
+def test_sites_do_not_join_the_windows_of_their_clients(tmp_path: Path) -> None:
+    """Nor does a node with a share of one data set read the file that a run names."""
+    settings = small_settings(tmp_path, method="fcgcn")
+    node = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
+    told = "runs in a simulation only, .*: the clients of a community see each other's values"
+    with pytest.raises(FederationError, match=told):
+        run_locally(settings, [node])
+    edges = {"graph.source": "file", "graph.path": "/etc/passwd", "output.name": "edges"}
+    settings = small_settings(tmp_path, method="fcgcn", **edges)
+    with pytest.raises(FederationError, match=r"graph\.path = '/etc/passwd': a run cannot point"):
+        run_locally(settings, [{**node, "partition-id": 0}])

@@ -59,14 +59,15 @@ def communities_of(
     names = sorted(windows)
     vertices = Vertices(settings.graph)
     vertices.require(names)
-    profiles = None
+    profiles: NDArray[np.float32] | None = None
     if settings.graph.source == "profiles":
         task = ForecastingTask(settings)
         days = [told_days(task.gather([windows[name]], 1), settings) for name in names]
-        profiles = np.concatenate([day.numpy() for day in days]) if days else np.zeros((0, 1))
+        empty = np.zeros((0, settings.data.period), np.float32)
+        profiles = np.concatenate([empty, *(day.numpy() for day in days)])
     adjacency = vertices.adjacency(names, profiles)
     labels = communities(adjacency, settings.seed)
-    found = {}
+    found: dict[str, Community] = {}
     for label in set(labels.tolist()):
         rows = np.flatnonzero(labels == label)
         members = [windows[names[row]] for row in rows]
