@@ -65,6 +65,14 @@ def counts_classes_in_closed_form(settings: Settings) -> str:
     return counts_classes(settings)
 
 
+def organisations_have_places(settings: Settings) -> None:
+    if settings.fedgru.clusters > 1 and settings.graph.source == "file":
+        raise SettingsError(
+            "graph.source = 'file': weights of edges tell no places by which organisations could "
+            "be clustered; set 'profiles', 'positions' or fedgru.clusters = 1"
+        )
+
+
 def pools_windows(settings: Settings) -> str:
     return "the clients of a community see each other's values"
 

@@ -192,6 +192,16 @@ _TABLE = (
         section=attrgetter("ditto"),
     ),
     Method(
+        name="fedgru",
+        strategy="fedproto_app.strategies.fedgru:FedGruStrategy",
+        learner="fedproto_app.learners.fedgru:FedGruLearner",
+        section=attrgetter("fedgru"),
+        tasks=("forecasting",),
+        model="fedproto_app.tasks.forecasting.own_models:gru_of_clusters",
+        check=method_checks.organisations_have_places,
+        small={"fedgru.hidden": 8, "fedgru.organisations": 4},
+    ),
+    Method(
         name="fcgcn",
         strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
         learner="fedproto_app.learners.fedavg:FedAvgLearner",

@@ -42,12 +42,14 @@ class CommunityGcn(LinearHeadModel):
         (samples,) = inputs
         size, width = samples.shape[1:]
         members = (width - self._layout.times) // (self._values + 1)
-        rows = samples[..., : members * self._values].unflatten(2, (members, self._values))
+        rows = samples[..., : members * self._values].reshape(
+            *samples.shape[:2], members, self._values
+        )
         near = samples[..., members * self._values :][..., :members]  # (K, B, M)
         if self._layout.times:
             calendar = self._layout.calendar(samples).unsqueeze(2)
             rows = torch.cat([rows, calendar.expand(-1, -1, members, -1)], dim=3)
         hidden = linear(parameters, ENCODER, rows.flatten(1, 2)).relu()
-        hidden = hidden.unflatten(1, (size, members))
+        hidden = hidden.reshape(-1, size, members, self.representation_dim)
         row: Tensor = (near.unsqueeze(3) * hidden).sum(dim=2)
         return row

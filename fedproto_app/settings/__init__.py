@@ -25,6 +25,7 @@ from fedproto_app.settings.data import (
     SyntheticSettings,
 )
 from fedproto_app.settings.faults import explain
+from fedproto_app.settings.fedgru import FedGruSettings
 from fedproto_app.settings.graph import FcgcnSettings, GraphSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
@@ -79,6 +80,7 @@ __all__ = [
     "EncoderSettings",
     "FcgcnSettings",
     "FedAvgSettings",
+    "FedGruSettings",
     "FedProtoSettings",
     "FedProxSettings",
     "FedReactSettings",

@@ -19,6 +19,7 @@ from fedproto_app.settings.compared import (
     PFedMeSettings,
 )
 from fedproto_app.settings.data import DataSettings
+from fedproto_app.settings.fedgru import FedGruSettings
 from fedproto_app.settings.graph import FcgcnSettings, GraphSettings
 from fedproto_app.settings.methods import (
     AnalyticSettings,
@@ -187,6 +188,7 @@ class Settings(Section):
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()
+    fedgru: FedGruSettings = FedGruSettings()
     fcgcn: FcgcnSettings = FcgcnSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()

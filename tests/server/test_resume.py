@@ -36,7 +36,10 @@ FIRST = [
     ("sequence-classification", "fed-react"),
 ]
 MORE = [
-    *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto", "pfedme")],
+    *[
+        ("forecasting", method)
+        for method in ("fedavg", "fedproto", "apfl", "ditto", "fcgcn", "fedgru", "pfedme")
+    ],
     ("classification", "solo"),
     *[("classification", method) for method in ("census", "creff", "fedic")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.community_gcn import CommunityGcn
+from fedproto_app.models.ensemble import Ensemble
 from fedproto_app.models.linear_forecaster import LinearForecaster
+from fedproto_app.models.model import Model
 from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.models.stacked_gru import StackedGru
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 
@@ -24,3 +27,10 @@ def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureFo
 def community_gcn(settings: Settings, layout: WindowLayout) -> CommunityGcn:
     """For FCGCN."""
     return CommunityGcn(settings.fcgcn.hidden, layout)
+
+
+def gru_of_clusters(settings: Settings, layout: WindowLayout) -> Model:
+    """For FedGRU: a model, or those of several clusters together."""
+    section = settings.fedgru
+    one = StackedGru(section.layers, section.hidden, layout)
+    return one if section.clusters == 1 else Ensemble(one, section.clusters)

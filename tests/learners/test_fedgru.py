@@ -1,0 +1,54 @@
+"""FedGRU's client half alone: it trains its own cluster's model and chooses among all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fedproto_app.learners.fedgru import subsets
+from fedproto_app.messages import Order
+from fedproto_app.models.ensemble import CHOICE, member
+from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, train
+
+SMALL = {"fedgru.hidden": 3, "graph.noise": 0.0}
+ORDER = Order("run", "t", 1, NAMES, options={"a": 1.0, "b": 0.0})
+
+
+def test_every_mean_of_some_models_is_a_candidate() -> None:
+    assert [one.tolist() for one in subsets(2)] == [[1, 0], [0, 1], [0.5, 0.5]]
+    assert len(subsets(4)) == 15
+    assert all(one.sum() == 1 for one in subsets(4))
+
+
+def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
+    """As it would with that model alone; the other cluster's stays, bit for bit."""
+    learner = tiny_learner("fedgru", **SMALL)
+    before = tiny_cohort(learner).parameters
+    losses, sent, after = train(learner, ORDER)
+    alone = tiny_learner("fedgru", **SMALL, **{"fedgru.clusters": 1})
+    plain_losses, nothing, plain = train(alone, replace(ORDER, options={}))
+    assert nothing == {}
+    assert set(sent) == set(plain.parameters)
+    torch.testing.assert_close(losses["total"], plain_losses["total"])
+    for name, values in plain.parameters.items():
+        torch.testing.assert_close(torch.from_numpy(sent[name]), values, atol=1e-6, rtol=1e-4)
+    for row, other in enumerate((0, 1)):
+        was, now = member(before, other), member(after.parameters, other)
+        assert all(torch.equal(now[name][row], was[name][row]) for name in was)
+
+
+def test_it_forecasts_with_the_models_that_err_least_on_validation_samples() -> None:
+    learner = tiny_learner("fedgru", **SMALL)
+    _, _, cohort = train(learner, ORDER)
+    errors = []
+    for choice in subsets(2):
+        tried = {**cohort.parameters, CHOICE: choice.expand(2, -1)}
+        errors.append(learner.task.validation_error(tried, cohort.samples))
+    assert learner.receive(cohort, ORDER) == [0, 1]
+    best = torch.stack(errors).argmin(dim=0)
+    chosen = [subsets(2)[one].tolist() for one in best.tolist()]
+    assert cohort.parameters[CHOICE].tolist() == chosen
+    cohort.parameters["decoder.0.bias"].fill_(torch.nan)
+    learner.receive(cohort, ORDER)
+    assert cohort.parameters[CHOICE].tolist() == [[0, 1], [0, 1]]
