@@ -19,7 +19,7 @@ from functools import partial
 
 from benchmarks import pooled_trees
 from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
-from benchmarks.result_runs import Changes
+from benchmarks.result_runs import Changes, data_root
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.task_report import BETTER_OFF, UNKNOWN, error_text, percent_text
@@ -60,6 +60,8 @@ TRAINED: dict[str, Changes] = {
     "ditto": {"method": "ditto"},
     "per-fedavg": {"method": "per-fedavg"},
     "pfedme": {"method": "pfedme"},
+    "fedgru": {"method": "fedgru"},
+    "fcgcn": {"method": "fcgcn"},
     "fedproto": {"method": "fedproto"},
     "fuels": {"method": "fuels"},
     "fuels-algorithm-1": {
@@ -89,10 +91,14 @@ TITLES = {
     "ditto": "Ditto",
     "per-fedavg": "Per-FedAvg",
     "pfedme": "pFedMe",
+    "fedgru": "FedGRU",
+    "fcgcn": "FCGCN",
     "fedproto": "FedProto",
     "fuels": "FUELS",
     "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
 }
+# These join clients that are measured at the same time, which M4's are not.
+SAME_TIMES = ("fcgcn",)
 # The newest part of each client's train samples, in periods: about a quarter.
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
 
@@ -130,13 +136,22 @@ def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Exper
                 "data.calendar": calendar,
                 **every,
                 **(_CONVERGED if row in TRAINED else {}),
+                **(_roads() if row in SAME_TIMES and dataset == "metr-la" else {}),
                 **changes,
             },
         )
         for row, changes in rows.items()
+        if row not in SAME_TIMES or dataset != "m4"
     }
     config = f"fuels-{dataset}.toml"
     return Experiment(config, FILES[dataset], SEEDS, made, _table, _about)
+
+
+def _roads() -> Changes:
+    """METR-LA's own graph, of distances by road."""
+    names = data_root() / FILES["metr-la"]
+    edges = data_root() / "metr_la_adjacency.csv.gz"
+    return {"graph.source": "file", "graph.path": str(edges), "graph.names": str(names)}
 
 
 def _about(runs: Sequence[Run]) -> str:

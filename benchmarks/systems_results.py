@@ -54,6 +54,17 @@ GRIDS: dict[str, list[Changes]] = {
         {"pfedme.proximal-lambda": float(pull), "pfedme.outer-step": step}
         for pull, step in ((1, 0.5), (15, 0.5), (30, 0.5), (1, 1.0), (15, 0.1), (15, 1.0))
     ],
+    "fedgru": [
+        {"fedgru.clusters": 1},
+        {"fedgru.clusters": 2},
+        {"fedgru.clusters": 3},
+        {"fedgru.clusters": 2, "fedgru.organisations": 25},
+    ],
+    "fcgcn": [
+        {"graph.source": "profiles", "graph.neighbours": 4},
+        {"graph.source": "profiles", "graph.neighbours": 8},
+        {"graph.source": "positions"},
+    ],
 }
 
 
