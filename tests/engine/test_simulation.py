@@ -50,10 +50,11 @@ def clients_csv(folder: Path) -> bytes:
     [
         (small_settings, {"method": "fuels"}),
         (small_settings, {"method": "fedrep", "participation": 0.6, "evaluate-every": 2}),
+        (small_settings, {"method": "fedgru"}),  # asks clients a question
         (digits_settings, {"method": "gldp"}),
         (sequence_settings, {"method": "fed-react"}),
     ],
-    ids=["fuels", "fedrep", "gldp", "fed-react"],
+    ids=["fuels", "fedrep", "fedgru", "gldp", "fed-react"],
 )
 def test_any_number_of_workers_gives_the_same_bits(
     pool: WorkerPool, tmp_path: Path, make: Any, changes: dict[str, Any]
