@@ -63,6 +63,9 @@ TRAINED: dict[str, Changes] = {
     "fedgru": {"method": "fedgru"},
     "fcgcn": {"method": "fcgcn"},
     "fedproto": {"method": "fedproto"},
+    "fedpcl": {"method": "fedpcl"},
+    "fedpcl-multiple": {"method": "fedpcl", "fedpcl.prototypes": "multiple"},
+    "fedpcl-contrast": {"method": "fedpcl", "fedpcl.supervised": False},
     "fuels": {"method": "fuels"},
     "fuels-algorithm-1": {
         "method": "fuels",
@@ -94,6 +97,9 @@ TITLES = {
     "fedgru": "FedGRU",
     "fcgcn": "FCGCN",
     "fedproto": "FedProto",
+    "fedpcl": "FedPCL",
+    "fedpcl-multiple": "FedPCL, all prototypes",
+    "fedpcl-contrast": "FedPCL, by contrast alone",
     "fuels": "FUELS",
     "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
 }

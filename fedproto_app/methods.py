@@ -180,6 +180,13 @@ _TABLE = (
         tasks=("forecasting",),
     ),
     Method(
+        name="fedpcl",
+        strategy="fedproto_app.strategies.fedpcl:FedPclStrategy",
+        learner="fedproto_app.learners.fedpcl:FedPclLearner",
+        section=attrgetter("fedpcl"),
+        tasks=("forecasting",),
+    ),
+    Method(
         name="apfl",
         strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
         learner="fedproto_app.learners.apfl:ApflLearner",

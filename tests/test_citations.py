@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAPERS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests/papers.toml").read_text())
 WITH_TEXT = [name for name, paper in PAPERS.items() if "text" in paper]
 TABLES = ["docs/forecasting.md", "docs/fuels.md", "docs/gldp.md", "docs/fed-react.md"]
-TABLES += ["docs/creff-fedic.md"]
+TABLES += ["docs/creff-fedic.md", "docs/fedpcl-fedda.md"]
 
 NUMBERS = r"\d+(?:(?:, | and | to )\d+(?! of))*"
 NAME = "|".join(map(re.escape, sorted(PAPERS, key=len, reverse=True)))

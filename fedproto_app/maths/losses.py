@@ -77,6 +77,21 @@ def prototype_distance(representation: Tensor, prototype: Tensor) -> Tensor:
     return (representation - prototype).square().mean(dim=(1, 2))
 
 
+def prototype_contrast(representation: Tensor, prototypes: Tensor, temperature: float) -> Tensor:
+    """ProtoNCE with the phases of the period as classes (Deng and Yang 2023, as read here).
+
+    Row b is to be like row b of each prototype and unlike its other rows: the mean over b and m of
+        −log( exp(cos(r_b, P_m,b) / τ) / Σ_j exp(cos(r_b, P_m,j) / τ) ).
+    representation: [K, B, D]; prototypes: [M, B, D], of M clients, or M = 1 of all. Returns [K].
+    """
+    clients, rows, width = representation.shape
+    directions = _unit(prototypes).reshape(-1, width)  # (M·B, D)
+    cosines = (_unit(representation) @ directions.T).view(clients, rows, -1, rows)  # (K, B, M, B)
+    scaled = cosines / temperature
+    own = scaled.diagonal(dim1=1, dim2=3)  # (K, M, B)
+    return (scaled.logsumexp(dim=3) - own.transpose(1, 2)).mean(dim=(1, 2))
+
+
 def proximal_term(
     parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor], proximal_mu: float
 ) -> Tensor:

@@ -77,3 +77,21 @@ class FedProtoSettings(Section):
     """``[fedproto]``."""
 
     prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")
+
+
+class FedPclSettings(Section):
+    """``[fedpcl]``: Deng and Yang's, not Tan et al.'s of the same name (docs: fedpcl-fedda.md)."""
+
+    prototypes: Literal["single", "multiple"] = setting(
+        "single",
+        "what a client contrasts with: the mean of all clients' prototypes, or each of them, which "
+        "sends all to all",
+    )
+    temperature: Positive = setting(0.07, "τ")
+    contrast_weight: NonNegative = setting(1.0, "γ, of the contrast beside the prediction")
+    supervised: bool = setting(
+        True, "false: rounds train by the contrast alone, and only fine-tuning by the targets"
+    )
+    fine_tune_epochs: CountOrZero = setting(
+        1, "epochs of the head on a client's own data, the encoder frozen, before it is judged"
+    )

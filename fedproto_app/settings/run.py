@@ -12,6 +12,7 @@ from fedproto_app.settings.compared import (
     ApflSettings,
     DittoSettings,
     FedAvgSettings,
+    FedPclSettings,
     FedProtoSettings,
     FedProxSettings,
     FedRepSettings,
@@ -190,6 +191,7 @@ class Settings(Section):
     fedproto: FedProtoSettings = FedProtoSettings()
     fedgru: FedGruSettings = FedGruSettings()
     fcgcn: FcgcnSettings = FcgcnSettings()
+    fedpcl: FedPclSettings = FedPclSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

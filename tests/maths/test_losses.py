@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedproto_app.maths.losses import (
     cosine_matrix,
     inter_client_loss,
     intra_client_loss,
     prediction_loss,
+    prototype_contrast,
     prototype_distance,
     proximal_term,
 )
@@ -146,3 +148,27 @@ def test_proximal_term_by_hand() -> None:
     np.testing.assert_allclose(
         proximal_term(parameters, anchor, 0.1).tolist(), [0.7, 0.0], rtol=1e-6
     )
+
+
+def test_prototype_contrast_by_hand() -> None:
+    """Two phases at right angles, τ = 1: −log(e / (e + 1)); with the rows swapped 1 more."""
+    swapped = EYE.flip(1)
+    aligned, crossed = math.log(1 + math.e) - 1, math.log(1 + math.e)
+    assert prototype_contrast(EYE, EYE, 1.0).item() == pytest.approx(aligned)  # 0.31326
+    assert prototype_contrast(EYE, swapped, 1.0).item() == pytest.approx(crossed)  # 1.31326
+    both = prototype_contrast(EYE, torch.cat([5 * EYE, swapped]), 1.0)  # only directions count
+    assert both.item() == pytest.approx((aligned + crossed) / 2)
+
+
+def test_prototype_contrast_is_cross_entropy_of_cosines() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+    prototypes = torch.randn(2, 4, 5, generator=generator, dtype=torch.float64)
+    expected = torch.zeros(3, dtype=torch.float64)
+    for client in range(3):
+        for prototype in prototypes:
+            cosines = functional.cosine_similarity(rows[client][:, None], prototype[None], dim=2)
+            expected[client] += functional.cross_entropy(cosines / 0.07, torch.arange(4)) / 2
+    torch.testing.assert_close(prototype_contrast(rows, prototypes, 0.07), expected)
+    nothing = prototype_contrast(torch.zeros(1, 4, 5), torch.zeros(1, 4, 5), 1e-3)
+    assert nothing.item() == pytest.approx(math.log(4))

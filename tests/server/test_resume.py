@@ -40,6 +40,8 @@ MORE = [
         ("forecasting", method)
         for method in ("fedavg", "fedproto", "apfl", "ditto", "fcgcn", "fedgru", "pfedme")
     ],
+    *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto", "pfedme")],
+    *[("forecasting", method) for method in ("fedavg", "fedproto", "fedpcl", "apfl", "ditto")],
     ("classification", "solo"),
     *[("classification", method) for method in ("census", "creff", "fedic")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],
