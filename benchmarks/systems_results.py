@@ -65,6 +65,11 @@ GRIDS: dict[str, list[Changes]] = {
         {"graph.source": "profiles", "graph.neighbours": 8},
         {"graph.source": "positions"},
     ],
+    "fedpcl": [
+        {"fedpcl.temperature": temperature, "fedpcl.contrast-weight": weight}
+        for temperature in (0.02, 0.07, 0.5)
+        for weight in (0.1, 1.0)
+    ],
 }
 
 

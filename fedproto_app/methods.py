@@ -187,6 +187,14 @@ _TABLE = (
         tasks=("forecasting",),
     ),
     Method(
+        name="fedda",
+        strategy="fedproto_app.strategies.fedda:FedDaStrategy",
+        learner="fedproto_app.learners.fedda:FedDaLearner",
+        section=attrgetter("fedda"),
+        tasks=("forecasting",),
+        small={"data.periodic-window": 1, "data.synthetic.days": 24, "fedda.warm-up-epochs": 2},
+    ),
+    Method(
         name="apfl",
         strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
         learner="fedproto_app.learners.apfl:ApflLearner",

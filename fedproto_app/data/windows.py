@@ -129,12 +129,12 @@ def split_counts(values: int, settings: DataSettings) -> tuple[int, int, int]:
     return train, validation, values - train - validation
 
 
-def shortest_length(settings: DataSettings) -> int:
-    """Steps that a series needs for one train batch, one validation and one test sample."""
-    horizon, values = settings.horizon, settings.period
+def shortest_length(settings: DataSettings, batches: int = 1) -> int:
+    """Steps that a series needs for so many train batches, one validation and one test sample."""
+    horizon, values = settings.horizon, batches * settings.period
     while True:
         train, validation, test = split_counts(values, settings)
-        if train - horizon + 1 >= settings.period and min(validation, test) >= horizon:
+        if train - horizon + 1 >= batches * settings.period and min(validation, test) >= horizon:
             return lookback(settings) + values
         values += 1
 

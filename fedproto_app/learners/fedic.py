@@ -3,18 +3,10 @@ model, because the server asks all of them one by one."""
 
 from __future__ import annotations
 
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.fedavg import FedAvgLearner
-from fedproto_app.learners.learner import Context, Contribution
+from fedproto_app.learners.own_model import OwnModelLearner
 
 
-class FedicLearner(FedAvgLearner):
+class FedicLearner(OwnModelLearner):
     """FedAvg's local training; nodes do not average."""
 
     needs_representation = True
-    sends_mean = False
-
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
-        return Contribution(
-            {name: value.cpu().numpy() for name, value in cohort.parameters.items()}
-        )

@@ -175,6 +175,7 @@ class RunFolder:
         costs: sums over the rounds' lines; "trainings" is that of their "clients".
         """
         trainings = costs["trainings"]
+        every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)
         clients = len(federation.trained | federation.results.keys())
         summary = {
             "status": "completed",
@@ -187,9 +188,7 @@ class RunFolder:
             "keep": settings.keep,
             "stopped": stopped,
             **self._report.summary_figures(federation, read_rounds(self.path)),
-            "parameters_up_per_client_round": (
-                round(costs["parameters_up"] / trainings) if trainings else 0
-            ),
+            "parameters_up_per_client_round": (round(every_round / trainings) if trainings else 0),
             "parameters_up_per_client": round(costs["parameters_up"] / clients) if clients else 0,
             **{cost: value for cost, value in costs.items() if cost != "trainings"},
             "seconds": round(self.seconds(), 3),
@@ -251,6 +250,7 @@ def round_line(
         "late": log.late,
         "refused": [asdict(refusal) for refusal in log.refused],
         "parameters_up": log.parameters_up,
+        "parameters_up_once": log.parameters_up_once,
         "parameters_down": log.parameters_down,
         "bytes_up": log.bytes_up,
         "bytes_down": log.bytes_down,

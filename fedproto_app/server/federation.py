@@ -39,8 +39,9 @@ class RoundLog:
     server_round: 0 while the nodes come. asked, answered, late: orders to nodes, usable replies,
     replies that the deadline did not see.
     parameters_up, parameters_down: array values as the papers count them, each client for itself,
-    however clients share a node. bytes_up, bytes_down: what the records really weigh. figures: what
-    the method itself reports of the round.
+    however clients share a node. parameters_up_once: of the former, what a client sends once in a
+    run. bytes_up, bytes_down: what the records really weigh. figures: what the method itself
+    reports of the round.
     """
 
     server_round: int = 0
@@ -50,6 +51,7 @@ class RoundLog:
     late: int = 0
     losses: dict[ClientKey, dict[str, float]] = field(default_factory=dict)
     parameters_up: int = 0
+    parameters_up_once: int = 0
     parameters_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -237,13 +239,19 @@ class Federation:
         keys: Iterable[ClientKey],
         make: Callable[[list[ClientKey]], Order],
         spec: ArraySpec,
+        *,
+        once: bool = False,
     ) -> list[NodeReply]:
         """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
 
         Only between the phases: while no other orders are under way.
+        once: whether it is one that each client answers once in a run.
         """
         messages = self.orders(keys, make, QUESTION)
-        return self.read(self.ask(grid, messages), spec) if messages else []
+        answers = self.read(self.ask(grid, messages), spec) if messages else []
+        if once:
+            self.log.parameters_up_once += sum(spec.values(answer.reply) for answer in answers)
+        return answers
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from fedproto_app.strategies.strategy import MethodStrategy
 from fedproto_app.tasks.table import task_class
 from fedproto_app.wire import array_record, numpy_arrays
 
-COSTS = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
+COSTS = ("parameters_up", "parameters_up_once", "parameters_down", "bytes_up", "bytes_down")
+_NOTHING = dict.fromkeys((*COSTS, "trainings"), 0)
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Outcome:
     model: ArrayRecord
     patience: Patience
     rounds: int = 0
-    costs: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*COSTS, "trainings"), 0))
+    costs: dict[str, int] = field(default_factory=lambda: dict(_NOTHING))
 
     @property
     def stopped(self) -> str:
@@ -91,7 +92,8 @@ def outcome_of(checkpoint: Checkpoint, federation: Federation) -> Outcome:
     best = math.inf if told["best"] is None else told["best"]
     patience = Patience(federation.settings.patience, best, told["waited"])
     model = array_record(checkpoint.model)
-    return Outcome(model, patience, checkpoint.server_round, told["costs"])
+    # A checkpoint of an earlier version may lack one.
+    return Outcome(model, patience, checkpoint.server_round, {**_NOTHING, **told["costs"]})
 
 
 class Persistence:

@@ -12,6 +12,7 @@ from fedproto_app.settings.compared import (
     ApflSettings,
     DittoSettings,
     FedAvgSettings,
+    FedDaSettings,
     FedPclSettings,
     FedProtoSettings,
     FedProxSettings,
@@ -153,7 +154,9 @@ class Settings(Section):
         "float32", "images and sequences: bfloat16 computes the encoder in mixed precision"
     )
     threads: Count = setting(
-        1, "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`)"
+        1,
+        "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`, "
+        "`fedda`)",
     )
     cohort_size: Count = setting(
         16, "clients trained together in one vectorised step; changes speed, not results"
@@ -192,6 +195,7 @@ class Settings(Section):
     fedgru: FedGruSettings = FedGruSettings()
     fcgcn: FcgcnSettings = FcgcnSettings()
     fedpcl: FedPclSettings = FedPclSettings()
+    fedda: FedDaSettings = FedDaSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

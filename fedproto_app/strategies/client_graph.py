@@ -64,7 +64,7 @@ class ClientGraph:
             return replace(plain, options={PROFILE: 1.0})
 
         spec = ArraySpec(per_client={PROFILE: (self._settings.data.period,)})
-        for answer in self._federation.question(grid, missing, order, spec):
+        for answer in self._federation.question(grid, missing, order, spec, once=True):
             for key, sent in zip(answer.keys(), answer.reply.arrays[PROFILE], strict=True):
                 if (largest := float(np.abs(sent).max())) > LARGEST_PROFILE:
                     told = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"

@@ -52,6 +52,10 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         }
         self.spec = ArraySpec(mean={name: value.shape for name, value in self._initial.items()})
 
+    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """The clients that the method can train; all are evaluated."""
+        return clients
+
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """The order with what the method sends to these clients besides the model."""
         return order
@@ -79,8 +83,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         # FedProx adds its µ to the config on the way here.
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
         model = numpy_arrays(arrays)
-        everyone = self.federation.roster.clients()
-        chosen = self.federation.choose(everyone, server_round)
+        eligible = self.eligible(self.federation.roster.clients())
+        chosen = self.federation.choose(eligible, server_round)
         local = self.judges_trained and self._learner.task.evaluates_local
         local = local and self.federation.evaluates(server_round)
 

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.learners.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
-from fedproto_app.messages import Order, Refusal
+from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedPclSettings, Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.latest_arrays import LatestArrays
-
-# A client's prototype may be so many times as long as that of the client in the middle: all come
-# from one model. A longer one would own the mean, of which only the direction counts.
-LONGEST = 10.0
+from fedproto_app.strategies.beyond_median import refuse_largest
 
 Prototypes = dict[ClientKey, NDArray[np.float32]]  # [B, d_r] each
 
@@ -68,17 +64,15 @@ class FedPclStrategy(FedAvgStrategy):
         self._renew()
 
     def _believed(self, arrived: Prototypes) -> Prototypes:
-        """Without those that are far longer than the others of the round, which are refused."""
+        """Without those that are far longer than the others of the round: they would own the mean,
+        of which only directions count."""
         lengths = {
             key: float(np.linalg.norm(prototype.astype(np.float64)))
             for key, prototype in arrived.items()
         }
-        limit = LONGEST * median(lengths.values()) if lengths else 0.0
-        too_long = {key: length for key, length in lengths.items() if 0 < limit < length}
-        for key, length in too_long.items():
-            told = f"its prototype is not used: it is {length:.3g} long, more than {limit:.3g}"
-            self.federation.refuse(Refusal(key.node, key.client, told))
-        return {key: prototype for key, prototype in arrived.items() if key not in too_long}
+        told = "its prototype is not used: its length is"
+        beyond = refuse_largest(self.federation, lengths, told)
+        return {key: prototype for key, prototype in arrived.items() if key not in beyond}
 
     def _renew(self) -> None:
         if not self._latest.clients():

@@ -112,6 +112,8 @@ def test_the_shortest_usable_length_is_usable_and_one_less_is_not() -> None:
         needed = shortest_length(settings)
         assert why_refused(series(np.arange(needed)), settings) is None
         assert make_windows(series(np.arange(needed)), settings).batches.shape[0] == 1
+        more = series(np.arange(shortest_length(settings, 5)))
+        assert make_windows(more, settings).batches.shape[0] == 5
         reason = why_refused(series(np.arange(needed - 1)), settings)
         assert reason is not None
         assert str(needed) in reason

@@ -76,7 +76,8 @@ def test_made_runs_have_the_fields_that_runs_have(
     folder.write_clients(federation)
     folder.write_summary(chosen, federation, COSTS | {"trainings": 3}, 1, "rounds")
     written = json.loads((folder.path / "rounds.jsonl").read_text())
-    assert set(written) == {*record(1), "node_seconds", "figures"}
+    later = {"node_seconds", "figures", "parameters_up_once"}
+    assert set(written) == {*record(1), *later}
     summary = json.loads((folder.path / "summary.json").read_text())
     made = json.loads((make(tmp_path / "made") / "summary.json").read_text())
     added = {"task", "parameters_up", "parameters_down"}  # later than the first made runs
@@ -114,6 +115,17 @@ def test_nobody_trained_means_no_parameters_per_training(tmp_path: Path) -> None
     assert summary["parameters_up_per_client_round"] == 0
     assert summary["parameters_up"] == 1000
     assert "trainings" not in summary
+
+
+def test_what_is_sent_once_is_no_part_of_a_round(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, "forecasting")
+    folder = RunFolder(chosen)
+    folder.append_round(1, a_line(FORECASTS, "forecasting"))
+    costs = COSTS | {"parameters_up_once": 400, "trainings": 3}
+    folder.write_summary(chosen, FORECASTS, costs, 1, "rounds")
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["parameters_up_per_client_round"] == 200
+    assert (summary["parameters_up"], summary["parameters_up_once"]) == (1000, 400)
 
 
 def test_values_sent_are_shared_by_all_who_trained_also_those_without_an_error(

@@ -41,7 +41,10 @@ MORE = [
         for method in ("fedavg", "fedproto", "apfl", "ditto", "fcgcn", "fedgru", "pfedme")
     ],
     *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto", "pfedme")],
-    *[("forecasting", method) for method in ("fedavg", "fedproto", "fedpcl", "apfl", "ditto")],
+    *[
+        ("forecasting", method)
+        for method in ("fedavg", "fedproto", "fedpcl", "fedda", "apfl", "ditto")
+    ],
     ("classification", "solo"),
     *[("classification", method) for method in ("census", "creff", "fedic")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],

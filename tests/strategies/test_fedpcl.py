@@ -80,7 +80,7 @@ def test_a_prototype_far_longer_than_the_others_is_not_used() -> None:
     assert sent(strategy) == [[[2, 2], [2, 2]]]
     (refusal,) = strategy.federation.log.refused
     assert (refusal.node, refusal.client) == (NODE, "c")
-    assert refusal.reason.startswith("its prototype is not used: it is 2e+37 long")
+    assert refusal.reason.startswith("its prototype is not used: its length is 2e+37, more than")
 
 
 def test_the_uplink_is_the_model_and_one_prototype() -> None:

@@ -1,0 +1,19 @@
+"""FedAvg's training for servers that work with each client's own model."""
+
+from __future__ import annotations
+
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution
+from fedproto_app.learners.solo import SoloLearner
+
+
+class OwnModelLearner(SoloLearner):
+    """Everything comes from the server; nodes do not average, and each client's model goes up."""
+
+    shared = ("",)
+    sends_mean = False
+
+    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+        return Contribution(
+            {name: value.cpu().numpy() for name, value in cohort.parameters.items()}
+        )

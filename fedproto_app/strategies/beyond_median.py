@@ -1,0 +1,29 @@
+"""What is finite and still cannot be honest: far larger than what the others of a round sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from fedproto_app.messages import Refusal
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.roster import ClientKey
+
+# So many times the size of the client in the middle. All start from one model, and honest clients
+# differ by far less.
+LARGEST_FACTOR = 10.0
+
+
+def refuse_largest(
+    federation: Federation, sizes: Mapping[ClientKey, float], what: str
+) -> set[ClientKey]:
+    """The clients of a round whose size is beyond the limit; they are refused.
+
+    sizes: ≥ 0. what: the reason's beginning, as in "its prototype is not used: its length is".
+    """
+    limit = LARGEST_FACTOR * median(sizes.values()) if sizes else 0.0
+    beyond = {key for key, size in sizes.items() if 0 < limit < size}
+    for key in sorted(beyond):
+        told = f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times the "
+        federation.refuse(Refusal(key.node, key.client, told + "median client's"))
+    return beyond

@@ -1,0 +1,334 @@
+"""FedDA's server: statistics once, clusters, the quasi-global start, attention, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.learners.fedda import STATISTICS
+from fedproto_app.maths.dual_attention import attended
+from fedproto_app.maths.two_view_clusters import two_view_clusters
+from fedproto_app.messages import Reply
+from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies import traffic_clusters
+from fedproto_app.strategies.fedda import FedDaStrategy
+from fedproto_app.strategies.quasi_global import quasi_global_model
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.wire import array_record, numpy_arrays
+from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+
+Server = tuple[FedDaStrategy, LocalGrid]
+
+
+def prepared(tmp_path: Path, **changes: Any) -> Server:
+    """The server of a small run, and its two nodes."""
+    settings = small_settings(tmp_path, method="fedda", **changes)
+    grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
+    federation = Federation(settings, "run", "token")
+    federation.await_nodes(grid)
+    return FedDaStrategy(settings, settings.fedda, federation), grid
+
+
+def begun(tmp_path: Path, **changes: Any) -> Server:
+    """After the statistics came and the orders of round 1 were written."""
+    strategy, grid = prepared(tmp_path, **changes)
+    orders(strategy, grid, 1)
+    return strategy, grid
+
+
+def orders(strategy: FedDaStrategy, grid: LocalGrid, server_round: int) -> list[Message]:
+    model = array_record(strategy.initial_arrays())
+    return list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
+
+
+def answer(strategy: FedDaStrategy, models: dict[ClientKey, dict[str, np.ndarray]]) -> NodeReply:
+    (node,) = {key.node for key in models}
+    names = [key.client for key in models]
+    arrays = {
+        name: np.stack([model[name] for model in models.values()])
+        for name in strategy.initial_arrays()
+    }
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    return NodeReply(node, Reply(names, [1] * len(names), arrays=arrays), message)
+
+
+def aggregated(
+    strategy: FedDaStrategy, monkeypatch: pytest.MonkeyPatch, moved: dict[ClientKey, float]
+) -> dict[str, np.ndarray]:
+    """The next model where each of these clients' is the one sent, plus a number everywhere."""
+    sent = answered(strategy, monkeypatch, {}) if moved else {}
+    models = {
+        key: {name: value + np.float32(by) for name, value in sent.items()}
+        for key, by in moved.items()
+    }
+    return answered(strategy, monkeypatch, models)
+
+
+def answered(
+    strategy: FedDaStrategy,
+    monkeypatch: pytest.MonkeyPatch,
+    models: dict[ClientKey, dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """The next model after these models came."""
+    nodes = sorted({key.node for key in models})
+    of_node = [{key: models[key] for key in models if key.node == node} for node in nodes]
+    answers = [answer(strategy, its) for its in of_node]
+    with monkeypatch.context() as patch:
+        patch.setattr(strategy.federation, "read", lambda replies, spec: answers)
+        record, _ = strategy.aggregate_train(1, [])
+    assert record is not None
+    return numpy_arrays(record)
+
+
+def test_a_run_asks_once_counts_it_apart_and_begins_with_the_quasi_global_model(
+    tmp_path: Path,
+) -> None:
+    settings = small_settings(tmp_path, method="fedda", rounds=2)
+    folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+    kinds = [message.metadata.message_type for message in grid.sent]
+    assert kinds.count("query.question") == 2
+    first, second = read_rounds(folder.path)
+    size = sum(value.size for value in model_sent(grid, "1").values())
+    weeks = int(first["figures"]["statistics_weeks"])
+    assert first["parameters_up_once"] == 8 * weeks * 24
+    assert first["parameters_up"] == 8 * (size + weeks * 24)
+    assert (second["parameters_up"], second["parameters_up_once"]) == (8 * size, 0)
+    summary = read_run(folder.path).summary
+    assert summary["parameters_up_per_client_round"] == size
+    assert summary["parameters_up_once"] == 8 * weeks * 24
+    found = dict(np.load(folder.path / "traffic-clusters.npz"))
+    assert len(found["names"]) == 8
+    assert set(found["clusters"]) == set(range(int(first["figures"]["traffic_clusters"])))
+
+    strategy, other = prepared(tmp_path / "again")
+    drawn = strategy.initial_arrays()
+    (message, _) = orders(strategy, other, 1)
+    started = numpy_arrays(message.content.array_records["arrays"])
+    sent = model_sent(grid, "1")
+    assert all(np.array_equal(started[name], value) for name, value in sent.items())
+    assert not np.array_equal(sent["decoder.weight"], drawn["decoder.weight"])
+
+
+def model_sent(grid: LocalGrid, server_round: str) -> dict[str, np.ndarray]:
+    trained = [one.metadata for one in grid.sent if one.metadata.message_type == "train"]
+    assert trained
+    return next(
+        numpy_arrays(one.content.array_records["arrays"])
+        for one in grid.sent
+        if one.metadata.message_type == "train" and one.metadata.group_id == server_round
+    )
+
+
+def test_each_round_a_client_sends_its_model() -> None:
+    settings = settings_from({"method": "fedda"})
+    spec = FedDaStrategy(settings, settings.fedda, Federation(settings, "run", "token")).spec
+    assert spec.values(Reply(["a"], [1])) == 100_865
+
+
+@pytest.mark.parametrize("anchor", ["last", "quasi-global"])
+def test_models_are_joined_within_clusters_and_then_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anchor: str
+) -> None:
+    changes = {"fedda.clusters": 2, "fedda.cluster-anchor": anchor}
+    strategy, _ = begun(tmp_path, **changes)
+    members = strategy.findings()["traffic-clusters"]
+    label_of = {
+        ClientKey(name, node): label for name, node, label in zip(*members.values(), strict=True)
+    }
+    assert len(set(label_of.values())) == 2
+    moved = {key: 0.1 * (number + 1) for number, key in enumerate(sorted(label_of))}
+    quasi = aggregated(strategy, monkeypatch, {})
+    model, anchors = quasi, dict.fromkeys((0, 1), quasi)
+
+    def tensors(one: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(value) for name, value in one.items()}
+
+    for _ in range(2):
+        expected = []
+        for label in (0, 1):
+            those = [np.float32(by) for key, by in moved.items() if label_of[key] == label]
+            stacked = {n: np.stack([v + by for by in those]) for n, v in model.items()}
+            made = attended(tensors(stacked), tensors(anchors[label]), tensors(quasi), 1.0, 0.2)
+            expected.append({name: value.numpy() for name, value in made.items()})
+        anchors = dict(enumerate(expected)) if anchor == "last" else anchors
+        between = {name: np.stack([one[name] for one in expected]) for name in model}
+        made = attended(tensors(between), tensors(model), tensors(quasi), 1.0, 0.2)
+        found = aggregated(strategy, monkeypatch, moved)
+        model = {name: value.numpy() for name, value in made.items()}
+        for name, value in model.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    restored, grid = prepared(tmp_path / "restored", **changes)
+    restored.restore(strategy.state())
+    restored.configure_train(3, array_record(found), ConfigRecord(), grid)
+    after = [aggregated(one, monkeypatch, moved) for one in (strategy, restored)]
+    for name, value in after[0].items():
+        np.testing.assert_array_equal(after[1][name], value)
+
+
+def test_without_any_usable_reply_the_model_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy, _ = begun(tmp_path)
+    kept = aggregated(strategy, monkeypatch, {})
+    assert not np.array_equal(kept["decoder.weight"], strategy.initial_arrays()["decoder.weight"])
+
+
+def test_a_model_far_from_the_others_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = begun(tmp_path / "first")
+    second, _ = begun(tmp_path / "second")
+    keys = sorted(first.federation.roster.clients())
+    honest = dict.fromkeys(keys[:5], 0.01)
+    expected = aggregated(first, monkeypatch, honest)
+    found = aggregated(second, monkeypatch, {**honest, keys[5]: 1e30})
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+    (refusal,) = second.federation.log.refused
+    assert (refusal.client, refusal.node) == keys[5]
+    assert refusal.reason.startswith("its model is not used: its distance from the one sent is")
+
+
+def told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: int, factor: float
+) -> tuple[FedDaStrategy, LocalGrid, ClientKey]:
+    """Round 1 where one client's statistics are multiplied."""
+    strategy, grid = prepared(tmp_path)
+    real = strategy.federation.question
+    key = sorted(strategy.federation.roster.clients())[liar]
+
+    def question(*arguments: Any, **options: Any) -> list[NodeReply]:
+        answers = real(*arguments, **options)
+        for one in answers:
+            for row, its in enumerate(one.keys()):
+                if its == key:
+                    one.reply.arrays[STATISTICS][row] *= factor
+        return answers
+
+    monkeypatch.setattr(strategy.federation, "question", question)
+    orders(strategy, grid, 1)
+    return strategy, grid, key
+
+
+def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy, grid, liar = told_of(tmp_path, monkeypatch, 2, 1e10)
+    (refusal,) = strategy.federation.log.refused
+    assert (refusal.client, refusal.node) == liar
+    assert refusal.reason == "its statistics have mean square 1e+20, more than 2"
+    everyone = strategy.federation.roster.clients()
+    assert strategy.eligible(everyone) == [key for key in everyone if key != liar]
+    monkeypatch.undo()
+    strategy.federation.begin_round(2, grid)
+    orders(strategy, grid, 2)  # as a newcomer, it goes to the nearest cluster
+    assert strategy.eligible(everyone) == everyone
+    kinds = [one.metadata.message_type for one in grid.sent]
+    assert kinds.count("query.question") == 3
+
+
+def test_a_short_history_is_refused_with_the_length_that_it_needs(tmp_path: Path) -> None:
+    strategy, _ = begun(tmp_path, **{"data.synthetic.days": 21})
+    (refusal,) = strategy.federation.log.refused
+    assert refusal.reason == (
+        "it trains on 13 periods; method = 'fedda' needs 14 periods to train on, which a series of "
+        "504 steps has: 2 weeks of fedda.week = 7 periods, for a look-back of 24 steps (1 periodic "
+        "values at period 24)"
+    )
+    everyone = strategy.federation.roster.clients()
+    assert len(strategy.eligible(everyone)) == len(everyone) - 1
+
+
+def test_where_every_history_is_too_short_the_run_does_not_begin(tmp_path: Path) -> None:
+    strategy, grid = prepared(tmp_path, **{"data.synthetic.days": 14})
+    with pytest.raises(FederationError, match=r"no client has statistics .* 14 periods"):
+        orders(strategy, grid, 1)
+    settings = settings_from({"method": "fedda", "data.history": 27})
+    with pytest.raises(SettingsError, match=r"data.history = 27: method = 'fedda' needs 28 per"):
+        FedDaStrategy(settings, settings.fedda, Federation(settings, "run", "token"))
+
+
+def test_places_of_the_clients_count_where_the_graph_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def clusters(patterns: Any, places: Any, number: int, seed: int) -> Any:
+        seen.append(places)
+        return two_view_clusters(patterns, places, number, seed)
+
+    monkeypatch.setattr(traffic_clusters, "two_view_clusters", clusters)
+    plain, _ = begun(tmp_path / "plain")
+    names = [key.client for key in plain.federation.roster.clients()]
+    path = tmp_path / "places.csv"
+    lines = [f"{name},{number},{-number}" for number, name in enumerate(names)]
+    path.write_text("\n".join(["name,x,y", *lines]))
+    begun(tmp_path / "placed", **{"graph.source": "positions", "graph.path": str(path)})
+    assert seen[0] is None
+    assert seen[1].tolist() == [[number, -number] for number in range(len(names))]
+
+
+# --- the quasi-global model ---------------------------------------------------------------------
+
+
+def forecasting(**changes: Any) -> Settings:
+    small = {"method": "fedda", "data.period": 4, "data.close-window": 2, "data.periodic-window": 1}
+    return settings_from({**small, "model.representation-dim": 4, **changes})
+
+
+def learned(statistics: np.ndarray, **changes: Any) -> tuple[dict[str, np.ndarray], float]:
+    settings = forecasting(**changes)
+    task = ForecastingTask(settings)
+    start = {name: value.numpy() for name, value in task.initial_parameters().items()}
+    return quasi_global_model(task, start, statistics, settings.fedda)
+
+
+WAVES = np.sin(np.arange(48) * np.pi / 2 + np.array([[0.0], [0.3]])).reshape(2, 12, 4)
+WAVES = WAVES.astype(np.float32)
+
+
+def test_the_quasi_global_model_learns_from_the_statistics() -> None:
+    start, _ = learned(WAVES, **{"fedda.warm-up-epochs": 0})
+    initial = ForecastingTask(forecasting()).initial_parameters()
+    assert all(np.array_equal(start[name], value) for name, value in initial.items())
+    rate = {"fedda.warm-up-rate": 0.01}
+    _, once = learned(WAVES, **rate, **{"fedda.warm-up-epochs": 1})
+    _, often = learned(WAVES, **rate, **{"fedda.warm-up-epochs": 100})
+    assert often < 0.2 * once
+    kept, _ = learned(WAVES, **{"fedda.warm-up-epochs": 3})
+    again, _ = learned(WAVES, **{"fedda.warm-up-epochs": 3})
+    assert all(np.array_equal(kept[name], value) for name, value in again.items())
+
+
+def test_it_sees_windows_as_of_a_series_and_a_share_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A statistic t is followed by t + 1; a window at t has t − 2, t − 1 and t − 4."""
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        ForecastingTask,
+        "represent",
+        lambda self, parameters, batch: (
+            seen.append(batch),
+            self.encode(parameters, batch.inputs),
+        )[1],
+    )
+    counted = np.arange(16, dtype=np.float32).reshape(1, 4, 4)
+    changes = {"fedda.warm-up-epochs": 1, "data.calendar": "phase", "data.horizon": 2}
+    learned(counted, **changes)
+    rows = torch.cat([torch.cat([one.inputs[0], one.targets[0]], dim=1) for one in seen])
+    rows = rows[rows[:, -1].argsort()]
+    expected = [[t - 2, t - 1, t - 4, t - 3, t % 4, t, t + 1] for t in range(4, 15)]
+    np.testing.assert_array_equal(rows, expected)
+    seen.clear()
+    learned(counted, **changes, **{"fedda.warm-up-share": 0.3})
+    assert [one.inputs.shape[1] for one in seen] == [3]  # of 11
