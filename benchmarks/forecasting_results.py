@@ -105,14 +105,15 @@ TITLES = {
     "fuels": "FUELS",
     "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
 }
-# These join clients that are measured at the same time, which M4's are not.
-SAME_TIMES = ("fcgcn",)
+# These join clients by a graph, and METR-LA has one of its own.
+OF_GRAPHS = ("fcgcn",)
 # The newest part of each client's train samples, in periods: about a quarter.
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
 # Too few weeks for FedDA's statistics, of which a window needs four: theirs are means of four days.
 FEW_WEEKS = ("milano", "m4")
-# A week of METR-LA has no window of statistics; all prototypes to all of 414 clients take long.
-LEFT_OUT = {"metr-la": {"fedda"}, "m4": {"fedpcl-multiple"}}
+# M4's clients are not measured at the same times, and all prototypes to all of 414 take long; a
+# week of METR-LA has no window of statistics.
+LEFT_OUT = {"m4": ("fcgcn", "fedpcl-multiple"), "metr-la": ("fedda",)}
 
 
 def experiments() -> dict[str, Experiment]:
@@ -126,10 +127,7 @@ def experiments() -> dict[str, Experiment]:
         "metr-la": {"data.source": "wide-csv"},
     }
     for name, every in whole.items():
-        rows = {**CLOSED, **TRAINED}
-        for left_out in LEFT_OUT.get(name, set()):
-            del rows[left_out]
-        made[name] = _experiment(name, every, rows)
+        made[name] = _experiment(name, every, {**CLOSED, **TRAINED})
     for name, periods in QUARTERS.items():
         every = {"data.history": periods, **({"data.max-clients": 0} if name == "m4" else {})}
         rows = {**CLOSED, "solo": TRAINED["solo"], "fedavg": TRAINED["fedavg"]}
@@ -151,13 +149,13 @@ def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Exper
                 "data.calendar": calendar,
                 **every,
                 **(_CONVERGED if row in TRAINED else {}),
-                **(_roads() if row in SAME_TIMES and dataset == "metr-la" else {}),
+                **(_roads() if row in OF_GRAPHS and dataset == "metr-la" else {}),
                 **({"fedda.week": 4} if row == "fedda" and dataset in FEW_WEEKS else {}),
                 **changes,
             },
         )
         for row, changes in rows.items()
-        if row not in SAME_TIMES or dataset != "m4"
+        if row not in LEFT_OUT.get(dataset, ())
     }
     config = f"fuels-{dataset}.toml"
     return Experiment(config, FILES[dataset], SEEDS, made, _table, _about)

@@ -26,8 +26,8 @@ from fedproto_app.messages import Arrays, ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedDaSettings, Settings
-from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.beyond_median import refuse_largest
+from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.quasi_global import quasi_global_model
 from fedproto_app.strategies.traffic_clusters import TrafficClusters
 from fedproto_app.tasks.forecasting.task import ForecastingTask

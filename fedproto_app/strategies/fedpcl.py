@@ -18,9 +18,9 @@ from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedPclSettings, Settings
+from fedproto_app.strategies.beyond_median import refuse_largest
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.latest_arrays import LatestArrays
-from fedproto_app.strategies.beyond_median import refuse_largest
 
 Prototypes = dict[ClientKey, NDArray[np.float32]]  # [B, d_r] each
 
