@@ -41,6 +41,8 @@ class Method:
     asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
         in words, "" for nothing.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
+    averages: whether it makes one of its clients' models or prototypes, so that
+        ``aggregation.rule`` is about it.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
@@ -55,6 +57,7 @@ class Method:
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
     asks_sites: Callable[[Settings], str] | None = None
+    averages: bool = True
     needs_simulation: Callable[[Settings], str] | None = None
     small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None

@@ -3,9 +3,7 @@ model, because the server asks all of them one by one."""
 
 from __future__ import annotations
 
-from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.fedavg import FedAvgLearner
-from fedproto_app.learners.learner import Context, Contribution
 
 
 class FedicLearner(FedAvgLearner):
@@ -13,8 +11,3 @@ class FedicLearner(FedAvgLearner):
 
     needs_representation = True
     sends_mean = False
-
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
-        return Contribution(
-            {name: value.cpu().numpy() for name, value in cohort.parameters.items()}
-        )

@@ -96,6 +96,8 @@ class Node:
             reply.failed[cohort.names[row]] = "training diverged; its last good model stays"
         sent = self._learner.contribution(cohort, context, order.server_round)
         reply.arrays, reply.classes = _sent_by(sent, rows)
+        if not self._learner.sends_mean:
+            reply.arrays |= _shared_of_each(self._learner, cohort, rows)
         if order.evaluate:
             self._evaluate(cohort, rows, order, reply, final=not self._learner.shared)
         return reply
@@ -244,6 +246,12 @@ def _weighted_sums(learner: AnyLearner, cohort: Cohort, rows: Sequence[int]) -> 
                 term = value[row].double() * weight
                 sums[name] = sums[name] + term if name in sums else term
     return {name: total.cpu().numpy() for name, total in sums.items()}, sum(weights)
+
+
+def _shared_of_each(learner: AnyLearner, cohort: Cohort, rows: Sequence[int]) -> Arrays:
+    """The clients' shared parameters, [k, …] each."""
+    shared = {name: value for name, value in cohort.parameters.items() if learner.is_shared(name)}
+    return {name: value[list(rows)].cpu().numpy() for name, value in shared.items()}
 
 
 def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
