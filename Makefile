@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-all test-newest check wheel bench containers faults results clean
+.PHONY: demo test test-all test-newest check wheel bench containers faults attacks results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	for method in naive seasonal-naive "analytic --set analytic.sharing=none" \
@@ -49,6 +49,9 @@ containers: $(DEV)  ## the federation in containers, for real; BASE_IMAGE: what 
 
 faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS: only these
 	$(BIN)/python -m benchmarks.faults $(FAULTS)
+
+attacks: $(DEV)  ## hostile clients against every rule of aggregation, five minutes
+	$(BIN)/python -m benchmarks.attacks --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results

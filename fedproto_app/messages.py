@@ -7,7 +7,7 @@ axis in the order of ``names``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,15 +102,15 @@ class ArraySpec:
     mean: one array a node, the mean over its clients. per_client: one a client; the shape is
     without the client axis. per_class: one for each class that a client has, of `classes` there
     are; the shape is without the client and the class axis.
-    of_any_size: whether clients' arrays may differ in size by any factor, as sums over samples do;
-    then the method itself says what cannot be true.
+    of_any_size: arrays in which clients may differ by any factor, as in sums over samples; of these
+    the method itself says what cannot be true.
     """
 
     mean: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     per_client: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     classes: int = 0
-    of_any_size: bool = False
+    of_any_size: Collection[str] = ()
 
     def values(self, reply: Reply) -> int:
         """Values that the reply's clients contribute, each for itself, as the papers count."""

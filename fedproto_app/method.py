@@ -45,6 +45,8 @@ class Method:
     joined_clients: of series, what makes a node's clients where these see other clients' values,
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
+    averages: whether it makes one of its clients' models or prototypes, so that
+        ``aggregation.rule`` is about it.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
@@ -59,6 +61,7 @@ class Method:
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
     asks_sites: Callable[[Settings], str] | None = None
+    averages: bool = True
     needs_simulation: Callable[[Settings], str] | None = None
     cannot_forecast: str = ""
     joined_clients: str = ""

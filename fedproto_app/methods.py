@@ -38,6 +38,7 @@ _CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearne
 _TABLE = (
     Method(
         name="fuels",
+        averages=False,
         strategy="fedproto_app.strategies.jsd_prototype:JSDPrototypeStrategy",
         learner="fedproto_app.learners.jsd_prototype:JSDPrototypeLearner",
         section=attrgetter("fuels"),
@@ -83,11 +84,13 @@ _TABLE = (
     ),
     Method(
         name="solo",
+        averages=False,
         strategy="fedproto_app.strategies.solo:SoloStrategy",
         learner="fedproto_app.learners.solo:SoloLearner",
     ),
     Method(
         name="naive",
+        averages=False,
         strategy="fedproto_app.strategies.solo:SoloStrategy",
         learner={
             "forecasting": "fedproto_app.learners.naive:NaiveLearner",
@@ -105,6 +108,7 @@ _TABLE = (
     ),
     Method(
         name="seasonal-naive",
+        averages=False,
         strategy="fedproto_app.strategies.solo:SoloStrategy",
         learner="fedproto_app.learners.naive:SeasonalNaiveLearner",
         tasks=("forecasting",),
@@ -113,6 +117,7 @@ _TABLE = (
     ),
     Method(
         name="analytic",
+        averages=False,
         strategy={
             "forecasting": "fedproto_app.strategies.analytic:AnalyticStrategy",
             "classification": _CLASSES,
@@ -135,6 +140,7 @@ _TABLE = (
     ),
     Method(
         name="kindred",
+        averages=False,
         strategy="fedproto_app.strategies.kindred:KindredStrategy",
         learner="fedproto_app.learners.kindred:KindredLearner",
         section=attrgetter("kindred"),
@@ -188,6 +194,7 @@ _TABLE = (
     ),
     Method(
         name="fedda",
+        averages=False,
         strategy="fedproto_app.strategies.fedda:FedDaStrategy",
         learner="fedproto_app.learners.fedda:FedDaLearner",
         section=attrgetter("fedda"),
@@ -208,6 +215,7 @@ _TABLE = (
     ),
     Method(
         name="fedgru",
+        averages=False,
         strategy="fedproto_app.strategies.fedgru:FedGruStrategy",
         learner="fedproto_app.learners.fedgru:FedGruLearner",
         section=attrgetter("fedgru"),
@@ -315,6 +323,11 @@ def require_fit(method: Method, settings: Settings) -> None:
         raise SettingsError(
             f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
             "model of its own"
+        )
+    if settings.aggregation.rule != "mean" and not method.averages:
+        raise SettingsError(
+            f"aggregation.rule = {settings.aggregation.rule!r}: method = {settings.method!r} makes "
+            "no mean of its clients' models or prototypes that a rule could replace"
         )
     if method.check is not None:
         try:

@@ -31,12 +31,13 @@ class FedGruLearner(SoloLearner):
     def __init__(self, training: Training, section: FedGruSettings, task: ForecastingTask) -> None:
         super().__init__(training, section, task)
         self._clusters = section.clusters
-        self.sends_mean = self._clusters == 1
+        self._alone = self._clusters == 1  # FedAvg
+        self.sends_mean = self._alone
         self.shared = (task.encoder, task.head)
 
     def initial_parameters(self) -> dict[str, Tensor]:
         model = self.task.initial_parameters()
-        if self.sends_mean:
+        if self._alone:
             return model
         return {**model, CHOICE: torch.full((self._clusters,), 1 / self._clusters)}
 
@@ -45,33 +46,28 @@ class FedGruLearner(SoloLearner):
 
     def context(self, order: Order, cohort: Cohort) -> Context:
         """While it trains, a client has its own cluster's model alone."""
-        if not self.sends_mean:
+        if not self._alone:
             own = cohort.parameters[CHOICE]
             own.zero_()
             for row, name in enumerate(cohort.names):
                 own[row, int(order.options[name])] = 1.0
         return Context()
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
-        if self.sends_mean:
-            return Contribution()
+    def own_models(self, cohort: Cohort) -> dict[str, Tensor]:
+        """Of each client its own cluster's model."""
         chosen = cohort.parameters[CHOICE].argmax(dim=1).tolist()
         members = [member(cohort.parameters, one) for one in range(self._clusters)]
-        return Contribution(
-            {
-                name: torch.stack([members[one][name][row] for row, one in enumerate(chosen)])
-                .cpu()
-                .numpy()
-                for name in members[0]
-            }
-        )
+        return {
+            name: torch.stack([members[one][name][row] for row, one in enumerate(chosen)])
+            for name in members[0]
+        }
 
     def answer(self, cohort: Cohort, order: Order) -> Contribution:
         return profile(cohort, self.task)
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Choose among all clusters' models, and the means of several."""
-        if self.sends_mean:
+        if self._alone:
             return []
         parameters = dict(cohort.parameters)
         choices = subsets(self._clusters)

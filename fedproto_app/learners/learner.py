@@ -61,8 +61,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     section: the method's own settings; subclasses say which class.
     shared: prefixes of the parameters that come from the server each round; the others are the
         client's own and stay on its node with their optimiser's state.
-    sends_mean: whether a node answers with the mean of its clients' shared parameters; if not,
-        `contribution` says what goes up.
+    sends_mean: whether a node answers with the mean of its clients' shared parameters, or with each
+        client's own.
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     needs_representation: whether it needs a model with a representation besides the prediction.
     """
@@ -75,6 +75,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
+        self.sends_mean = self.sends_mean and training.nodes_average
 
     def initial_parameters(self) -> dict[str, Tensor]:
         """One client's parameters before its first round, without the client axis.
@@ -139,6 +140,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """What the cohort's clients say to a question that the server asks between the phases of a
         round (`Federation.question`); nothing of the cohort is kept."""
         return Contribution()
+
+    def own_models(self, cohort: Cohort) -> dict[str, Tensor]:
+        """What each client sends of its shared parameters where nodes do not average, [K, …]."""
+        return {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Called before an evaluation on its own, to take in what the order brings the clients.

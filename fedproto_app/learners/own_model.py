@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.learners.solo import SoloLearner
 
 
@@ -12,8 +10,3 @@ class OwnModelLearner(SoloLearner):
 
     shared = ("",)
     sends_mean = False
-
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
-        return Contribution(
-            {name: value.cpu().numpy() for name, value in cohort.parameters.items()}
-        )

@@ -106,6 +106,9 @@ class Node:
             reply.failed[cohort.names[row]] = "training diverged; its last good model stays"
         sent = self._learner.contribution(cohort, context, order.server_round)
         reply.arrays, reply.classes = _sent_by(sent, rows)
+        if not self._learner.sends_mean:
+            models = self._learner.own_models(cohort)
+            reply.arrays |= {name: value[rows].cpu().numpy() for name, value in models.items()}
         if order.evaluate:
             self._evaluate(cohort, rows, order, reply, final=not self._learner.shared)
         return reply

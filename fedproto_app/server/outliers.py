@@ -78,11 +78,11 @@ def out_of_line(replies: Mapping[str, Reply], spec: ArraySpec) -> dict[tuple[str
     An array's root mean square is held against what is usual among those who send it, if three
     do. What is usual counts as 1 where it is less, as honest values may be next to nothing.
     """
-    if spec.of_any_size:
-        return {}
     sizes: dict[str, dict[str, list[tuple[str, float]]]] = {}  # by array and node
     for node, reply in replies.items():
         for row in rows_of(reply, spec):
+            if row.name in spec.of_any_size:
+                continue
             its = sizes.setdefault(row.name, {}).setdefault(node, [])
             its.append((row.client, root_mean_square([row.values])))
     found = {}

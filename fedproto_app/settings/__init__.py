@@ -6,6 +6,7 @@ docs/settings.md.
 """
 
 from fedproto_app.methods import SEQUENCE_TASKS
+from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.compared import (
     ApflSettings,
     DittoSettings,
@@ -66,6 +67,7 @@ __all__ = [
     "PLAIN_NAME",
     "SEQUENCE_TASKS",
     "TASK_NAMES",
+    "AggregationSettings",
     "AnalyticSettings",
     "ApflSettings",
     "CensusSettings",

@@ -233,9 +233,6 @@ class FedicSettings(Section):
     distillation: ShareOrEither = setting(
         0.5, "λ, the teacher's share in the student's loss; the rest is of labelled images"
     )
-    most_megabytes: Count = setting(
-        4096, "that the models of a round's clients may take at the server; beyond, the run stops"
-    )
 
 
 class EncoderSettings(Section):

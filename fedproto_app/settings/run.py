@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SerializeAsAny
 
 from fedproto_app.methods import METHODS, method_named, require_known
+from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.compared import (
     ApflSettings,
     DittoSettings,
@@ -93,12 +94,14 @@ class Training:
     """What a learner goes by besides its own section.
 
     encoder_rounds: rounds of the run before the first one of the method's own phase.
+    nodes_average: whether nodes may average their clients' models, or the server gets each.
     """
 
     seed: int
     local_epochs: int
     encoder_rounds: int
     optimizer: OptimizerSettings
+    nodes_average: bool = True
 
 
 class Settings(Section):
@@ -173,6 +176,7 @@ class Settings(Section):
     model: ModelSettings = ModelSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     classification: ClassificationSettings = ClassificationSettings()
+    aggregation: AggregationSettings = AggregationSettings()
     analytic: AnalyticSettings = AnalyticSettings()
     kindred: KindredSettings = KindredSettings()
     fuels: FuelsSettings = FuelsSettings()
@@ -212,4 +216,10 @@ class Settings(Section):
     @property
     def training(self) -> Training:
         """What every learner goes by."""
-        return Training(self.seed, self.local_epochs, self.encoder_rounds, self.optimizer)
+        return Training(
+            self.seed,
+            self.local_epochs,
+            self.encoder_rounds,
+            self.optimizer,
+            nodes_average=self.aggregation.rule == "mean",
+        )

@@ -56,9 +56,9 @@ class CensusStrategy(FedAvgStrategy):
         """Sums are asked for where an evaluation needs them."""
         self._sent_out = arrays
         asked = self.federation.evaluates(server_round)
-        self.spec = replace(
-            self.spec, per_client=self._sums.shapes if asked else {}, of_any_size=True
-        )
+        sums = self._sums.shapes if asked else {}
+        sent = {**self.model_spec.per_client, **sums}
+        self.spec = replace(self.model_spec, per_client=sent, of_any_size=sums)
         config[SENDS_SUMS] = float(asked)
         return super().configure_train(server_round, arrays, config, grid)
 
@@ -71,7 +71,7 @@ class CensusStrategy(FedAvgStrategy):
         return replace(order, arrays={**order.arrays, **self._sums.totals()})
 
     def absorb(self, answers: list[NodeReply]) -> None:
-        if self.spec.per_client:
+        if self.spec.of_any_size:
             self._sums.take_in(answers)
 
     def state(self) -> dict[str, NDArray[Any]]:

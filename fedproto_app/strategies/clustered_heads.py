@@ -56,7 +56,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self.task = task
         self.head_shape = (task.outputs, task.representation_dim + 1)
         sent = {HEAD: self.head_shape, **self.also_sent()}
-        self.spec = ArraySpec(per_client=sent, of_any_size=True)
+        self.spec = ArraySpec(per_client=sent, of_any_size=sent)
         self._heard: set[ClientKey] = set()
         self._asked: set[int] = set()  # Flower's ids of the nodes last asked
         self._equipped: set[int] = set()  # of those that have the encoder

@@ -1,7 +1,9 @@
 """FedAvg (McMahan et al., AISTATS 2017), server half, on Flower's own strategy.
 
 A node answers with the sample-weighted mean of its clients' models and their samples' sum, so
-Flower's weighted mean over nodes is FedAvg over clients exactly. FedRep (Collins et al., ICML
+Flower's weighted mean over nodes is FedAvg over clients exactly. Where another rule than the mean
+makes the model, or the method looks at each client's own, nodes send each, and the server applies
+the rule to clients. FedRep (Collins et al., ICML
 2021) is the same with the encoder alone, APFL (Deng et al., 2020) with the global half of its
 model: their learners decide what is shared.
 """
@@ -17,10 +19,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedproto_app.halves import make_learner
-from fedproto_app.messages import Arrays, ArraySpec, Order
+from fedproto_app.messages import Arrays, ArraySpec, Order, Reply
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.client_models import clipped, each_client, require_room, rule_of
 from fedproto_app.strategies.strategy import MethodDefaults
 from fedproto_app.tasks.table import make_task
 from fedproto_app.wire import flower_average_input, numpy_arrays
@@ -33,12 +36,14 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     besides; `guide_evaluation` where that differs) and `absorb` (what becomes of the rest of the
     replies).
 
-    section: the method's own settings; subclasses say which class. judges_trained: whether a model
+    section: the method's own settings; subclasses say which class. model_spec: the part of `spec`
+        that is the shared model. judges_trained: whether a model
         as its local training left it is a client's own one, where the task asks for that.
     """
 
     section: Any
     judges_trained = True
+    _before: Arrays  # the model that the round began with
 
     def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
         FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
@@ -50,7 +55,12 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             for name, value in parameters.items()
             if self._learner.is_shared(name)
         }
-        self.spec = ArraySpec(mean={name: value.shape for name, value in self._initial.items()})
+        self._shapes = {name: value.shape for name, value in self._initial.items()}
+        if self._learner.sends_mean:
+            self.model_spec = ArraySpec(mean=self._shapes)
+        else:
+            self.model_spec = ArraySpec(per_client=self._shapes)
+        self.spec = self.model_spec
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """The clients that the method can train; all are evaluated."""
@@ -68,10 +78,21 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         """Take in what the usable replies of a round hold besides the model."""
 
     def to_average(self, answers: list[NodeReply]) -> list[Message]:
-        """What Flower averages: each node's mean, with the node's weight."""
+        """What Flower averages: each node's mean with the node's weight, or each client's model."""
+        if self._learner.sends_mean:
+            replies = [(answer.reply, answer.message) for answer in answers]
+        else:
+            clients = each_client(answers, self._shapes)
+            models = [reply.arrays for _, reply, _ in clients]
+            if self.settings.aggregation.rule == "clipped-mean":
+                models = clipped(models, self._before)
+            replies = [
+                (replace(reply, arrays=model), message)
+                for (_, reply, message), model in zip(clients, models, strict=True)
+            ]
         return [
-            flower_average_input(answer.reply, answer.message, self.spec.mean, self._weight(answer))
-            for answer in answers
+            flower_average_input(reply, message, self._shapes, self._weight(reply))
+            for reply, message in replies
         ]
 
     def initial_arrays(self) -> Arrays:
@@ -82,9 +103,12 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     ) -> Iterable[Message]:
         # FedProx adds its µ to the config on the way here.
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
-        model = numpy_arrays(arrays)
+        model = self._before = numpy_arrays(arrays)
         eligible = self.eligible(self.federation.roster.clients())
         chosen = self.federation.choose(eligible, server_round)
+        if not self._learner.sends_mean:
+            values = sum(value.size for value in self._initial.values())
+            require_room(self.settings.aggregation, len(chosen), values)
         local = self.judges_trained and self._learner.task.evaluates_local
         local = local and self.federation.evaluates(server_round)
 
@@ -98,9 +122,18 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.spec)
-        arrays, _ = super().aggregate_train(server_round, self.to_average(answers))
+        arrays = self._averaged(server_round, self.to_average(answers))
         self.absorb(answers)
         return arrays and _float32(arrays), None
+
+    def _averaged(self, server_round: int, models: list[Message]) -> ArrayRecord | None:
+        """One model of these, by the rule of the settings."""
+        if self.settings.aggregation.rule == "mean":
+            arrays, _ = super().aggregate_train(server_round, models)
+        else:
+            rule = rule_of(self.settings.aggregation, len(models))
+            arrays, _ = rule.aggregate_train(server_round, models)
+        return arrays
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -116,9 +149,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         everyone = self.federation.roster.clients()
         return self.federation.orders(everyone, order, MessageType.EVALUATE)
 
-    def _weight(self, answer: NodeReply) -> int:
-        """The node's weight in the mean over all clients."""
-        reply = answer.reply
+    def _weight(self, reply: Reply) -> int:
+        """Its clients' weight in the mean over all."""
         return sum(reply.samples) if self._learner.weighs_samples else len(reply.names)
 
 

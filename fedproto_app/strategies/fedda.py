@@ -45,7 +45,6 @@ class FedDaStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        self.spec = ArraySpec(per_client=self.spec.mean)
         # Of all cores, threads would mostly wait for each other: the tensors are small.
         torch.set_num_threads(settings.threads)
         self._clusters = TrafficClusters(settings, section, federation)

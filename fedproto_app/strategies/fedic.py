@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedproto_app.errors import FederationError
-from fedproto_app.messages import Arrays, ArraySpec, Refusal, Reply
+from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.auxiliary import server_images
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.settings import FedicSettings, Settings
+from fedproto_app.strategies.client_models import each_client
 from fedproto_app.strategies.ensemble_distillation import (
     LARGEST_LOGIT,
     EnsembleDistillation,
@@ -30,8 +29,6 @@ from fedproto_app.strategies.ensemble_distillation import (
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
-_COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
-
 
 class FedicStrategy(FedAvgStrategy):
     """State: that of `EnsembleDistillation`."""
@@ -40,33 +37,15 @@ class FedicStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: FedicSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        self.spec = ArraySpec(per_client=self.spec.mean)
         torch.set_num_threads(settings.threads)
         images = server_images(settings, federation)
         self._learning = EnsembleDistillation(self._learner.task, section, images)
         self._models: Parameters = {}  # of the round's clients that are believed
         self._judgement: Judgement | None = None
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        asked = len(self.federation.choose(self.federation.roster.clients(), server_round))
-        values = sum(value.size for value in self._initial.values())
-        megabytes = _COPIES * asked * 4 * values / 1e6
-        if megabytes > self.section.most_megabytes:
-            raise FederationError(
-                f"fedic.most-megabytes = {self.section.most_megabytes}: the models of {asked} "
-                f"clients, {values} values each, take {megabytes:.0f} MB at the server; raise it, "
-                "or lower participation"
-            )
-        return super().configure_train(server_round, arrays, config, grid)
-
     def to_average(self, answers: list[NodeReply]) -> list[Message]:
         """Each client's own model; none of those that no image can be judged by."""
-        replies = sorted(
-            ((key, reply, answer.message) for answer in answers for key, reply in _clients(answer)),
-            key=lambda one: one[0],
-        )
+        replies = each_client(answers, self._initial)
         if not replies:
             return []
         models = _stacked([reply.arrays for _, reply, _ in replies])
@@ -102,14 +81,6 @@ class FedicStrategy(FedAvgStrategy):
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._learning.restore(state)
-
-
-def _clients(answer: NodeReply) -> Iterable[tuple[Any, Reply]]:
-    """A reply of its own for each client of a node: its model and its samples."""
-    reply = answer.reply
-    for row, key in enumerate(answer.keys()):
-        arrays = {name: array[row] for name, array in reply.arrays.items()}
-        yield key, Reply([key.client], [reply.samples[row]], arrays=arrays)
 
 
 def _stacked(models: list[Arrays]) -> Parameters:

@@ -19,6 +19,7 @@ from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedPclSettings, Settings
 from fedproto_app.strategies.beyond_median import refuse_largest
+from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.latest_arrays import LatestArrays
 
@@ -33,7 +34,8 @@ class FedPclStrategy(FedAvgStrategy):
     def __init__(self, settings: Settings, section: FedPclSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
         shape = (settings.data.period, self._learner.task.representation_dim)
-        self.spec = replace(self.spec, per_client={PROTOTYPES: shape})
+        sent = {**self.model_spec.per_client, PROTOTYPES: shape}
+        self.spec = replace(self.model_spec, per_client=sent)
         self._latest = LatestArrays(PROTOTYPES)
         self._sent: NDArray[np.float32] | None = None  # what clients get next, [M, B, d_r]
 
@@ -79,5 +81,5 @@ class FedPclStrategy(FedAvgStrategy):
             return
         every = self._latest.stacked(PROTOTYPES)
         if self.section.prototypes == "single":
-            every = every.mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)
+            every = middle(every, self.settings.aggregation)[None]
         self._sent = every

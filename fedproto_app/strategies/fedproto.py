@@ -14,6 +14,7 @@ from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedProtoSettings, Settings
+from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
@@ -46,7 +47,7 @@ class FedProtoStrategy(PersonalStrategy):
     def _average(self) -> None:
         if self._prototypes.clients():
             latest = self._prototypes.stacked(PROTOTYPES)
-            self._mean = latest.mean(axis=0, dtype=np.float64).astype(np.float32)
+            self._mean = middle(latest, self.settings.aggregation)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._prototypes.state()

@@ -22,6 +22,7 @@ from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import GldpSettings, Settings
+from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 
@@ -57,7 +58,7 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
         for one, by_client in arrived.items():
             # In the order of names: the sum must not depend on who came first.
             together = np.stack([by_client[key] for key in sorted(by_client)])
-            new[one] = torch.from_numpy(together.mean(axis=0, dtype=np.float64).astype(np.float32))
+            new[one] = torch.from_numpy(middle(together, self.settings.aggregation))
             new_known[one] = True
         self._prototypes, self._known = moving_average(
             self._prototypes, self._known, new, new_known, self.section.memory

@@ -60,14 +60,12 @@ class KindredStrategy(PersonalStrategy):
         assert isinstance(model, RandomFeatureForecaster)
         self._width = model.representation_dim
         if not self.final_after_training:
-            self.spec = ArraySpec(
-                per_client={
-                    PROTOTYPE: (settings.data.period,),
-                    GRAM: (triangle_size(self._width),),
-                    MOMENT: (settings.data.horizon, self._width),
-                },
-                of_any_size=True,
-            )
+            sent = {
+                PROTOTYPE: (settings.data.period,),
+                GRAM: (triangle_size(self._width),),
+                MOMENT: (settings.data.horizon, self._width),
+            }
+            self.spec = ArraySpec(per_client=sent, of_any_size=sent)
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in what the clients report, unless it cannot be true."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
-from fedproto_app.messages import Arrays
 from fedproto_app.settings import PFedMeSettings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import numpy_arrays
@@ -21,13 +19,6 @@ class PFedMeStrategy(FedAvgStrategy):
     """
 
     section: PFedMeSettings
-    _before: Arrays
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        self._before = numpy_arrays(arrays)
-        return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -34,7 +34,7 @@ class SumsStrategy(PersonalStrategy):
         self.final_after_training = section.sharing == "none"
         self._sums = self.expected()
         sent = {} if self.final_after_training else self._sums.shapes
-        self.spec = ArraySpec(per_client=sent, of_any_size=True)
+        self.spec = ArraySpec(per_client=sent, of_any_size=sent)
 
     @abstractmethod
     def expected(self) -> ClientSums:

@@ -44,7 +44,10 @@ def test_flat_and_nested_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"roundz": 3}, ["roundz: unknown setting; did you mean rounds? known: analytic, apfl, "]),
+        (
+            {"roundz": 3},
+            ["roundz: unknown setting; did you mean rounds? known: aggregation, "],
+        ),
         ({"fuels.bta": 3.0}, ["fuels.bta: unknown setting; did you mean fuels.beta?"]),
         ({"fuels.tau": 0.1}, ["did you mean fuels.temperature? known in [fuels]: augmentation"]),
         ({"gldp.lambda": 0.1}, ["did you mean gldp.balance? known in [gldp]: balance, "]),

@@ -121,7 +121,11 @@ def test_a_restored_server_goes_on_as_the_first_with_its_adam() -> None:
 
 @pytest.mark.parametrize(
     ("size", "told"),
-    [(1e15, "its model is not used: the server's images get logits of"), (np.nan, "holds NaN")],
+    [
+        (900.0, "its model is not used: the server's images get logits of"),
+        (1e6, "far beyond the others'"),
+        (np.nan, "holds NaN"),
+    ],
 )
 def test_a_model_beyond_measure_is_refused_and_the_others_count(size: float, told: str) -> None:
     spoilt, expected = Server(), Server()
@@ -146,7 +150,7 @@ def test_more_models_than_fit_are_refused_before_anybody_trains() -> None:
     server = Server(**{"model.width": 64, "model.representation-dim": 512})
     with pytest.raises(FederationError, match=r"most-megabytes = 1: .* 3 clients, \d+ values each"):
         Server(
-            **{"model.width": 64, "model.representation-dim": 512, "fedic.most-megabytes": 1}
+            **{"model.width": 64, "model.representation-dim": 512, "aggregation.most-megabytes": 1}
         ).round(1, {})
     assert server.round(1, three(server))
 
