@@ -34,7 +34,7 @@ from typing import Any
 import fedproto_app
 from benchmarks.cross_check import split
 from benchmarks.cross_check.comparison import Figures, equality_table, spread_table
-from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Judged, Method, with_epochs
+from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Changes, Judged, Method, filled
 from benchmarks.machine import processors
 from benchmarks.result_runs import ROOT, write_section
 
@@ -42,6 +42,9 @@ PAGE = ROOT / "docs" / "results" / "cross-check.md"
 MAKER = "benchmarks.cross_check"
 PEER = "benchmarks.cross_check.fluke_peer"
 NODES = 2
+
+# Of one seed: by method and model, a number a client in the order of their names.
+Accuracies = Mapping[str, Mapping[Judged, Sequence[float]]]
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,18 @@ class Experiment:
     learning_rate: float
     clients: int = 10
 
-    def settings(self, archive: split.Arrays) -> dict[str, Any]:
-        """What both sides are told, under fluke's names."""
-        return {
-            "rounds": self.rounds,
-            "local_epochs": self.local_epochs,
-            "batch_size": self.batch_size or split.largest_client(archive),
-            "learning_rate": self.learning_rate,
-        }
+    @property
+    def methods(self) -> list[Method]:
+        """Those that leave nothing to chance where the experiment does not."""
+        return [method for method in METHODS if self.batch_size or not method.draws]
+
+    def filled(self, changes: Changes) -> dict[str, Any]:
+        return filled(changes, self.local_epochs, self.learning_rate)
 
 
 EXPERIMENTS = {
-    "batches": Experiment((0, 1, 2, 3, 4), 15, 2, batch_size=32, learning_rate=0.1),
-    "full": Experiment((0, 1, 2), 15, 10, batch_size=0, learning_rate=0.1),
+    "batches": Experiment((0, 1, 2, 3, 4), 10, 2, batch_size=20, learning_rate=0.1),
+    "full": Experiment((0, 1, 2), 6, 10, batch_size=0, learning_rate=0.1),
 }
 
 
@@ -79,7 +81,7 @@ def main() -> None:
             jobs = [job(experiment, seed, Path(folder)) for seed in experiment.seeds]
             told = peer_results(jobs, arguments.python, Path(folder))
             theirs = _by_row(told["results"])
-            ours = _by_row([our_results(one, Path(folder)) for one in jobs])
+            ours = _by_row([our_results(experiment, one, Path(folder)) for one in jobs])
         table = spread_table if experiment.batch_size else equality_table
         lines = [*table(ours, theirs, told["peer"]), "", footnote(name, experiment, told)]
         print("\n".join(lines))
@@ -97,13 +99,21 @@ def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
         {
             "name": method.name,
             "algorithm": method.algorithm,
-            "client": with_epochs(method.client, experiment.local_epochs),
+            "client": experiment.filled(method.client),
             "server": dict(method.server),
         }
-        for method in METHODS
+        for method in experiment.methods
     ]
-    files = {"split": str(images), "start": str(start)}
-    return {**files, "seed": seed, **experiment.settings(archive), "methods": methods}
+    return {
+        "split": str(images),
+        "start": str(start),
+        "seed": seed,
+        "rounds": experiment.rounds,
+        "local_epochs": experiment.local_epochs,
+        "batch_size": experiment.batch_size or split.largest_client(archive),
+        "learning_rate": experiment.learning_rate,
+        "methods": methods,
+    }
 
 
 def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) -> dict[str, Any]:
@@ -118,22 +128,22 @@ def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) 
     return told
 
 
-def our_results(told: Mapping[str, Any], folder: Path) -> dict[str, dict[str, list[float]]]:
-    """What this app finds for the job, in the peer's form."""
-    made: dict[str, dict[str, list[float]]] = {}
+def our_results(experiment: Experiment, told: Mapping[str, Any], folder: Path) -> Accuracies:
+    """What this app finds for the job."""
+    made: dict[str, dict[Judged, list[float]]] = {}
     results = {}
-    for method in METHODS:
-        changes = with_epochs(method.ours, told["local_epochs"])
+    for method in experiment.methods:
+        changes = experiment.filled(method.ours)
         key = json.dumps(changes)  # two rows may have one run of ours
         if key not in made:
-            made[key] = _our_run(method, changes, told, folder)
+            made[key] = _our_run(method.name, changes, told, folder)
         results[method.name] = made[key]
     return results
 
 
 def _our_run(
-    method: Method, changes: Mapping[str, object], told: Mapping[str, Any], folder: Path
-) -> dict[str, list[float]]:
+    name: str, changes: Changes, told: Mapping[str, Any], folder: Path
+) -> dict[Judged, list[float]]:
     seed = told["seed"]
     settings = {
         **split.data_settings(Path(told["split"]), seed),
@@ -146,7 +156,7 @@ def _our_run(
         "optimizer.learning-rate": told["learning_rate"],
         "optimizer.momentum": 0.0,
         "output.dir": str(folder),
-        "output.name": f"{method.name}-s{seed}",
+        "output.name": f"{name}-s{seed}",
         "output.pictures": False,
         **changes,
     }
@@ -155,7 +165,7 @@ def _our_run(
     return {judged: clients[column].tolist() for judged, column in OUR_COLUMNS.items()}
 
 
-def _by_row(results: Sequence[Mapping[str, Mapping[Judged, Sequence[float]]]]) -> Figures:
+def _by_row(results: Sequence[Accuracies]) -> Figures:
     """Results of seeds, turned: for each method and model a list over the seeds."""
     return {
         (method, judged): [seed[method][judged] for seed in results]

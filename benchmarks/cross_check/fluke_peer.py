@@ -2,14 +2,12 @@
 
     python -m benchmarks.cross_check.fluke_peer JOBS.json RESULTS.json
 
-JOBS is a list of jobs: `split` and `start`, the archives of `benchmarks.cross_check.split`, the
-`seed`, `rounds`, `batch_size`, `local_epochs` and `learning_rate`, and a name and `algorithm` with
-fluke's own `client` and `server` settings for each method. RESULTS has a table for each job: for each
-method test accuracies of the clients in the order of their names, "trained" of the models as local
-training left them and "averaged" after the clients got the last average.
-
-fluke imports ResNets from torchvision, of which the registry has no build for the CPU alone. None
-is used here, so an empty stand-in takes its place.
+JOBS is a list of jobs: `split` and `start` (archives of `benchmarks.cross_check.split`), `seed`,
+`rounds`, `batch_size`, `local_epochs`, `learning_rate`, and `methods`, each with a `name`, fluke's
+`algorithm` and its `client` and `server` settings. RESULTS has for each job and method the test
+accuracies of the clients, in the order of their names: "averaged" of what they have after the last
+average came, "trained" of their models as the last local training left them, or "adapted" if they
+made a model of their own of the average.
 """
 
 from __future__ import annotations
@@ -19,86 +17,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib.metadata import version
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-import torchmetrics  # noqa: F401  looks for torchvision, so it must come before the stand-in
-from torch import Tensor, nn
+from torch import nn
 
+import benchmarks.cross_check.stand_in  # noqa: F401  before fluke
 from benchmarks.cross_check.network import SmallNetwork
 
+# isort: split
+from fluke import DDict, FlukeENV
+from fluke.algorithms.apfl import APFL
+from fluke.algorithms.ditto import Ditto
+from fluke.algorithms.fedavg import FedAVG
+from fluke.algorithms.fedprox import FedProx
+from fluke.algorithms.fedrep import FedRep
+from fluke.algorithms.per_fedavg import PerFedAVG
+from fluke.algorithms.pfedme import PFedMe
+from fluke.data import FastDataLoader
+from fluke.evaluation import ClassificationEval
+from fluke.nets import EncoderGlobalHeadLocalNet, EncoderHeadNet
 
-def _stand_in_for_torchvision() -> None:
-    models = ModuleType("torchvision.models")
-    for name in ("resnet18", "resnet34", "resnet50"):
-        setattr(models, name, None)
-    sys.modules.setdefault("torchvision", ModuleType("torchvision"))
-    sys.modules.setdefault("torchvision.models", models)
-
-
-_stand_in_for_torchvision()
-
-from fluke import DDict, FlukeENV  # noqa: E402
-from fluke.algorithms.apfl import APFL, APFLClient  # noqa: E402
-from fluke.algorithms.ditto import Ditto  # noqa: E402
-from fluke.algorithms.fedavg import FedAVG  # noqa: E402
-from fluke.algorithms.fedprox import FedProx  # noqa: E402
-from fluke.algorithms.fedrep import FedRep  # noqa: E402
-from fluke.data import FastDataLoader  # noqa: E402
-from fluke.evaluation import ClassificationEval  # noqa: E402
-from fluke.nets import EncoderGlobalHeadLocalNet, EncoderHeadNet  # noqa: E402
-
-PHASES = {"post-fit": "trained", "pre-fit": "averaged"}
-
-
-class MendedApflClient(APFLClient):
-    """APFL as Deng et al. 2020, Algorithm 1, has it.
-
-    fluke 0.8.1 takes the loss of a copy of the mixture, so its gradient never reaches the personal
-    model v, and then puts the mixture in the place of v. Here v learns, from the mixture of the
-    models before this step, and stays what it is.
-    """
-
-    def fit(self, override_local_epochs: int = 0) -> float:
-        own = getattr(self, "own", None) or deepcopy(self.personalized_model)
-        self.own = own
-        share, rate = self.hyper_params.lam, self._optimizer_cfg.optimizer_cfg["lr"]
-        for _ in range(override_local_epochs or self.hyper_params.local_epochs):
-            for images, labels in self.train_set:
-                mixture = _mixed(own, self.model, share)
-                output = torch.func.functional_call(self.model, mixture, images)
-                loss = self.hyper_params.loss_fn(output, labels)
-                steps = torch.autograd.grad(loss, list(own.parameters()))
-                _descend(self.model, self.hyper_params.loss_fn(self.model(images), labels), rate)
-                with torch.no_grad():
-                    for parameter, step in zip(own.parameters(), steps, strict=True):
-                        parameter -= rate * step
-        mixture = {name: value.detach() for name, value in _mixed(own, self.model, share).items()}
-        self.personalized_model.load_state_dict(mixture)
-        return 0.0
-
-
-class MendedApfl(APFL):
-    def get_client_class(self) -> type:
-        return MendedApflClient
-
-
-def _mixed(own: nn.Module, shared: nn.Module, share: float) -> dict[str, Tensor]:
-    """share · v + (1 − share) · w, whose gradient reaches v alone."""
-    return {
-        name: share * value + (1 - share) * shared.get_parameter(name).detach()
-        for name, value in own.named_parameters()
-    }
-
-
-def _descend(model: nn.Module, loss: Tensor, rate: float) -> None:
-    steps = torch.autograd.grad(loss, list(model.parameters()))
-    with torch.no_grad():
-        for parameter, step in zip(model.parameters(), steps, strict=True):
-            parameter -= rate * step
-
+from benchmarks.cross_check.fluke_mended import MendedApfl, MendedPerFedAvg, MendedPFedMe
 
 ALGORITHMS = {
     "FedAVG": FedAVG,
@@ -107,6 +48,10 @@ ALGORITHMS = {
     "Ditto": Ditto,
     "APFL": APFL,
     "mended APFL": MendedApfl,
+    "PerFedAVG": PerFedAVG,
+    "mended PerFedAVG": MendedPerFedAvg,
+    "PFedMe": PFedMe,
+    "mended PFedMe": MendedPFedMe,
 }
 
 
@@ -140,16 +85,17 @@ class GivenSplit:
 
 
 class Accuracies:
-    """Listens to the clients' last evaluations, which fluke numbers −1."""
+    """Listens to the clients' last tests, which fluke numbers −1. phases: what to call fluke's."""
 
-    def __init__(self, clients: int) -> None:
-        self.found = {kind: [float("nan")] * clients for kind in PHASES.values()}
+    def __init__(self, clients: int, phases: Mapping[str, str]) -> None:
+        self._phases = phases
+        self.found = {kind: [float("nan")] * clients for kind in phases.values()}
 
     def client_evaluation(
         self, round: int, client_id: int, phase: str, evals: Mapping[str, float], **_: Any
     ) -> None:
         if round == -1:
-            self.found[PHASES[phase]][client_id] = evals["accuracy"]
+            self.found[self._phases[phase]][client_id] = evals["accuracy"]
 
 
 def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -161,7 +107,7 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
     environment.set_evaluator(ClassificationEval(eval_every=job["rounds"], n_classes=split.classes))
 
     model = _start(job["start"], split)
-    shared = model.encoder if method["algorithm"] == "FedRep" else model
+    sends_encoder = method["algorithm"] == "FedRep"
     client = {
         "batch_size": job["batch_size"],
         "local_epochs": job["local_epochs"],
@@ -171,14 +117,16 @@ def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list
         "model": model,
         **method["client"],
     }
-    settings = DDict(model=deepcopy(shared), client=client, server=method["server"])
+    shared = deepcopy(model.encoder if sends_encoder else model)
+    settings = DDict(model=shared, client=client, server=method["server"])
     algorithm = ALGORITHMS[method["algorithm"]](len(split.names), split, settings)
-    if method["algorithm"] == "FedRep":  # fluke hands all clients one and the same module
-        for one in algorithm.clients:
-            one.model = EncoderGlobalHeadLocalNet(deepcopy(model))
-    accuracies = Accuracies(len(split.names))
+    adapts = method["client"].get("fine_tuning_epochs", 0) > 0
+    phases = {"pre-fit": "averaged", "post-fit": "adapted" if adapts else "trained"}
+    accuracies = Accuracies(len(split.names), phases)
     for one in algorithm.clients:
         one.attach(accuracies)
+        if sends_encoder:  # fluke hands all clients one and the same module
+            one.model = EncoderGlobalHeadLocalNet(deepcopy(model))
     algorithm.run(job["rounds"], 1.0)
     return accuracies.found
 
@@ -196,9 +144,7 @@ def main(arguments: Sequence[str]) -> None:
     jobs_file, results_file = arguments
     with open(jobs_file, encoding="utf-8") as file:
         jobs = json.load(file)
-    results = [
-        {method["name"]: trained(job, method) for method in job["methods"]} for job in jobs
-    ]
+    results = [{one["name"]: trained(job, one) for one in job["methods"]} for job in jobs]
     told = {"peer": f"fluke {version('fluke-fl')}", "torch": torch.__version__, "results": results}
     with open(results_file, "w", encoding="utf-8") as file:
         json.dump(told, file)
