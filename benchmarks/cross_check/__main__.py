@@ -68,8 +68,8 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "batches": Experiment((0, 1, 2, 3, 4), 10, 2, batch_size=20, learning_rate=0.1),
-    "full": Experiment((0, 1, 2), 6, 10, batch_size=0, learning_rate=0.1),
+    "batches": Experiment((0, 1, 2, 3, 4), 6, 2, batch_size=32, learning_rate=0.1),
+    "full": Experiment((0, 1, 2), 4, 10, batch_size=0, learning_rate=0.1),
 }
 
 
@@ -199,6 +199,7 @@ def _arguments() -> argparse.Namespace:
             parser.error(f"unknown table {name!r}; known: {', '.join(EXPERIMENTS)}")
     if not arguments.python.is_file():
         parser.error(f"--python {arguments.python}: no file")
+    arguments.python = arguments.python.absolute()  # not resolved: a link makes the environment
     arguments.experiments = arguments.experiments or list(EXPERIMENTS)
     return arguments
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 
 class MendedApflClient(APFLClient):  # type: ignore[misc]
-    """APFL by Algorithm 1 of Deng, Kamani and Mahdavi.
+    """APFL as Deng, Kamani and Mahdavi have it (2020).
 
     fluke takes the loss of a copy of the mixture, so its gradient never reaches the personal model
     v, and then puts the mixture in the place of v. Here v learns, by the mixture of both models
