@@ -1,0 +1,208 @@
+"""This app's methods against fluke's on the same split of images, table by table.
+
+    python -m benchmarks.cross_check --python PATH [batches] [full] [--page]
+
+fluke lives in an environment of its own, whose Python --python names; it is no dependency. To make
+one, with the torch that this app has:
+
+    python3.11 -m venv cross && . cross/bin/activate
+    pip install torch==2.13.0             # or the file of a build for the CPU
+    pip install --no-deps fluke-fl==0.8.1
+    pip install numpy rich omegaconf pandas psutil torchmetrics diskcache cerberus scikit-learn \\
+        matplotlib seaborn
+
+What fluke needs besides (torchvision, wandb, clearml, opacus, datasets) is for parts of it that
+nothing here uses.
+
+Both sides read one archive of images for each seed, start from the same parameters, and train the
+same module with plain SGD. `batches`: both draw their own batches, so only means can agree. `full`:
+a batch is all that a client has, so nothing is drawn and every client must have the same accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import fedproto_app
+from benchmarks.cross_check import split
+from benchmarks.cross_check.comparison import Figures, equality_table, spread_table
+from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Changes, Judged, Method, filled
+from benchmarks.machine import processors
+from benchmarks.result_runs import ROOT, write_section
+
+PAGE = ROOT / "docs" / "results" / "cross-check.md"
+MAKER = "benchmarks.cross_check"
+PEER = "benchmarks.cross_check.fluke_peer"
+NODES = 2
+
+# Of one seed: by method and model, a number a client in the order of their names.
+Accuracies = Mapping[str, Mapping[Judged, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table. batch_size: 0 for all images of a client."""
+
+    seeds: tuple[int, ...]
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    learning_rate: float
+    clients: int = 10
+
+    @property
+    def methods(self) -> list[Method]:
+        """Those that leave nothing to chance where the experiment does not."""
+        return [method for method in METHODS if self.batch_size or not method.draws]
+
+    def filled(self, changes: Changes) -> dict[str, Any]:
+        return filled(changes, self.local_epochs, self.learning_rate)
+
+
+EXPERIMENTS = {
+    "batches": Experiment((0, 1, 2, 3, 4), 6, 2, batch_size=32, learning_rate=0.1),
+    "full": Experiment((0, 1, 2), 4, 10, batch_size=0, learning_rate=0.1),
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    for name in arguments.experiments:
+        experiment = EXPERIMENTS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = [job(experiment, seed, Path(folder)) for seed in experiment.seeds]
+            told = peer_results(jobs, arguments.python, Path(folder))
+            theirs = _by_row(told["results"])
+            ours = _by_row([our_results(experiment, one, Path(folder)) for one in jobs])
+        table = spread_table if experiment.batch_size else equality_table
+        lines = [*table(ours, theirs, told["peer"]), "", footnote(name, experiment, told)]
+        print("\n".join(lines))
+        if arguments.page:
+            write_section(PAGE, name, MAKER, lines)
+
+
+def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
+    """The archives of a seed, written, and what is to be done with them."""
+    archive = split.archive(split.deal(experiment.clients, seed), seed)
+    images, start = folder / f"images-s{seed}.npz", folder / f"start-s{seed}.npz"
+    split.write(archive, images)
+    split.write(split.start(images, seed), start)
+    methods = [
+        {
+            "name": method.name,
+            "algorithm": method.algorithm,
+            "client": experiment.filled(method.client),
+            "server": dict(method.server),
+        }
+        for method in experiment.methods
+    ]
+    return {
+        "split": str(images),
+        "start": str(start),
+        "seed": seed,
+        "rounds": experiment.rounds,
+        "local_epochs": experiment.local_epochs,
+        "batch_size": experiment.batch_size or split.largest_client(archive),
+        "learning_rate": experiment.learning_rate,
+        "methods": methods,
+    }
+
+
+def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) -> dict[str, Any]:
+    """What fluke finds: its version, and for each job the clients' accuracies by method."""
+    asked, answered = folder / "jobs.json", folder / "results.json"
+    asked.write_text(json.dumps(jobs), encoding="utf-8")
+    command = [str(python), "-m", PEER, str(asked), str(answered)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    told: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+    return told
+
+
+def our_results(experiment: Experiment, told: Mapping[str, Any], folder: Path) -> Accuracies:
+    """What this app finds for the job."""
+    made: dict[str, dict[Judged, list[float]]] = {}
+    results = {}
+    for method in experiment.methods:
+        changes = experiment.filled(method.ours)
+        key = json.dumps(changes)  # two rows may have one run of ours
+        if key not in made:
+            made[key] = _our_run(method.name, changes, told, folder)
+        results[method.name] = made[key]
+    return results
+
+
+def _our_run(
+    name: str, changes: Changes, told: Mapping[str, Any], folder: Path
+) -> dict[Judged, list[float]]:
+    seed = told["seed"]
+    settings = {
+        **split.data_settings(Path(told["split"]), seed),
+        "rounds": told["rounds"],
+        "local-epochs": told["local_epochs"],
+        "evaluate-every": told["rounds"],
+        "cohort-size": 20,
+        "classification.batch-size": told["batch_size"],
+        "optimizer.name": "sgd",
+        "optimizer.learning-rate": told["learning_rate"],
+        "optimizer.momentum": 0.0,
+        "output.dir": str(folder),
+        "output.name": f"{name}-s{seed}",
+        "output.pictures": False,
+        **changes,
+    }
+    run = fedproto_app.run(settings, nodes=NODES, workers=1, progress=False)
+    clients = run.clients.sort_values("client")
+    return {judged: clients[column].tolist() for judged, column in OUR_COLUMNS.items()}
+
+
+def _by_row(results: Sequence[Accuracies]) -> Figures:
+    """Results of seeds, turned: for each method and model a list over the seeds."""
+    return {
+        (method, judged): [seed[method][judged] for seed in results]
+        for method, found in results[0].items()
+        for judged in found
+    }
+
+
+def footnote(name: str, experiment: Experiment, told: Mapping[str, Any]) -> str:
+    """What the table was made with."""
+    batch = f"of {experiment.batch_size}" if experiment.batch_size else "of all images of a client"
+    return (
+        f"`python -m {MAKER} --python PATH {name}`: {experiment.clients} clients, "
+        f"{experiment.rounds} rounds, {experiment.local_epochs} local epochs, batches {batch}, "
+        f"learning rate {experiment.learning_rate:g}, seeds "
+        f"{', '.join(map(str, experiment.seeds))}. {told['peer']}, torch {told['torch']}. "
+        f"{date.today().isoformat()}; {processors()}."
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiments", nargs="*", metavar="TABLE", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--python", type=Path, required=True, help="of fluke's environment")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    arguments = parser.parse_args()
+    for name in arguments.experiments:
+        if name not in EXPERIMENTS:
+            parser.error(f"unknown table {name!r}; known: {', '.join(EXPERIMENTS)}")
+    if not arguments.python.is_file():
+        parser.error(f"--python {arguments.python}: no file")
+    arguments.python = arguments.python.absolute()  # not resolved: a link makes the environment
+    arguments.experiments = arguments.experiments or list(EXPERIMENTS)
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

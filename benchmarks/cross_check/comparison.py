@@ -1,0 +1,97 @@
+"""The figures of two sides beside each other, and what their difference is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.cross_check.methods import ROWS, Judged, Row
+
+_ROUNDED = 1e-4  # fluke rounds accuracies to five places; one image more or less is 0.02
+
+# By seed, then by client: accuracies between 0 and 1.
+Figures = Mapping[tuple[str, Judged], Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Differences of pairs. std: the sample standard deviation. limit: half the width of the 95%
+    confidence interval of the mean (Student's t); both NaN of fewer than two pairs."""
+
+    mean: float
+    std: float
+    limit: float
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether 0 lies in the interval."""
+        return abs(self.mean) <= self.limit
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Paired:
+    """ours − theirs, of the same seeds in the same order."""
+    differences = np.subtract(ours, theirs)
+    pairs = len(differences)
+    if pairs < 2:
+        return Paired(float(differences.mean()), math.nan, math.nan)
+    std = float(differences.std(ddof=1))
+    quantile = float(stats.t.ppf(0.975, pairs - 1))
+    return Paired(float(differences.mean()), std, quantile * std / math.sqrt(pairs))
+
+
+def spread_table(ours: Figures, theirs: Figures, peer: str) -> list[str]:
+    """Mean accuracy over the clients, then over the seeds, with the paired difference."""
+    head = ["method", "ours %", f"{peer} %", "difference", "95% interval", "within it"]
+    lines = []
+    for row in _rows(ours, theirs):
+        key = row.method, row.judged
+        means = [[float(np.mean(seed)) for seed in side[key]] for side in (ours, theirs)]
+        pair = paired(*means)
+        lines.append(
+            [
+                row.title,
+                *(_spread(one) for one in means),
+                f"{100 * pair.mean:+.1f} ± {100 * pair.std:.1f}",
+                f"± {100 * pair.limit:.1f}",
+                "yes" if pair.is_chance else "no",
+            ]
+        )
+    return _markdown(head, lines)
+
+
+def equality_table(ours: Figures, theirs: Figures, peer: str) -> list[str]:
+    """How many clients have the same accuracy on both sides, where nothing is left to chance."""
+    head = ["method", "ours %", f"{peer} %", "clients equal", "largest difference of a client"]
+    lines = []
+    for row in _rows(ours, theirs):
+        key = row.method, row.judged
+        sides = [np.concatenate(side[key]) for side in (ours, theirs)]
+        gaps = np.abs(sides[0] - sides[1])
+        lines.append(
+            [
+                row.title,
+                *(f"{100 * side.mean():.2f}" for side in sides),
+                f"{int((gaps < _ROUNDED).sum())} of {len(gaps)}",
+                f"{100 * gaps.max():.1f}",
+            ]
+        )
+    return _markdown(head, lines)
+
+
+def _rows(ours: Figures, theirs: Figures) -> list[Row]:
+    return [row for row in ROWS if (row.method, row.judged) in ours.keys() & theirs.keys()]
+
+
+def _spread(means: Sequence[float]) -> str:
+    if len(means) < 2:
+        return f"{100 * means[0]:.1f}"
+    return f"{100 * np.mean(means):.1f} ± {100 * np.std(means, ddof=1):.1f}"
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return [f"| {' | '.join(line)} |" for line in (head, rule, *lines)]

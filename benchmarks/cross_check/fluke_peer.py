@@ -1,0 +1,154 @@
+"""Trains fluke's methods on a split; runs in an environment of its own, which knows no app.
+
+    python -m benchmarks.cross_check.fluke_peer JOBS.json RESULTS.json
+
+JOBS is a list of jobs: `split` and `start` (archives of `benchmarks.cross_check.split`), `seed`,
+`rounds`, `batch_size`, `local_epochs`, `learning_rate`, and `methods`, each with a `name`, fluke's
+`algorithm` and its `client` and `server` settings. RESULTS has for each job and method the test
+accuracies of the clients, in the order of their names: "averaged" of what they have after the last
+average came, "trained" of their models as the last local training left them, or "adapted" if they
+made a model of their own of the average.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import benchmarks.cross_check.stand_in  # noqa: F401  before fluke
+from benchmarks.cross_check.network import SmallNetwork
+
+# isort: split
+from fluke import DDict, FlukeENV
+from fluke.algorithms.apfl import APFL
+from fluke.algorithms.ditto import Ditto
+from fluke.algorithms.fedavg import FedAVG
+from fluke.algorithms.fedprox import FedProx
+from fluke.algorithms.fedrep import FedRep
+from fluke.algorithms.per_fedavg import PerFedAVG
+from fluke.algorithms.pfedme import PFedMe
+from fluke.data import FastDataLoader
+from fluke.evaluation import ClassificationEval
+from fluke.nets import EncoderGlobalHeadLocalNet, EncoderHeadNet
+
+from benchmarks.cross_check.fluke_mended import MendedApfl, MendedPerFedAvg, MendedPFedMe
+
+ALGORITHMS = {
+    "FedAVG": FedAVG,
+    "FedProx": FedProx,
+    "FedRep": FedRep,
+    "Ditto": Ditto,
+    "APFL": APFL,
+    "mended APFL": MendedApfl,
+    "PerFedAVG": PerFedAVG,
+    "mended PerFedAVG": MendedPerFedAvg,
+    "PFedMe": PFedMe,
+    "mended PFedMe": MendedPFedMe,
+}
+
+
+class GivenSplit:
+    """What fluke asks for its clients' images: here they are dealt already."""
+
+    def __init__(self, path: str) -> None:
+        with np.load(path, allow_pickle=False) as arrays:
+            self._arrays = dict(arrays)
+        self.names = np.unique(self._arrays["client_train"])
+        self.classes = len(self._arrays["classes"])
+        self.shape = self._arrays["x_train"].shape[1:]
+
+    def assign(self, n_clients: int, batch_size: int) -> Any:
+        """Loaders of the clients' train and test images, and none for the server."""
+        train = [self._loader("train", name, batch_size) for name in self.names]
+        test = [self._loader("test", name, batch_size) for name in self.names]
+        return (train, test), None
+
+    def _loader(self, split: str, name: str, batch_size: int) -> FastDataLoader:
+        rows = self._arrays[f"client_{split}"] == name
+        pixels = torch.from_numpy(self._arrays[f"x_{split}"][rows]).float()
+        return FastDataLoader(
+            (pixels / 255 - 0.5) / 0.25,  # between −2 and 2, as the app shows images to a module
+            torch.from_numpy(self._arrays[f"y_{split}"][rows]),
+            num_labels=self.classes,
+            batch_size=batch_size,
+            shuffle=split == "train",
+            skip_singleton=False,  # or a last batch of one image would be left out
+        )
+
+
+class Accuracies:
+    """Listens to the clients' last tests, which fluke numbers −1. phases: what to call fluke's."""
+
+    def __init__(self, clients: int, phases: Mapping[str, str]) -> None:
+        self._phases = phases
+        self.found = {kind: [float("nan")] * clients for kind in phases.values()}
+
+    def client_evaluation(
+        self, round: int, client_id: int, phase: str, evals: Mapping[str, float], **_: Any
+    ) -> None:
+        if round == -1:
+            self.found[self._phases[phase]][client_id] = evals["accuracy"]
+
+
+def trained(job: Mapping[str, Any], method: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The accuracies of one method."""
+    environment = FlukeENV()
+    environment.set_seed(job["seed"])
+    environment.set_eval_cfg(pre_fit=True, post_fit=True, locals=False, server=False)
+    split = GivenSplit(job["split"])
+    environment.set_evaluator(ClassificationEval(eval_every=job["rounds"], n_classes=split.classes))
+
+    model = _start(job["start"], split)
+    sends_encoder = method["algorithm"] == "FedRep"
+    client = {
+        "batch_size": job["batch_size"],
+        "local_epochs": job["local_epochs"],
+        "loss": nn.CrossEntropyLoss,
+        "optimizer": {"name": "SGD", "lr": job["learning_rate"]},
+        "scheduler": {"step_size": 1, "gamma": 1},
+        "model": model,
+        **method["client"],
+    }
+    shared = deepcopy(model.encoder if sends_encoder else model)
+    settings = DDict(model=shared, client=client, server=method["server"])
+    algorithm = ALGORITHMS[method["algorithm"]](len(split.names), split, settings)
+    adapts = method["client"].get("fine_tuning_epochs", 0) > 0
+    phases = {"pre-fit": "averaged", "post-fit": "adapted" if adapts else "trained"}
+    accuracies = Accuracies(len(split.names), phases)
+    for one in algorithm.clients:
+        one.attach(accuracies)
+        if sends_encoder:  # fluke hands all clients one and the same module
+            one.model = EncoderGlobalHeadLocalNet(deepcopy(model))
+    algorithm.run(job["rounds"], 1.0)
+    return accuracies.found
+
+
+def _start(path: str, split: GivenSplit) -> EncoderHeadNet:
+    """The network with the parameters that the app starts from."""
+    network = SmallNetwork(split.shape, split.classes)
+    with np.load(path, allow_pickle=False) as arrays:
+        network.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})
+    return EncoderHeadNet(network.encoder, network.head)
+
+
+def main(arguments: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    jobs_file, results_file = arguments
+    with open(jobs_file, encoding="utf-8") as file:
+        jobs = json.load(file)
+    results = [{one["name"]: trained(job, one) for one in job["methods"]} for job in jobs]
+    told = {"peer": f"fluke {version('fluke-fl')}", "torch": torch.__version__, "results": results}
+    with open(results_file, "w", encoding="utf-8") as file:
+        json.dump(told, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

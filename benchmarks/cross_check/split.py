@@ -1,0 +1,102 @@
+"""One split of images that both sides read: dealt by the app, written as the app's own npz."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.data.images.clients import ClientImages
+from fedproto_app.data.shard import Shard
+from fedproto_app.halves import make_learner
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import load_shard, make_task
+
+NETWORK = "benchmarks.cross_check.network:SmallNetwork"
+FEWEST = 0.25  # share of its train images that the first client keeps; the last keeps all
+
+Arrays = Mapping[str, NDArray[np.generic]]
+Changes = Mapping[str, object]
+
+
+def deal(clients: int, seed: int) -> Shard:
+    """The digits, dealt to clients with mixes of classes of their own, in one stage."""
+    settings = settings_from(
+        {
+            "task": "classification",
+            "method": "fedavg",
+            "keep": "last",
+            "seed": seed,
+            "data.source": "digits",
+            "data.partition.scheme": "dirichlet",
+            "data.partition.clients": clients,
+            "data.partition.stages": 1,
+            "data.partition.imbalance-factor": 1.0,
+            "data.partition.validation-share": 0.0,
+        }
+    )
+    return load_shard(settings, 0, 1)
+
+
+def kept_images(images: int, number: int, clients: int) -> int:
+    """How many train images a client keeps: shares from `FEWEST` to 1, evenly spaced.
+
+    The app deals all clients equally many. An average that forgot to weigh them would go unnoticed.
+    """
+    share = FEWEST + (1 - FEWEST) * number / max(1, clients - 1)
+    return max(1, round(images * share))
+
+
+def archive(shard: Shard, seed: int) -> dict[str, NDArray[np.generic]]:
+    """The arrays of `image-npz`: the images of every client, of unequal numbers."""
+    clients = {name: shard.clients[name] for name in sorted(shard.clients)}
+    parts: dict[str, list[NDArray[np.generic]]] = {}
+    for number, (name, client) in enumerate(clients.items()):
+        assert isinstance(client, ClientImages)
+        train, test = client.stages[0].train, client.stages[0].test
+        order = numpy_stream(seed, "cross-check", name).permutation(len(train))
+        kept = np.sort(order[: kept_images(len(train), number, len(clients))])
+        for split, images, rows in (("train", train, kept), ("test", test, np.arange(len(test)))):
+            parts.setdefault(f"x_{split}", []).append(images.pixels[rows])
+            parts.setdefault(f"y_{split}", []).append(images.labels[rows])
+            parts.setdefault(f"client_{split}", []).append(np.full(len(rows), name))
+    arrays = {name: np.concatenate(found) for name, found in parts.items()}
+    return {**arrays, "classes": np.array(shard.shape.classes)}
+
+
+def write(arrays: Arrays, path: Path) -> None:
+    """An npz archive without objects."""
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+def largest_client(arrays: Arrays) -> int:
+    """Train images of the client that has most."""
+    _, counts = np.unique(arrays["client_train"], return_counts=True)
+    return int(counts.max())
+
+
+def data_settings(path: Path, seed: int) -> dict[str, object]:
+    """Settings of a run on the archive at this path."""
+    return {
+        "task": "classification",
+        "seed": seed,
+        "keep": "last",
+        "data.source": "image-npz",
+        "data.path": str(path),
+        "data.name": "cross-check",
+        "data.partition.scheme": "given",
+        "data.partition.validation-share": 0.0,
+        "model.module": NETWORK,
+        "classification.augment": False,
+    }
+
+
+def start(path: Path, seed: int) -> dict[str, NDArray[np.generic]]:
+    """The parameters that every client of a run on this archive starts from, by their names."""
+    settings = settings_from({**data_settings(path, seed), "method": "fedavg"})
+    task = make_task(settings, load_shard(settings, 0, 1).shape)
+    learner = make_learner(settings, task)
+    return {name: value.numpy() for name, value in learner.initial_parameters().items()}
