@@ -53,7 +53,7 @@ CLOSED: dict[str, Changes] = {
 TRAINED: dict[str, Changes] = {
     "solo": {"method": "solo"},
     "fedavg": {"method": "fedavg"},
-    "fedavg-tuned": {"method": "fedavg", "fedavg.fine-tune-epochs": 1},
+    "fedavg-tuned": {"method": "fedavg", "fedavg.fine-tune-epochs": 1},  # as fedavg-ft
     "fedprox": {"method": "fedprox"},
     "fedrep": {"method": "fedrep"},
     "apfl": {"method": "apfl"},
@@ -62,6 +62,8 @@ TRAINED: dict[str, Changes] = {
     "pfedme": {"method": "pfedme"},
     "fedgru": {"method": "fedgru"},
     "fcgcn": {"method": "fcgcn"},
+    "fedala": {"method": "fedala"},
+    "knn-per": {"method": "knn-per"},
     "fedproto": {"method": "fedproto"},
     "fedpcl": {"method": "fedpcl"},
     "fedpcl-multiple": {"method": "fedpcl", "fedpcl.prototypes": "multiple"},
@@ -97,6 +99,8 @@ TITLES = {
     "pfedme": "pFedMe",
     "fedgru": "FedGRU",
     "fcgcn": "FCGCN",
+    "fedala": "FedALA",
+    "knn-per": "kNN-Per",
     "fedproto": "FedProto",
     "fedpcl": "FedPCL",
     "fedpcl-multiple": "FedPCL, all prototypes",

@@ -11,12 +11,15 @@ from fedproto_app.methods import METHODS, method_named, require_known
 from fedproto_app.settings.compared import (
     ApflSettings,
     DittoSettings,
+    FedAlaSettings,
     FedAvgSettings,
     FedDaSettings,
     FedPclSettings,
     FedProtoSettings,
     FedProxSettings,
     FedRepSettings,
+    FedTgpSettings,
+    KnnPerSettings,
     PerFedAvgSettings,
     PFedMeSettings,
 )
@@ -156,7 +159,7 @@ class Settings(Section):
     threads: Count = setting(
         1,
         "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`, "
-        "`fedda`)",
+        "`fedda`, `fedtgp`)",
     )
     cohort_size: Count = setting(
         16, "clients trained together in one vectorised step; changes speed, not results"
@@ -189,6 +192,7 @@ class Settings(Section):
     fedavg: FedAvgSettings = FedAvgSettings()
     per_fedavg: PerFedAvgSettings = PerFedAvgSettings()
     pfedme: PFedMeSettings = PFedMeSettings()
+    fedala: FedAlaSettings = FedAlaSettings()
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()
@@ -196,6 +200,8 @@ class Settings(Section):
     fcgcn: FcgcnSettings = FcgcnSettings()
     fedpcl: FedPclSettings = FedPclSettings()
     fedda: FedDaSettings = FedDaSettings()
+    fedtgp: FedTgpSettings = FedTgpSettings()
+    knn_per: KnnPerSettings = KnnPerSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

@@ -85,7 +85,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         model = numpy_arrays(arrays)
         eligible = self.eligible(self.federation.roster.clients())
         chosen = self.federation.choose(eligible, server_round)
-        local = self.judges_trained and self._learner.task.evaluates_local
+        local = self.judges_trained and not self._learner.personalises()
+        local = local and self._learner.task.evaluates_local
         local = local and self.federation.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:
