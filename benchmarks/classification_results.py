@@ -55,6 +55,10 @@ CENSUS: dict[str, Changes] = {
         "census.logit-adjustment": 0.0,
     },
 }
+# What a client makes of FedAvg's model, or of prototypes of classes alone (docs/personalised.md).
+PERSONALISED: dict[str, Changes] = {
+    name: {"method": name} for name in ("fedavg-ft", "fedala", "knn-per", "fedtgp")
+}
 # Where the server has images of its own, which no client of any method gets.
 RESERVED: Changes = {"data.partition.reserve-per-class": 10}
 SERVER_METHODS: dict[str, Changes] = {
@@ -174,6 +178,14 @@ def experiments() -> dict[str, Experiment]:
         "digits-census": on_digits(
             "gldp-digits.toml",
             _with_ends("digits-census", digits, closed, {}),
+            methods_table,
+        ),
+        "digits-personalised": on_digits(
+            "gldp-digits.toml",
+            {
+                **_rows("digits-personalised", PERSONALISED),
+                **{name: digits[name] for name in ("fedavg", "solo")},
+            },
             methods_table,
         ),
         "cifar10-census-if50": on_cifar10(

@@ -34,6 +34,7 @@ _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 _FREQUENT = "fedproto_app.learners.constant_answers:FrequentClassLearner"
 _CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
 _CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
+_NEAR_VECTORS = "fedproto_app.learners.knn_per:KnnPerVectorsLearner"
 
 _TABLE = (
     Method(
@@ -155,6 +156,12 @@ _TABLE = (
         section=attrgetter("fedavg"),
     ),
     Method(
+        name="fedavg-ft",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.fedavg:FedAvgLearner",
+        section=attrgetter("fedavg.fine_tuned"),
+    ),
+    Method(
         name="fedprox",
         strategy="fedproto_app.strategies.fedprox:FedProxStrategy",
         learner="fedproto_app.learners.fedprox:FedProxLearner",
@@ -234,6 +241,40 @@ _TABLE = (
         joined_clients="fedproto_app.tasks.forecasting.communities:with_communities",
         needs_simulation=method_checks.pools_windows,
         cannot_forecast="it needs the values of all clients of its community at the same time",
+    ),
+    Method(
+        name="fedala",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner="fedproto_app.learners.fedala:FedAlaLearner",
+        section=attrgetter("fedala"),
+    ),
+    Method(
+        name="fedtgp",
+        averages=False,
+        strategy="fedproto_app.strategies.fedtgp:FedTgpStrategy",
+        learner="fedproto_app.learners.fedtgp:FedTgpLearner",
+        section=attrgetter("fedtgp"),
+        tasks=("classification",),
+        asks_sites=method_checks.has_prototypes_of_classes,
+        small={"fedtgp.server-epochs": 5},
+    ),
+    Method(
+        name="knn-per",
+        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+        learner={
+            "forecasting": "fedproto_app.learners.knn_per:KnnPerForecastLearner",
+            "classification": _NEAR_VECTORS,
+            "sequence-classification": _NEAR_VECTORS,
+            "sequence-regression": _NEAR_VECTORS,
+        },
+        section=attrgetter("knn_per"),
+        model={
+            "forecasting": "fedproto_app.tasks.forecasting.own_models:remembering",
+            "classification": "fedproto_app.tasks.images.own_models:remembering",
+            "sequence-classification": "fedproto_app.tasks.sequences.own_models:remembering",
+            "sequence-regression": "fedproto_app.tasks.sequences.own_models:remembering",
+        },
+        small={"knn-per.most-samples": 50},
     ),
     Method(
         name="census",

@@ -50,7 +50,7 @@ def test_the_module_learns(tmp_path: Path) -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
-@pytest.mark.parametrize("method", ["solo", "fedavg", "fedprox", "apfl", "ditto"])
+@pytest.mark.parametrize("method", ["solo", "fedavg", "fedprox", "apfl", "ditto", "fedala"])
 def test_methods_without_representations_take_any_module(tmp_path: Path, method: str) -> None:
     changes = {"rounds": 1, **named("whole_perceptron")}
     folder = SmallRuns("forecasting", method, tmp_path, **changes).run("any", 1)

@@ -30,6 +30,9 @@ class FedAvgLearner(SoloLearner):
         # A method from outside that builds on this one has a section of its own.
         self._fine_tuning = getattr(section, "fine_tune_epochs", 0)
 
+    def personalises(self) -> bool:
+        return self._fine_tuning > 0
+
     def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
         if not self._fine_tuning:
             return None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.class_prototypes import (
     class_means,
@@ -34,8 +35,6 @@ from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 OLD, OLD_KNOWN = "memory.old", "memory.old-known"
 NEW, NEW_KNOWN = "memory.new", "memory.new-known"
 VISIT = "memory.visit"
-
-PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
 
 
 class RelationContext(Context):
@@ -81,7 +80,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def context(self, order: Order, cohort: Cohort) -> RelationContext:
         memory = cohort.parameters
-        shared, known = self._received(order)
+        shared, known = received_prototypes(order, self.task)
         return RelationContext(memory[OLD].clone(), memory[OLD_KNOWN].bool(), shared, known)
 
     def loss(
@@ -124,7 +123,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         """Inference by local prototypes, by global ones and by the head; the way that the settings
         choose also in detail."""
         clients = len(cohort.names)
-        shared, known = self._received(order)
+        shared, known = received_prototypes(order, self.task)
         shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
         # The encoder that is evaluated sees the classes that a client has images of.
         current, has = self._current_prototypes(cohort)
@@ -174,14 +173,3 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             memory[NEW_KNOWN].bool(),
             self.section.memory,
         )
-
-    def _received(self, order: Order) -> tuple[Tensor, Tensor]:
-        """C̃ [C, D] and which classes it has [C], all unknown before the first aggregation."""
-        device = self.task.device
-        shared = torch.zeros(self._classes, self.task.representation_dim, device=device)
-        known = torch.zeros(self._classes, dtype=torch.bool, device=device)
-        if order.classes:
-            rows = torch.tensor(order.classes, device=device)
-            shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
-            known[rows] = True
-        return shared, known

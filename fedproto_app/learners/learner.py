@@ -153,6 +153,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
         return []
 
+    def personalises(self) -> bool:
+        """Whether clients are judged by what `personalised` makes, not by what training left."""
+        return False
+
     def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
         """The clients' own models made of the shared one, [K, …] each, None if that is the model.
 

@@ -67,6 +67,9 @@ class PerFedAvgLearner(SoloLearner):
             for name, value in parameters.items()
         }
 
+    def personalises(self) -> bool:
+        return True
+
     def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
         """w̃ on the same batch in every round, so that rounds differ by w alone."""
         generators = [torch_stream(self.training.seed, name, "adapted") for name in cohort.names]

@@ -28,6 +28,8 @@ class Forecaster(LinearHeadModel):
     decoder 257.
     """
 
+    sees_calendar = True
+
     def __init__(self, representation_dim: int, layout: WindowLayout) -> None:
         super().__init__(representation_dim, layout.horizon, DECODER, beside=layout.calendar_width)
         self._layout = layout

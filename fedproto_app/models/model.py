@@ -23,10 +23,13 @@ class Model(ABC):
     representation_dim: D, the length of a representation.
     splits: whether there is a representation at all. If not, the encoder is the whole model, the
         head has no parameters, and `predict` changes nothing.
+    sees_calendar: whether the head gets the columns of a sample's calendar, where there are any,
+        after those of its representation.
     """
 
     representation_dim: int
     splits = True
+    sees_calendar = False
 
     @abstractmethod
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:

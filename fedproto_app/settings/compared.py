@@ -17,6 +17,8 @@ from fedproto_app.settings.section import (
     setting,
 )
 
+MOST_REMEMBERED = 20_000  # a node compares each of a cohort's samples with all of them
+
 
 class DittoSettings(Section):
     """``[ditto]``."""
@@ -36,8 +38,15 @@ class FedAvgSettings(Section):
     """``[fedavg]``."""
 
     fine_tune_epochs: CountOrZero = setting(
-        0, "epochs on a client's own data that make its model of the shared one; 0: it is that one"
+        0,
+        "epochs on a client's own data that make its model of the shared one; 0: it is that one, "
+        "with `fedavg-ft` 1 epoch",
     )
+
+    @property
+    def fine_tuned(self) -> FedAvgSettings:
+        """These, with at least one epoch."""
+        return FedAvgSettings(fine_tune_epochs=max(1, self.fine_tune_epochs))
 
 
 class PerFedAvgSettings(Section):
@@ -59,6 +68,19 @@ class PFedMeSettings(Section):
     )
     server_step: Positive = setting(
         1.0, "β, the share of the clients' mean in the new shared model; above 1 beyond it"
+    )
+
+
+class FedAlaSettings(Section):
+    """``[fedala]`` (docs: personalised.md)."""
+
+    layers: CountOrZero = setting(
+        1, "p, the top layers whose parameters a client mixes with its own; 0: all"
+    )
+    share: ShareOrOne = setting(0.8, "s, of its batches, on which it learns how to mix")
+    rate: Positive = setting(1.0, "η, of the steps in which it learns that")
+    threshold: Positive = setting(
+        0.1, "deviation of ten epochs' losses below which a client's first learning ends"
     )
 
 
@@ -123,4 +145,24 @@ class FedDaSettings(Section):
     warm_up_batch_size: Count = setting(64, "of these windows")
     warm_up_rate: Positive = setting(
         0.001, "Adam's learning rate; a tenth after half of the epochs, and again after 3/4"
+    )
+
+
+class FedTgpSettings(Section):
+    """``[fedtgp]`` (docs: personalised.md)."""
+
+    prototype_weight: NonNegative = setting(1.0, "λ; the authors' script takes 10")
+    margin_threshold: NonNegative = setting(100.0, "τ, the most that the adaptive margin can be")
+    server_epochs: Count = setting(100, "S, a round, of the server's training of the prototypes")
+    server_batch_size: Count = setting(10, "clients' prototypes of a step of it")
+    server_rate: Positive = setting(0.01, "of such a step")
+
+
+class KnnPerSettings(Section):
+    """``[knn-per]`` (docs: personalised.md)."""
+
+    most_samples: Annotated[int, Field(ge=1, le=MOST_REMEMBERED)] = setting(
+        1000,
+        "train samples that a client remembers, drawn once where it has more",
+        f"1 … {MOST_REMEMBERED:,}",
     )

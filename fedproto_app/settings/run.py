@@ -12,12 +12,15 @@ from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.compared import (
     ApflSettings,
     DittoSettings,
+    FedAlaSettings,
     FedAvgSettings,
     FedDaSettings,
     FedPclSettings,
     FedProtoSettings,
     FedProxSettings,
     FedRepSettings,
+    FedTgpSettings,
+    KnnPerSettings,
     PerFedAvgSettings,
     PFedMeSettings,
 )
@@ -159,7 +162,7 @@ class Settings(Section):
     threads: Count = setting(
         1,
         "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`, "
-        "`fedda`)",
+        "`fedda`, `fedtgp`)",
     )
     cohort_size: Count = setting(
         16, "clients trained together in one vectorised step; changes speed, not results"
@@ -193,6 +196,7 @@ class Settings(Section):
     fedavg: FedAvgSettings = FedAvgSettings()
     per_fedavg: PerFedAvgSettings = PerFedAvgSettings()
     pfedme: PFedMeSettings = PFedMeSettings()
+    fedala: FedAlaSettings = FedAlaSettings()
     fedprox: FedProxSettings = FedProxSettings()
     fedrep: FedRepSettings = FedRepSettings()
     fedproto: FedProtoSettings = FedProtoSettings()
@@ -200,6 +204,8 @@ class Settings(Section):
     fcgcn: FcgcnSettings = FcgcnSettings()
     fedpcl: FedPclSettings = FedPclSettings()
     fedda: FedDaSettings = FedDaSettings()
+    fedtgp: FedTgpSettings = FedTgpSettings()
+    knn_per: KnnPerSettings = KnnPerSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

@@ -32,6 +32,7 @@ from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import CreffSettings, Settings
+from fedproto_app.strategies.class_rows import rows_by_class
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 MOST_VALUES = 2**28  # of all classes' gradients: 1 GiB
@@ -151,12 +152,10 @@ class CreffStrategy(FedAvgStrategy):
 
 
 def _received(answers: list[NodeReply]) -> Gradients:
-    found: Gradients = {}
-    for answer in answers:
-        rows = iter(answer.reply.arrays[GRADIENTS])
-        for key, classes in zip(answer.keys(), answer.reply.classes, strict=True):
-            found[key] = {one: torch.from_numpy(next(rows)) for one in classes}
-    return found
+    return {
+        key: {one: torch.from_numpy(row) for one, row in its.items()}
+        for key, its in rows_by_class(answers, GRADIENTS).items()
+    }
 
 
 def _means(gradients: Gradients) -> dict[int, Tensor]:

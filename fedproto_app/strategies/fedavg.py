@@ -109,7 +109,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         if not self._learner.sends_mean:
             values = sum(value.size for value in self._initial.values())
             require_room(self.settings.aggregation, len(chosen), values)
-        local = self.judges_trained and self._learner.task.evaluates_local
+        local = self.judges_trained and not self._learner.personalises()
+        local = local and self._learner.task.evaluates_local
         local = local and self.federation.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.learners.global_local_prototype import PROTOTYPES
+from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import GldpSettings, Settings
+from fedproto_app.strategies.class_rows import rows_by_class
 from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
@@ -48,17 +49,15 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
         return replace(order, arrays=arrays, classes=classes)
 
     def absorb(self, answers: list[NodeReply]) -> None:
-        arrived: dict[int, dict[ClientKey, NDArray[np.float32]]] = defaultdict(dict)
-        for answer in answers:
-            rows = iter(answer.reply.arrays[PROTOTYPES])
-            for key, classes in zip(answer.keys(), answer.reply.classes, strict=True):
-                for one in classes:
-                    arrived[one][key] = next(rows)
+        arrived: dict[int, list[NDArray[np.float32]]] = defaultdict(list)
+        # In the order of names: the sum must not depend on who came first.
+        for _, its in sorted(rows_by_class(answers, PROTOTYPES).items()):
+            for one, prototype in its.items():
+                arrived[one].append(prototype)
         new, new_known = torch.zeros_like(self._prototypes), torch.zeros_like(self._known)
-        for one, by_client in arrived.items():
-            # In the order of names: the sum must not depend on who came first.
-            together = np.stack([by_client[key] for key in sorted(by_client)])
-            new[one] = torch.from_numpy(middle(together, self.settings.aggregation))
+        for one, prototypes in arrived.items():
+            together = middle(np.stack(prototypes), self.settings.aggregation)
+            new[one] = torch.from_numpy(together)
             new_known[one] = True
         self._prototypes, self._known = moving_average(
             self._prototypes, self._known, new, new_known, self.section.memory

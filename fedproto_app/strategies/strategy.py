@@ -105,6 +105,10 @@ class PersonalStrategy(MethodDefaults, Strategy):
         """The order with what the method sends to these clients of one node."""
         return order
 
+    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
+        """The same of an order to evaluate alone; most methods need to send nothing for that."""
+        return order
+
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in the usable replies of a round."""
 
@@ -139,7 +143,7 @@ class PersonalStrategy(MethodDefaults, Strategy):
         behind = [key for key in there if key in self.federation.unevaluated]
         return self.federation.orders(
             behind,
-            lambda keys: self.federation.order(keys, server_round),
+            lambda keys: self.guide_evaluation(self.federation.order(keys, server_round), keys),
             MessageType.EVALUATE,
         )
 

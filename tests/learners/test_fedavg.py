@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from fedproto_app.messages import Order
@@ -29,3 +30,15 @@ def test_fine_tuning_is_training_that_the_shared_model_does_not_see() -> None:
         assert not torch.equal(value[0], before[name][0])
         assert value.shape == trained.parameters[name].shape
     assert not torch.equal(made["decoder.weight"][0], made["decoder.weight"][1])
+
+
+@pytest.mark.parametrize(("epochs", "as_many"), [(0, 1), (3, 3)])
+def test_fedavg_ft_is_fedavg_with_at_least_one_epoch_of_it(epochs: int, as_many: int) -> None:
+    made = []
+    for method, own in (("fedavg-ft", epochs), ("fedavg", as_many)):
+        learner = tiny_learner(method, **{"fedavg.fine-tune-epochs": own})
+        made.append(learner.personalised(tiny_cohort(learner), ORDER))
+    named, plain = made
+    assert named is not None
+    assert plain is not None
+    assert all(torch.equal(value, plain[name]) for name, value in named.items())

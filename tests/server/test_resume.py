@@ -45,8 +45,9 @@ MORE = [
         ("forecasting", method)
         for method in ("fedavg", "fedproto", "fedpcl", "fedda", "apfl", "ditto")
     ],
+    *[("forecasting", method) for method in ("fedala", "knn-per")],
     ("classification", "solo"),
-    *[("classification", method) for method in ("census", "creff", "fedic")],
+    *[("classification", method) for method in ("census", "creff", "fedic", "fedtgp")],
     *[("sequence-classification", method) for method in ("ifca", "flsc", "fedprox")],
     ("sequence-regression", "fed-react"),
 ]

@@ -9,7 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedproto_app.client_app import app as client_app
+from fedproto_app.invariants import SmallRuns
 from fedproto_app.messages import Order
+from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import numpy_arrays, write_order
@@ -79,3 +81,17 @@ def _strategy(settings: Settings) -> FedAvgStrategy:
 
     LocalGrid(settings, [])
     return FedAvgStrategy(settings, None, Federation(settings, "run", "token"))
+
+
+def test_what_is_made_of_the_averaged_model_is_the_clients_own(tmp_path: Path) -> None:
+    """A_glo is of the averaged model, A_loc of the fine-tuned one, which is kept."""
+    changes = {"rounds": 2, "keep": "last", "optimizer.learning-rate": 0.1}
+    changes |= {"fedavg.fine-tune-epochs": 5}
+    runs = SmallRuns("classification", "fedavg-ft", tmp_path, **changes)
+    tuned = read_run(runs.run("tuned", 1)).summary
+    del changes["fedavg.fine-tune-epochs"]
+    plain = SmallRuns("classification", "fedavg", tmp_path, **changes)
+    averaged = read_run(plain.run("plain", 1)).summary
+    assert tuned["accuracy_global"] == averaged["accuracy_global"]
+    assert tuned["accuracy_local"] == tuned["accuracy_kept"]
+    assert tuned["accuracy_local"] > tuned["accuracy_global"]

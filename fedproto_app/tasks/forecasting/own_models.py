@@ -5,9 +5,11 @@ from __future__ import annotations
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.community_gcn import CommunityGcn
 from fedproto_app.models.ensemble import Ensemble
+from fedproto_app.models.forecaster import Forecaster
 from fedproto_app.models.linear_forecaster import LinearForecaster
 from fedproto_app.models.model import Model
 from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.models.remembering import Remembering
 from fedproto_app.models.stacked_gru import StackedGru
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
@@ -34,3 +36,8 @@ def gru_of_clusters(settings: Settings, layout: WindowLayout) -> Model:
     section = settings.fedgru
     one = StackedGru(section.layers, section.hidden, layout)
     return one if section.clusters == 1 else Ensemble(one, section.clusters)
+
+
+def remembering(settings: Settings, layout: WindowLayout) -> Remembering:
+    """For kNN-Per: FUELS's forecaster, which may have a memory."""
+    return Remembering(Forecaster(settings.model.representation_dim, layout), 0)

@@ -266,7 +266,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def _decode(
         self, parameters: Mapping[str, Tensor], representation: Tensor, inputs: Tensor | None
     ) -> Tensor:
-        if isinstance(self.model, Forecaster) and self.layout.times:
+        if self.model.sees_calendar and self.layout.times:
             assert inputs is not None, "the decoder sees the calendar of a sample"
             calendar = self.layout.calendar(inputs)
             representation = torch.cat([representation, calendar], dim=2)

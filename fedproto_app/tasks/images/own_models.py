@@ -8,6 +8,7 @@ from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClass
 from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import Model
 from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.models.remembering import Remembering
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import ModelSettings, Settings
 
@@ -35,6 +36,11 @@ def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedA
 def constant(settings: Settings, shape: DataShape) -> ConstantModel:
     """For answers that look at nothing."""
     return ConstantModel(len(shape.classes))
+
+
+def remembering(settings: Settings, shape: DataShape) -> Remembering:
+    """For kNN-Per: the classifier of the settings, which may have a memory."""
+    return Remembering(image_classifier(settings.model, shape), len(shape.classes))
 
 
 def _patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:

@@ -29,11 +29,10 @@ from fedproto_app.maths.linear_heads import (
 )
 from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
-from fedproto_app.models.causal_cnn import CausalCnnSize
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
-from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.randomness import torch_stream
+from fedproto_app.tasks.sequences.own_models import causal_cnn_model, sequence_model
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.task import Task, in_padded, masked_mean
 from fedproto_app.users_code import load
@@ -67,16 +66,13 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def own_model(self) -> Model:
         """Methods that learn their encoder first always have the causal CNN, others may have a
         model of their own."""
-        model, cnn, dimensions = self.settings.model, self.settings.encoder, self.shape.inputs[0]
         method = method_named(self.settings.method)
         if named := for_task(method.model, self.settings.task):
             made: Model = load(named, f"the model of {method.name}")(self.settings, self.shape)
             return made
-        learns_first = method.encoder_first
-        if learns_first or model.sequence_encoder == "causal-cnn":
-            size = CausalCnnSize(cnn.blocks, cnn.channels, cnn.reduced_dim, cnn.output_dim)
-            return CausalCnnModel(dimensions, self.outputs, size)
-        return LstmModel(dimensions, self.outputs, model.embedding_dim, model.hidden_dim)
+        if method.encoder_first:
+            return causal_cnn_model(self.settings, self.shape)
+        return sequence_model(self.settings, self.shape)
 
     def module_shape(self) -> ModuleShape:
         dimensions = self.shape.inputs[0]

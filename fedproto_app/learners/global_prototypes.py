@@ -1,0 +1,23 @@
+"""The global prototypes of classes that an order brings."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedproto_app.messages import Order
+from fedproto_app.tasks.images.task import ClassificationTask
+
+PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
+
+
+def received_prototypes(order: Order, task: ClassificationTask) -> tuple[Tensor, Tensor]:
+    """[C, D], zeros for unknown classes, and which are known, [C] bool: none before there are."""
+    classes, device = len(task.shape.classes), task.device
+    shared = torch.zeros(classes, task.representation_dim, device=device)
+    known = torch.zeros(classes, dtype=torch.bool, device=device)
+    if order.classes:
+        rows = torch.tensor(order.classes, device=device)
+        shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
+        known[rows] = True
+    return shared, known

@@ -1,0 +1,164 @@
+"""FedTGP (Zhang et al., AAAI 2024), server half: it trains the global prototypes.
+
+Each round a small network learns to make, for every class, a prototype that is nearer to what the
+clients sent for that class than those of the other classes are, by a margin. What it makes goes to
+the clients. It goes on from round to round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproto_app.learners.global_prototypes import PROTOTYPES
+from fedproto_app.maths.trainable_prototypes import (
+    EMBEDDING,
+    HIDDEN,
+    OUTPUT,
+    adaptive_margin,
+    generated,
+    trained,
+)
+from fedproto_app.messages import ArraySpec, Order, Refusal
+from fedproto_app.models.linear import linear_parameters
+from fedproto_app.randomness import torch_stream
+from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import FedTgpSettings, Settings
+from fedproto_app.strategies.class_rows import ClassRows, rows_by_class
+from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.tasks.table import make_task
+
+LARGEST_VALUE = 1e6  # of a prototype
+# A client's longest prototype may be so many times as long as the median client's. Longer ones
+# would draw the network away and own the margin.
+LONGEST = 10.0
+
+
+class FedTgpStrategy(PersonalStrategy):
+    """State: the network, and which classes anybody has sent a prototype of."""
+
+    section: FedTgpSettings
+
+    def __init__(self, settings: Settings, section: FedTgpSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        width = make_task(settings, federation.shape).representation_dim
+        classes = len(federation.shape.classes)
+        self.spec = ArraySpec(per_class={PROTOTYPES: (width,)}, classes=classes)
+        draws = torch_stream(settings.seed, "fedtgp", "network")
+        self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}
+        for layer in (HIDDEN, OUTPUT):
+            named = linear_parameters(width, width, draws)
+            self._network |= {layer + name: value for name, value in named.items()}
+        self._known = torch.zeros(classes, dtype=torch.bool)
+        self._round = 0
+        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        torch.set_num_threads(settings.threads)
+
+    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+        """The prototypes of the classes that any client has had so far."""
+        classes = self._classes()
+        if not classes:
+            return order
+        return replace(order, arrays={PROTOTYPES: self._prototypes().numpy()}, classes=classes)
+
+    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
+        return self.guide(order, keys)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        self._round = server_round
+        return super().aggregate_train(server_round, replies)
+
+    def absorb(self, answers: list[NodeReply]) -> None:
+        """Train the network on the prototypes of this round."""
+        believed = self._believed(rows_by_class(answers, PROTOTYPES))
+        # In the order of names: what is learnt must not depend on who came first.
+        pairs = [pair for key in sorted(believed) for pair in sorted(believed[key].items())]
+        if not pairs:
+            return
+        labels = torch.tensor([label for label, _ in pairs])
+        prototypes = torch.from_numpy(np.stack([row for _, row in pairs]))
+        section = self.section
+        margin = adaptive_margin(prototypes, labels, section.margin_threshold)
+        network, loss = trained(
+            self._network,
+            prototypes,
+            labels,
+            margin,
+            section.server_epochs,
+            section.server_batch_size,
+            section.server_rate,
+            torch_stream(self.settings.seed, "fedtgp", "batches", self._round),
+        )
+        if not _finite(network):  # what it was is better than nothing for anybody
+            return
+        self._network = network
+        self._known[labels] = True
+        self.federation.note({"margin": margin, "server_loss": loss})
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        network = {name: value.numpy() for name, value in self._network.items()}
+        return {**network, "known": self._known.numpy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if state:
+            self._network = {name: torch.from_numpy(state[name]) for name in self._network}
+            self._known = torch.from_numpy(state["known"])
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``prototypes``: the global prototypes [n, D], their classes and the names of these."""
+        classes = self._classes()
+        names = np.array([self.federation.shape.classes[one] for one in classes])
+        numbers = np.array(classes, dtype=np.int64)
+        found = {"classes": numbers, "prototypes": self._prototypes().numpy(), "names": names}
+        return {PROTOTYPES: found}
+
+    def _classes(self) -> list[int]:
+        known: list[int] = self._known.nonzero().flatten().tolist()
+        return known
+
+    def _prototypes(self) -> Tensor:
+        """Of the classes that somebody has, [n, D]."""
+        return generated(self._network)[self._known]
+
+    def _believed(self, arrived: ClassRows) -> ClassRows:
+        """Without those of clients that cannot be telling the truth, who are refused."""
+        faults = {key: self._fault(key, its) for key, its in arrived.items()}
+        longest = {
+            key: max(float(np.linalg.norm(row)) for row in its.values())
+            for key, its in arrived.items()
+            if its and not faults[key]
+        }
+        limit = LONGEST * median(longest.values()) if longest else 0.0
+        for key, norm in longest.items():
+            if 0 < limit < norm:
+                faults[key] = f"one is {norm:.3g} long, more than {limit:.3g}"
+        for key, fault in faults.items():
+            if fault:
+                told = f"its prototypes are not used: {fault}"
+                self.federation.refuse(Refusal(key.node, key.client, told))
+        return {key: its for key, its in arrived.items() if not faults[key]}
+
+    def _fault(self, key: ClientKey, its: Mapping[int, NDArray[np.float32]]) -> str | None:
+        declared = self.federation.roster.facts[key].class_counts
+        for label, row in its.items():
+            name = self.federation.shape.classes[label]
+            if declared and not any(stage[label] for stage in declared):
+                return f"one of class {name!r}, of which it has declared no image"
+            if (largest := float(np.abs(row).max())) > LARGEST_VALUE:
+                return f"class {name!r}: a value is {largest:g}, beyond ±{LARGEST_VALUE:g}"
+        return None
+
+
+def _finite(network: Mapping[str, Tensor]) -> bool:
+    return all(bool(value.isfinite().all()) for value in network.values())

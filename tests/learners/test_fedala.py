@@ -1,0 +1,181 @@
+"""FedALA's client: the model that it begins a round with, what it remembers and is judged by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.learners.fedala import LEARNED, OWN, TRAINED, WEIGHT
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Arrays, Order
+from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+from tests.learners.tiny_images import image_cohort, image_learner
+
+HEAD = ["decoder.weight", "decoder.bias"]
+
+
+def order(number: int, model: Arrays) -> Order:
+    return Order("run", "t", number, NAMES, arrays=model)
+
+
+def receive(cohort: Cohort, model: Arrays, number: int) -> None:
+    """As a node loads the clients for a round."""
+    cohort.server_round = number
+    for name, value in model.items():
+        cohort.parameters[name].copy_(torch.from_numpy(value).expand_as(cohort.parameters[name]))
+
+
+def train(learner: AnyLearner, cohort: Cohort, what: Order) -> None:
+    learner.begin(cohort)
+    train_cohort(learner, cohort, learner.context(what, cohort))
+
+
+def copied(cohort: Cohort) -> dict[str, Any]:
+    return {name: value.clone() for name, value in cohort.parameters.items()}
+
+
+def other_model(learner: AnyLearner) -> Arrays:
+    """What the server might send in a later round."""
+    rng = np.random.default_rng(0)
+    model = global_model(learner)
+    return {
+        name: (value + rng.normal(size=value.shape)).astype(np.float32)
+        for name, value in model.items()
+    }
+
+
+def test_the_first_round_is_fedavgs() -> None:
+    made = {}
+    for method in ("fedala", "fedavg"):
+        learner = tiny_learner(method)
+        cohort = tiny_cohort(learner)
+        train(learner, cohort, order(1, global_model(learner)))
+        made[method] = cohort.parameters
+    for name, value in made["fedavg"].items():
+        assert torch.equal(made["fedala"][name], value)
+    assert all(torch.equal(made["fedala"][OWN + n], made["fedala"][n]) for n in HEAD)
+    assert bool((made["fedala"][WEIGHT + "decoder.weight"] == 1).all())
+
+
+def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest() -> None:
+    """It learns until it has settled, then an epoch a round, and W goes on from where it was."""
+    learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
+    cohort, model = tiny_cohort(learner), other_model(learner)
+    train(learner, cohort, order(1, global_model(learner)))
+    trained = copied(cohort)
+    assert cohort.parameters[LEARNED].tolist() == [0, 0]
+    receive(cohort, model, 2)
+    learner.begin(cohort)
+    after = cohort.parameters
+    for name, sent in model.items():
+        received = torch.from_numpy(sent).expand_as(after[name])
+        if name not in HEAD:
+            assert torch.equal(after[name], received)
+            continue
+        weight = after[WEIGHT + name]
+        assert ((weight >= 0) & (weight <= 1)).all()
+        assert not torch.equal(weight, torch.ones_like(weight))
+        mixture = trained[name] + (received - trained[name]) * weight
+        torch.testing.assert_close(after[name], mixture)
+    assert after[LEARNED].tolist() == [1, 1]
+    before = after[WEIGHT + "decoder.weight"].clone()
+    receive(cohort, model, 3)
+    learner.begin(cohort)
+    assert not torch.equal(after[WEIGHT + "decoder.weight"], before)
+
+
+def test_the_weights_of_a_round_lower_the_loss() -> None:
+    learner = tiny_learner("fedala", **{"fedala.rate": 0.05, "fedala.share": 1.0})
+    cohort = tiny_cohort(learner)
+    train(learner, cohort, order(1, global_model(learner)))
+    receive(cohort, other_model(learner), 2)
+    task = learner.task
+    errors = [task.training_error(cohort.parameters, cohort.samples)]
+    learner.begin(cohort)
+    errors.append(task.training_error(cohort.parameters, cohort.samples))
+    assert (errors[1] < errors[0]).all()
+
+
+def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients have the same number of batches; half of them, rounded up, in each of 11."""
+    learner = tiny_learner("fedala", **{"fedala.share": 0.5, "fedala.threshold": 1e9})
+    cohort = tiny_cohort(learner)
+    train(learner, cohort, order(1, global_model(learner)))
+    seen: list[Any] = []
+    loss = learner.loss
+
+    def watched(parameters: Any, batch: Any, context: Any) -> Any:
+        seen.append(batch.targets)
+        return loss(parameters, batch, context)
+
+    monkeypatch.setattr(learner, "loss", watched)
+    for number, epochs in ((2, 11), (3, 1)):
+        receive(cohort, global_model(learner), number)
+        seen.clear()
+        learner.begin(cohort)
+        each = -(-cohort.samples.batch_counts[0] // 2)
+        assert len(seen) == epochs * each
+        assert all(torch.equal(seen[i], seen[i % each]) for i in range(len(seen)))
+
+
+def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedproto_app.learners.fedala.MOST_EPOCHS", 13)
+    learner = tiny_learner("fedala", **{"fedala.threshold": 1e-30, "fedala.rate": 0.01})
+    cohort = tiny_cohort(learner)
+    train(learner, cohort, order(1, global_model(learner)))
+    receive(cohort, other_model(learner), 2)
+    learner.begin(cohort)
+    assert cohort.parameters[LEARNED].tolist() == [1, 1]
+
+
+def test_it_is_judged_by_what_it_would_begin_with() -> None:
+    """Nothing of what it goes on with changes; who never trained is judged by the received one."""
+    learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
+    cohort, model = tiny_cohort(learner), other_model(learner)
+    train(learner, cohort, order(1, global_model(learner)))
+    receive(cohort, model, 1)
+    cohort.parameters[TRAINED][1] = 0
+    before = copied(cohort)
+    judged = learner.personalised(cohort, order(1, model))
+    assert judged is not None
+    assert judged.keys() == model.keys()
+    assert all(torch.equal(value, cohort.parameters[name]) for name, value in before.items())
+    learner.begin(cohort)
+    for name, value in judged.items():
+        assert torch.equal(value, cohort.parameters[name])
+        assert torch.equal(value[1], torch.from_numpy(model[name]))
+    assert not torch.equal(judged["decoder.weight"][0], torch.from_numpy(model["decoder.weight"]))
+
+
+@pytest.mark.parametrize(
+    ("layers", "mixed"),
+    [(1, {"head"}), (2, {"head", "encoder.linear"}), (0, None), (99, None)],
+)
+def test_layers_count_from_the_top(layers: int, mixed: set[str] | None) -> None:
+    learner = image_learner("fedala", **{"fedala.layers": layers})
+    initial = learner.initial_parameters()
+    own = {name.removeprefix(OWN) for name in initial if name.startswith(OWN)}
+    every = {name for name in initial if learner.is_shared(name)}
+    if mixed is None:
+        assert own == every
+    else:
+        assert {name.rpartition(".")[0] for name in own} == mixed
+    cohort = image_cohort(learner)  # with all layers the encoder learns, too
+    what = Order("run", "t", 1, ["a", "b"])
+    train(learner, cohort, what)
+    receive(cohort, {name: np.zeros(initial[name].shape, np.float32) for name in every}, 2)
+    learner.begin(cohort)
+    assert cohort.parameters[LEARNED].tolist() == [1, 1]
+
+
+def test_nothing_but_the_model_is_sent() -> None:
+    """As many values as FedAvg's: 100,865 at the papers' size."""
+    sizes = {"model.representation-dim": 256, "data.period": 24}
+    sizes |= {"data.close-window": 3, "data.periodic-window": 3}
+    sent = global_model(tiny_learner("fedala", **sizes))
+    assert sum(value.size for value in sent.values()) == 100_865
+    assert not any(name.startswith("memory.") for name in sent)

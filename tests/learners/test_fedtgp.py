@@ -1,0 +1,80 @@
+"""FedTGP's client: its loss, the prototypes that it sends, and how it is judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.learners.cohort import train_cohort
+from fedproto_app.learners.global_prototypes import PROTOTYPES
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from tests.learners.tiny_images import image_cohort, image_learner
+
+WIDTH = 6
+
+
+def order(prototypes: dict[int, float] | None = None) -> Order:
+    """With a global prototype for some classes, of equal values."""
+    rows = [[value] * WIDTH for value in (prototypes or {}).values()]
+    arrays = {PROTOTYPES: np.array(rows, dtype=np.float32)} if rows else {}
+    return Order("run", "t", 1, ["a", "b"], arrays=arrays, classes=list(prototypes or {}))
+
+
+def trained(what: Order, method: str = "fedtgp", **changes: Any) -> tuple[Any, Any, Any]:
+    learner = image_learner(method, **changes)
+    cohort = image_cohort(learner)
+    context = learner.context(what, cohort)
+    losses = train_cohort(learner, cohort, context)
+    return losses, cohort, learner.contribution(cohort, context, 1)
+
+
+@pytest.mark.parametrize("weight", [10.0, 0.0])
+def test_without_prototypes_or_their_weight_it_trains_as_solo(weight: float) -> None:
+    what = order() if weight else order({0: 1.0, 1: 2.0})
+    _, cohort, _ = trained(what, **{"fedtgp.prototype-weight": weight})
+    _, alone, _ = trained(order(), "solo")
+    for name, value in alone.parameters.items():
+        assert torch.equal(cohort.parameters[name], value)
+
+
+def test_the_pull_by_hand() -> None:
+    """An encoder of zeros represents everything by 0: of client a's images 0, 0, 1 the mean of
+    3², 3² and 0 for class 1, which has no prototype; b has only images of class 1."""
+    changes = {"classification.batch-size": 3, "fedtgp.prototype-weight": 10.0}
+    learner = image_learner("fedtgp", **changes)
+    cohort = image_cohort(learner)
+    for name, value in cohort.parameters.items():
+        if name.startswith(learner.task.encoder):
+            value.zero_()
+    generators = [torch.Generator().manual_seed(0) for _ in cohort.names]
+    (batch,) = learner.batches(cohort.samples, generators)
+    terms = learner.loss(cohort.parameters, batch, learner.context(order({0: 3.0}), cohort))
+    torch.testing.assert_close(terms["prototypes"], torch.tensor([10 * 6.0, 0.0]))
+
+
+def test_it_sends_the_mean_representation_of_each_class_that_it_has() -> None:
+    """By the encoder as training left it, of images without augmentation."""
+    _, cohort, sent = trained(order({0: 1.0, 1: 0.0}))
+    learner = image_learner("fedtgp")
+    assert not any(learner.is_shared(name) for name in cohort.parameters)
+    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    assert sent.present is not None
+    assert sent.present.tolist() == [[True, True, False], [False, True, False]]
+    for row, label in ((0, 0), (0, 1), (1, 1)):
+        mean = vectors[row, :3][cohort.samples.labels[row, :3] == label].mean(dim=0)
+        torch.testing.assert_close(torch.from_numpy(sent.arrays[PROTOTYPES][row, label]), mean)
+
+
+def test_it_is_judged_by_its_head_and_beside_that_by_the_nearest_prototype() -> None:
+    learner = image_learner("fedtgp")
+    cohort = image_cohort(learner)
+    found = learner.evaluate(cohort, order({1: 0.0}))  # says class 1, which client b has alone
+    by_head = learner.task.evaluate(cohort.parameters, cohort.samples)
+    assert found.items() >= by_head.items()
+    assert found[Metric("accuracy", rule="global-prototypes")] == [0.5, 1.0]
+    before = learner.evaluate(cohort, order())
+    assert before[Metric("accuracy", rule="global-prototypes")] == [0.0, 0.0]

@@ -1,0 +1,153 @@
+"""kNN-Per's client: what it remembers, how it chooses k and λ, and that it trains as FedAvg's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+from tests.learners.tiny_images import image_cohort, image_learner, shared_model
+from tests.learners.tiny_sequences import (
+    sequence_client,
+    sequence_cohort,
+    sequence_settings,
+    task_of,
+)
+
+ORDER = Order("run", "t", 1, NAMES)
+
+
+def remembered(learner: AnyLearner, cohort: Cohort) -> dict[str, Any]:
+    made = learner.personalised(cohort, ORDER)
+    assert made is not None
+    assert all(made[name] is value for name, value in cohort.parameters.items())
+    return made
+
+
+def test_training_is_fedavgs_and_nothing_of_the_memory_is_sent() -> None:
+    made = {}
+    for method in ("knn-per", "fedavg"):
+        learner = image_learner(method)
+        cohort = image_cohort(learner)
+        what = Order("run", "t", 1, ["a", "b"], arrays=shared_model(learner))
+        train_cohort(learner, cohort, learner.context(what, cohort))
+        made[method] = cohort.parameters
+        assert not learner.contribution(cohort, learner.context(what, cohort), 1).arrays
+    assert made["knn-per"].keys() == made["fedavg"].keys()
+    assert all(torch.equal(made["knn-per"][n], value) for n, value in made["fedavg"].items())
+    sizes = {"model.representation-dim": 256, "data.period": 24}
+    sizes |= {"data.close-window": 3, "data.periodic-window": 3}
+    sent = global_model(tiny_learner("knn-per", **sizes))
+    assert sum(value.size for value in sent.values()) == 100_865
+
+
+def test_a_client_remembers_its_train_images_as_the_encoder_has_them() -> None:
+    learner = image_learner("knn-per", **{"knn-per.most-samples": 5})
+    cohort = image_cohort(learner)
+    made = remembered(learner, cohort)
+    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    assert made["memory.samples"].tolist() == [3, 3]
+    assert made["memory.vectors"].shape == (2, 5, 6)
+    torch.testing.assert_close(made["memory.vectors"][:, :3], vectors[:, :3])
+    assert torch.equal(made["memory.targets"][:, :3], cohort.samples.labels[:, :3])
+
+
+@pytest.mark.parametrize("most", [2, 8])
+def test_some_are_drawn_where_a_client_has_more_the_same_in_every_round(most: int) -> None:
+    learner = tiny_learner("knn-per", **{"knn-per.most-samples": most})
+    cohort = tiny_cohort(learner)
+    first = remembered(learner, cohort)
+    cohort.server_round = 2
+    again = remembered(learner, cohort)
+    assert first["memory.samples"].tolist() == [most, most]
+    assert torch.equal(first["memory.targets"], again["memory.targets"])
+    used = learner.task.train_targets(cohort.samples).amin(dim=2).bool()
+    for row in range(2):
+        own = cohort.samples.targets[row][used[row]]
+        assert all(target in own for target in first["memory.targets"][row])
+
+
+def test_a_sample_without_one_of_its_targets_is_not_remembered() -> None:
+    learner = tiny_learner("knn-per", **{"data.horizon": 2})
+    cohort = tiny_cohort(learner)
+    before = remembered(learner, cohort)["memory.samples"]
+    row = cohort.samples.batches[0, 0, 0]
+    cohort.samples.present[0, row, 1] = 0
+    after = remembered(learner, cohort)["memory.samples"]
+    assert (before - after).tolist() == [1, 0]
+
+
+def test_k_and_lambda_are_those_of_least_validation_loss() -> None:
+    """Beside a search over the grid with the task's own judgement. Client b's model says 9 of
+    everything, so that its memory is better."""
+    learner = tiny_learner("knn-per")
+    cohort = tiny_cohort(learner)
+    cohort.parameters["decoder.weight"].zero_()
+    cohort.parameters["decoder.bias"][0] = 0.0
+    cohort.parameters["decoder.bias"][1] = 9.0
+    made = remembered(learner, cohort)
+    errors = {}
+    for neighbours in (5, 10, 20):
+        for tenths in range(11):
+            tried = dict(made)
+            tried["memory.neighbours"] = torch.full((2,), neighbours)
+            tried["memory.share"] = torch.full((2,), tenths / 10)
+            found = learner.task.validation_error(tried, cohort.samples)
+            errors[neighbours, tenths] = found.tolist()
+    for row in range(2):
+        best = min(errors, key=lambda one: errors[one][row])
+        chosen = int(made["memory.neighbours"][row]), round(10 * float(made["memory.share"][row]))
+        assert chosen == best
+    assert made["memory.share"][1] > 0.8
+
+
+def test_who_has_no_validation_samples_takes_what_is_common() -> None:
+    learner = image_learner("knn-per")
+    cohort = image_cohort(learner)
+    cohort.samples.is_validation[0] = 0
+    made = remembered(learner, cohort)
+    assert (made["memory.neighbours"][0].item(), made["memory.share"][0].item()) == (10, 0.5)
+
+
+def test_who_has_no_train_samples_has_the_shared_model() -> None:
+    learner = image_learner("knn-per")
+    cohort = image_cohort(learner)
+    cohort.samples.train_samples[1] = 0
+    made = remembered(learner, cohort)
+    assert made["memory.share"][1] == 0
+    judged = learner.task.evaluate(made, cohort.samples)
+    plain = learner.task.evaluate(cohort.parameters, cohort.samples)
+    assert judged[Metric("accuracy")][1] == plain[Metric("accuracy")][1]
+
+
+def test_a_memory_of_what_is_asked_knows_it() -> None:
+    """The test images are the train images, and λ = 1 by hand: the nearest is the image itself."""
+    learner = image_learner("knn-per")
+    cohort = image_cohort(learner)
+    made = remembered(learner, cohort)
+    made["memory.share"].fill_(1)
+    made["memory.neighbours"].fill_(1)
+    vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
+    said = learner.task.predict(made, vectors).argmax(dim=2)
+    assert torch.equal(said, cohort.samples.labels)
+
+
+def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -> None:
+    settings = sequence_settings(
+        task="sequence-regression", method="knn-per", **{"data.sequences.target-scale": 10.0}
+    )
+    learner = make_learner(settings, task_of(settings))
+    cohort = sequence_cohort(learner, [sequence_client("a", [20.0, 40.0])], 1)
+    made = remembered(learner, cohort)
+    assert made["memory.targets"][0, :2, 0].tolist() == [2.0, 4.0]
+    made["memory.share"].fill_(1)
+    vectors = learner.task.train_vectors(cohort.parameters, cohort.samples)
+    said = learner.task.predict(made, vectors.features)
+    assert ((said > 2) & (said < 4)).all()
