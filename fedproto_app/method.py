@@ -45,6 +45,7 @@ class Method:
     joined_clients: of series, what makes a node's clients where these see other clients' values,
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
+    by_time: whether the server must know when each client's samples are.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
@@ -62,6 +63,7 @@ class Method:
     needs_simulation: Callable[[Settings], str] | None = None
     cannot_forecast: str = ""
     joined_clients: str = ""
+    by_time: bool = False
     small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None

@@ -226,6 +226,20 @@ _TABLE = (
         joined_clients="fedproto_app.tasks.forecasting.communities:with_communities",
         needs_simulation=method_checks.pools_windows,
         cannot_forecast="it needs the values of all clients of its community at the same time",
+        name="cnfgnn",
+        strategy="fedproto_app.strategies.cnfgnn:CnfgnnStrategy",
+        learner="fedproto_app.learners.cnfgnn:CnfgnnLearner",
+        section=attrgetter("cnfgnn"),
+        tasks=("forecasting",),
+        model="fedproto_app.tasks.forecasting.own_models:graph_forecaster",
+        check=method_checks.calendar_is_read_once,
+        needs_simulation=method_checks.needs_the_graph_network,
+        cannot_forecast=(
+            "its decoder needs what the server's graph network makes of all clients' encodings of "
+            "the same time"
+        ),
+        by_time=True,
+        small={"cnfgnn.hidden": 8},
     ),
     Method(
         name="census",

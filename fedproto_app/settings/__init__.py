@@ -8,6 +8,7 @@ docs/settings.md.
 from fedproto_app.methods import SEQUENCE_TASKS
 from fedproto_app.settings.compared import (
     ApflSettings,
+    CnfgnnSettings,
     DittoSettings,
     FedAvgSettings,
     FedDaSettings,
@@ -72,6 +73,7 @@ __all__ = [
     "Choice",
     "ChoiceSettings",
     "ClusterSettings",
+    "CnfgnnSettings",
     "Cosine",
     "Count",
     "CountOrZero",

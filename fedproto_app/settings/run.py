@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny
 from fedproto_app.methods import METHODS, method_named, require_known
 from fedproto_app.settings.compared import (
     ApflSettings,
+    CnfgnnSettings,
     DittoSettings,
     FedAvgSettings,
     FedDaSettings,
@@ -196,6 +197,7 @@ class Settings(Section):
     fcgcn: FcgcnSettings = FcgcnSettings()
     fedpcl: FedPclSettings = FedPclSettings()
     fedda: FedDaSettings = FedDaSettings()
+    cnfgnn: CnfgnnSettings = CnfgnnSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

@@ -53,7 +53,11 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         self.spec = ArraySpec(mean={name: value.shape for name, value in self._initial.items()})
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """The clients that the method can train; all are evaluated."""
+        """The clients that the method can train."""
+        return clients
+
+    def to_evaluate(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """The clients that the method can evaluate."""
         return clients
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
@@ -92,7 +96,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             plain = self.federation.order(keys, server_round, evaluate=local)
             return self.guide(replace(plain, arrays=model, options=options), keys)
 
-        return self.federation.orders(chosen, order)
+        return self.federation.orders(chosen, order, shared=self._initial)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -113,8 +117,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             plain = self.federation.order(keys, server_round)
             return self.guide_evaluation(replace(plain, arrays=model), keys)
 
-        everyone = self.federation.roster.clients()
-        return self.federation.orders(everyone, order, MessageType.EVALUATE)
+        everyone = self.to_evaluate(self.federation.roster.clients())
+        return self.federation.orders(everyone, order, MessageType.EVALUATE, self._initial)
 
     def _weight(self, answer: NodeReply) -> int:
         """The node's weight in the mean over all clients."""
