@@ -239,7 +239,7 @@ _TABLE = (
             "the same time"
         ),
         by_time=True,
-        small={"cnfgnn.hidden": 8},
+        small={"cnfgnn.hidden": 8, "cnfgnn.server-rate": 1e-4},
     ),
     Method(
         name="census",
