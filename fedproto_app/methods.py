@@ -226,6 +226,8 @@ _TABLE = (
         joined_clients="fedproto_app.tasks.forecasting.communities:with_communities",
         needs_simulation=method_checks.pools_windows,
         cannot_forecast="it needs the values of all clients of its community at the same time",
+    ),
+    Method(
         name="cnfgnn",
         strategy="fedproto_app.strategies.cnfgnn:CnfgnnStrategy",
         learner="fedproto_app.learners.cnfgnn:CnfgnnLearner",
