@@ -74,7 +74,7 @@ class GraphNetwork:
         there = present.unsqueeze(2).to(vertices.dtype)  # (T, N, 1)
         joined = there[:, graph.source] * there[:, graph.target]  # (T, E, 1)
         vertices = vertices * there
-        edges = graph.weight[:, None].expand(*joined.shape)
+        edges = graph.weight.to(vertices.dtype)[:, None].expand(*joined.shape)
         whole = vertices.new_zeros(len(vertices), 1, self._width)
         for block in range(BLOCKS):
             name = f"{block}."
