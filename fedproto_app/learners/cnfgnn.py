@@ -8,6 +8,7 @@ and for ∂L/∂g, when it has been told g.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,9 @@ from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.graph_forecaster import GraphForecaster
+from fedproto_app.settings import Training
 from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
+from fedproto_app.tasks.task import AnyTask
 
 # Down: g of the guided clients [n, T, d_g]. Up: h [K, T, d_h], or ∂L/∂g [K, T, d_g].
 GRAPH, ENCODINGS, GRADIENT = "graph", "encodings", "gradient"
@@ -32,9 +35,12 @@ FIRST, COUNT, STEPS = "first", "count", "steps"
 class CnfgnnLearner(SoloLearner):
     """The supervised loss of a model that comes from the server; its mean is unweighted."""
 
-    shared = ("",)
     weighs_samples = False
     keeps_guidance = False  # g of all samples is long, and of no use without the server
+
+    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
+        super().__init__(training, section, task)
+        self.shared = (task.encoder, task.head)  # by name: g comes beside them
 
     @property
     def model(self) -> GraphForecaster:
