@@ -85,14 +85,6 @@ def has_gradients_of_classes(settings: Settings) -> str:
     return "sends a gradient for each class of which a client has images"
 
 
-def calendar_is_read_once(settings: Settings) -> None:
-    if settings.cnfgnn.model == "paper" and settings.data.calendar != "none":
-        raise SettingsError(
-            f"data.calendar = {settings.data.calendar!r}: the encoder of cnfgnn.model = 'paper' "
-            "sees the phase already; set 'none', or cnfgnn.model = 'fuels'"
-        )
-
-
 def needs_the_graph_network(settings: Settings) -> str:
     return (
         "a client's model forecasts only with what the server makes of all clients' encodings, so "

@@ -234,7 +234,6 @@ _TABLE = (
         section=attrgetter("cnfgnn"),
         tasks=("forecasting",),
         model="fedproto_app.tasks.forecasting.own_models:graph_forecaster",
-        check=method_checks.calendar_is_read_once,
         needs_simulation=method_checks.needs_the_graph_network,
         cannot_forecast=(
             "its decoder needs what the server's graph network makes of all clients' encodings of "

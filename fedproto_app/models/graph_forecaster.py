@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.maths.window_layout import WEEK, WindowLayout
 from fedproto_app.models.forecaster import DECODER, Forecaster
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
 from fedproto_app.models.linear import linear, linear_parameters
@@ -57,25 +57,28 @@ class Seq2SeqForecaster(GraphForecaster):
     """A GRU reads the c + Q·H values in the order of their times, each beside its phase as a share
     of the period; another one, which begins at [h; g], reads the newest value and makes the next.
 
-    Of several values ahead each is made of the one before. At d_h = d_g = 64, H = 1 it has 63,873
-    parameters: 13,056 of the encoder, 50,688 and 129 of the decoder.
+    Of several values ahead each is made of the one before. Where models see the day of the week,
+    it stands beside the phase. At d_h = d_g = 64 without it there are 63,873 parameters: 13,056 of
+    the encoder, 50,688 and 129 of the decoder.
     """
 
     def __init__(self, layout: WindowLayout, places: Sequence[int], hidden: int) -> None:
         """places: of the c + Q·H values, in steps from the first target on. hidden: d_h = d_g."""
         super().__init__(layout, hidden)
         self.encoding_width = hidden
-        self.representation_dim = 2 * hidden + 2
+        self._sees_days = layout.times > 1
+        self._inputs = 2 + self._sees_days
+        self.representation_dim = 2 * hidden + self._inputs
         self._order = sorted(range(len(places)), key=places.__getitem__)
         self._places = torch.tensor([places[column] for column in self._order])
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = gru_parameters(self.encoding_width, generator, width=2)
+        drawn = gru_parameters(self.encoding_width, generator, self._inputs)
         return {ENCODER + name: value for name, value in drawn.items()}
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         width = self.encoding_width + self.graph_width
-        decoding = gru_parameters(width, generator, width=2)
+        decoding = gru_parameters(width, generator, self._inputs)
         last = linear_parameters(width, 1, generator)
         return {
             **{_DECODING + name: value for name, value in decoding.items()},
@@ -83,32 +86,45 @@ class Seq2SeqForecaster(GraphForecaster):
         }
 
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
-        values = samples[..., self._order]
-        phases = self.phase_of(samples).unsqueeze(2) + self._places.to(samples.device)
-        return gru_last_hidden(parameters, ENCODER, self._read(values, phases).flatten(2))
+        times = self._times(samples).unsqueeze(2)  # (K, B, 1, 1 or 2)
+        read = self._read(samples[..., self._order], times, self._places.to(samples.device))
+        return gru_last_hidden(parameters, ENCODER, read.flatten(2))
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """What the decoder begins with: [h; g], the newest value, the first target's phase."""
+        """What the decoder begins with: [h; g], the newest value, the first target's time."""
         (samples,) = inputs
-        beside = torch.stack([samples[..., self.layout.close - 1], self.phase_of(samples)], dim=2)
+        newest = samples[..., self.layout.close - 1, None]
         encoding = self.encoding(parameters, samples)
-        return torch.cat([encoding, self.graph_of(samples), beside], dim=2)
+        return torch.cat([encoding, self.graph_of(samples), newest, self._times(samples)], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-        state, made = representation[..., :-2], []
-        newest, phase = representation[..., -2], representation[..., -1]
+        state, known = torch.split(
+            representation, [self.encoding_width + self.graph_width, self._inputs], dim=2
+        )
+        newest, times, made = known[..., 0], known[..., 1:], []
         for step in range(self.layout.horizon):
-            state = gru_last_hidden(
-                parameters, _DECODING, self._read(newest, phase + (step - 1)), state
-            )
+            read = self._read(newest, times, step - 1)
+            state = gru_last_hidden(parameters, _DECODING, read, state)
             newest = linear(parameters, DECODER, state).squeeze(2)
             made.append(newest)
         return torch.stack(made, dim=2)
 
-    def _read(self, values: Tensor, phases: Tensor) -> Tensor:
-        """[..., 2] each value beside its phase as a share of the period."""
+    def _times(self, samples: Tensor) -> Tensor:
+        """[K, B, 1 or 2] the phase of the first target, and the day where models see it."""
+        phase = self.phase_of(samples).unsqueeze(2)
+        return torch.cat([phase, samples[..., -1:]], dim=2) if self._sees_days else phase
+
+    def _read(self, values: Tensor, times: Tensor, ahead: Tensor | int) -> Tensor:
+        """[..., 2 or 3] each value beside its time as shares of period and week.
+
+        times: of a moment. ahead: how many steps after it the values are.
+        """
         period = self.layout.period
-        return torch.stack([values, phases.remainder(period) / period], dim=-1)
+        steps = times[..., 0] + ahead
+        seen = [values, steps.remainder(period) / period]
+        if self._sees_days:
+            seen.append((times[..., 1] + steps.div(period, rounding_mode="floor")) % WEEK / WEEK)
+        return torch.stack(seen, dim=-1)
 
 
 class GuidedForecaster(GraphForecaster):

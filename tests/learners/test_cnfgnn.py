@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cnfgnn import (
     COUNT,
     ENCODINGS,
@@ -24,7 +23,6 @@ from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import settings_from
 from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, train
 
 HIDDEN = 3
@@ -167,9 +165,3 @@ def test_evaluation_is_with_the_g_that_comes() -> None:
     changed = [a != b for a, b in zip(before[Metric("mse")], after[Metric("mse")], strict=True)]
     assert changed == [True, False]
     assert before[Metric("validation-mse")] == after[Metric("validation-mse")]
-
-
-def test_the_papers_model_sees_the_phase_once() -> None:
-    with pytest.raises(SettingsError, match=r"data.calendar = 'phase': the encoder of cnfgnn"):
-        settings_from({"method": "cnfgnn", "data.calendar": "phase"})
-    settings_from({"method": "cnfgnn", "data.calendar": "phase", "cnfgnn.model": "fuels"})

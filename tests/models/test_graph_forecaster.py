@@ -49,35 +49,44 @@ def test_sizes_are_what_the_papers_count_is_made_of() -> None:
 
 
 def torchs(parameters: dict[str, Tensor], prefix: str, hidden: int) -> torch.nn.GRU:
-    gru = torch.nn.GRU(2, hidden, batch_first=True).double()
+    gru = torch.nn.GRU(len(parameters[prefix + "weight_ih"][0]), hidden, batch_first=True).double()
     with torch.no_grad():
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(gru, name + "_l0").copy_(parameters[prefix + name][0].transpose(0, -1))
     return gru
 
 
-@pytest.mark.parametrize("horizon", [1, 3])
-def test_it_equals_torchs_grus_over_the_values_in_the_order_of_time(horizon: int) -> None:
+@pytest.mark.parametrize(("horizon", "times"), [(1, 0), (3, 1), (3, 2)])
+def test_it_equals_torchs_grus_over_the_values_in_the_order_of_time(
+    horizon: int, times: int
+) -> None:
+    """Of Saturday evening's samples and Sunday's; 2 columns of a calendar hold the day, too."""
     hidden, rows = 4, 5
     distant = [day + ahead for day in (-72, -48, -24) for ahead in range(horizon)]
     places = [-3, -2, -1, *distant]
-    model = Seq2SeqForecaster(layout(horizon), places, hidden)
+    model = Seq2SeqForecaster(layout(horizon, times), places, hidden)
     parameters = one_client(model)
     samples = torch.randn(1, rows, len(places), dtype=torch.float64, generator=generator(1))
     graph = torch.randn(1, rows, hidden, dtype=torch.float64, generator=generator(2))
+    calendar = torch.tensor([[(22 + row) % 24, (5 + (22 + row) // 24) % 7] for row in range(rows)])
+    samples = torch.cat([samples, calendar[None, :, :times].double()], dim=2)
     inputs = guided(model, samples, graph)
     encoder = torchs(parameters, "encoder.", hidden)
     decoder = torchs(parameters, "decoder.gru.", 2 * hidden)
+
+    def at(row: int, place: int) -> list[float]:
+        hour = 5 * 24 + 22 + row + place  # of the week
+        return [hour % 24 / 24, *([hour // 24 % 7 / 7] if times > 1 else [])]
+
     for row in range(rows):
-        phase = (22 + row) % 24
         in_time = sorted(range(len(places)), key=lambda column: places[column])
-        read = [[float(samples[0, row, c]), (phase + places[c]) % 24 / 24] for c in in_time]
+        read = [[float(samples[0, row, c]), *at(row, places[c])] for c in in_time]
         _, h = encoder(torch.tensor([read], dtype=torch.float64))
         torch.testing.assert_close(model.encoding(parameters, inputs)[0, row], h[0, 0])
         state = torch.cat([h[0, 0], graph[0, row]]).reshape(1, 1, -1)
         value, expected = samples[0, row, 2], []
         for step in range(horizon):
-            known = [[[float(value.detach()), (phase + step - 1) % 24 / 24]]]
+            known = [[[float(value.detach()), *at(row, step - 1)]]]
             _, state = decoder(torch.tensor(known, dtype=torch.float64), state)
             value = state[0, 0] @ parameters["decoder.weight"][0, :, 0]
             value = value + parameters["decoder.bias"][0, 0]
