@@ -171,7 +171,7 @@ class Federation:
         self.arrivals.expect(memory["nodes"], shape)
         for client, node, facts in memory["facts"]:
             counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
-            times = SampleTimes(*told) if (told := facts.pop("times")) else None
+            times = SampleTimes(*told) if (told := facts.pop("times", None)) else None
             self.roster.facts[ClientKey(client, node)] = ClientFacts(
                 **facts, class_counts=counts, times=times
             )

@@ -60,7 +60,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
                 "is expected"
             )
     for name, (_, first, trained, end) in times.items():
-        if trained - first != roster.samples.get(name) or end < trained:
+        if trained - first != roster.samples.get(name) or end <= trained:
             raise Unusable(
                 f"client {name!r}: samples from {first} to {trained} and {end} do not fit what it "
                 "declares"

@@ -94,7 +94,8 @@ class CnfgnnStrategy(FedAvgStrategy):
         able = self.eligible(clients)
         if not self.section.server_epochs:
             return able
-        return [key for key in able if key in set(self._evaluated.keys)]
+        encoded = set(self._evaluated.keys)
+        return [key for key in able if key in encoded]
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """The model, and g of the samples that are trained on."""
@@ -211,12 +212,13 @@ class CnfgnnStrategy(FedAvgStrategy):
 
 def _with_graph(order: Order, keys: list[ClientKey], given: Given) -> Order:
     """The order with the clients' own g, of those that have one."""
-    rows = {key: given.keys.index(key) for key in keys if key in given.keys}
-    if not rows:
+    row_of = {key: row for row, key in enumerate(given.keys)}
+    guided = [key for key in keys if key in row_of]
+    if not guided:
         return order
     return replace(
         order,
-        arrays={**order.arrays, GRAPH: given.values[list(rows.values())]},
-        guided=[key.client for key in rows],
+        arrays={**order.arrays, GRAPH: given.values[[row_of[key] for key in guided]]},
+        guided=[key.client for key in guided],
         options={**order.options, FIRST: given.first, COUNT: given.values.shape[1]},
     )

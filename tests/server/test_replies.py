@@ -216,7 +216,7 @@ ROSTERS = {
     "negative-counts": (say(class_counts={"a": [[1, -2]]}), "class_counts.a.0.1: Input should"),
     "foreign-times": (say(times={"z": ["", 0, 10, 12]}), "samples from 0 to 10 and 12 do not fit"),
     "few-times": (say(times={"a": ["", 0, 9, 12]}), "samples from 0 to 9 and 12 do not fit"),
-    "early-end": (say(times={"a": ["", 0, 10, 9]}), "samples from 0 to 10 and 9 do not fit"),
+    "early-end": (say(times={"a": ["", 0, 10, 10]}), "samples from 0 to 10 and 10 do not fit"),
     "half-times": (say(times={"a": ["", 0, 10]}), "times.a.3: Field required"),
     "long-note": (say(notes={"a": "y" * 4097}), "notes.a: String should have at most 4096"),
 }
