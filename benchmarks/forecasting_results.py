@@ -65,6 +65,8 @@ TRAINED: dict[str, Changes] = {
     "fcgcn": {"method": "fcgcn"},
     "fedala": {"method": "fedala"},
     "knn-per": {"method": "knn-per"},
+    "cnfgnn": {"method": "cnfgnn"},
+    "cnfgnn-fuels": {"method": "cnfgnn", "cnfgnn.model": "fuels"},
     "fedproto": {"method": "fedproto"},
     "fedpcl": {"method": "fedpcl"},
     "fedpcl-multiple": {"method": "fedpcl", "fedpcl.prototypes": "multiple"},
@@ -102,6 +104,8 @@ TITLES = {
     "fcgcn": "FCGCN",
     "fedala": "FedALA",
     "knn-per": "kNN-Per",
+    "cnfgnn": "CNFGNN",
+    "cnfgnn-fuels": "CNFGNN, FUELS's encoder",
     "fedproto": "FedProto",
     "fedpcl": "FedPCL",
     "fedpcl-multiple": "FedPCL, all prototypes",
@@ -111,14 +115,17 @@ TITLES = {
     "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
 }
 # These join clients by a graph, and METR-LA has one of its own.
-OF_GRAPHS = ("fcgcn",)
+OF_GRAPHS = ("fcgcn", "cnfgnn", "cnfgnn-fuels")
 # The newest part of each client's train samples, in periods: about a quarter.
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
 # Too few weeks for FedDA's statistics, of which a window needs four: theirs are means of four days.
 FEW_WEEKS = ("milano", "m4")
 # M4's clients are not measured at the same times, and all prototypes to all of 414 take long; a
 # week of METR-LA has no window of statistics.
-LEFT_OUT = {"m4": ("fcgcn", "fedpcl-multiple"), "metr-la": ("fedda",)}
+LEFT_OUT = {
+    "m4": ("fcgcn", "cnfgnn", "cnfgnn-fuels", "fedpcl-multiple"),
+    "metr-la": ("fedda",),
+}
 
 
 def experiments() -> dict[str, Experiment]:

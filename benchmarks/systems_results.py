@@ -70,6 +70,11 @@ GRIDS: dict[str, list[Changes]] = {
         for temperature in (0.02, 0.07, 0.5)
         for weight in (0.1, 1.0)
     ],
+    "cnfgnn": [
+        {"cnfgnn.server-epochs": 1},
+        {"cnfgnn.server-epochs": 5},
+        {"cnfgnn.server-epochs": 1, "graph.source": "positions"},
+    ],
 }
 
 

@@ -28,6 +28,7 @@ from fedproto_app.report.runs import flat, read_clients, read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.table import load_shard, make_task, small_run, task_record
+from fedproto_app.wire import QUESTION
 
 # Cohorts and shards change the order of float32 sums; three rounds of training amplify that.
 TOLERANCE = 2e-4
@@ -110,7 +111,7 @@ class _MortalGrid(LocalGrid):
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
-        if message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE):
+        if message.metadata.message_type in (MessageType.TRAIN, QUESTION, MessageType.EVALUATE):
             self._left -= 1
             if self._left == 0:
                 raise _Killed
@@ -171,9 +172,12 @@ _OF_ALL: Mapping[str, Invariant] = {
 }
 
 
-def invariants_of(task: str) -> Mapping[str, Invariant]:
-    """What must hold on the task, in words, and the check of each."""
-    if not task_record(task).forecasts:
+def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
+    """What must hold on the task, in words, and the check of each.
+
+    method: the one to be checked; of models that do not forecast by themselves less holds.
+    """
+    if not task_record(task).forecasts or (method and method_named(method).cannot_forecast):
         return _OF_ALL
     return {**_OF_ALL, "what is reported is what forecasts": kept_models_forecast}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,20 @@ class Reply:
     classes: list[list[int]] = field(default_factory=list)
 
 
+class SampleTimes(NamedTuple):
+    """When a client's samples are, by the positions of their first targets.
+
+    clock: what a position means, equal for clients that have one clock; "" where a source only
+    counts. first: of the samples that are trained on. trained, end: after the last of these, and
+    after the last of all.
+    """
+
+    clock: str
+    first: int
+    trained: int
+    end: int
+
+
 @dataclass(frozen=True)
 class NodeRoster:
     """A node's answer to the roster query: its clients, or why some or all cannot take part.
@@ -80,6 +95,7 @@ class NodeRoster:
     the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
     inputs, classes: the data's shape. class_counts: train samples by stage and class of each
     client, if the nodes share out one data set. notes: what a person should know of its data.
+    times: when the clients' samples are, if the method must know.
     """
 
     label: str
@@ -93,6 +109,7 @@ class NodeRoster:
     classes: tuple[str, ...] = ()
     class_counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    times: dict[str, SampleTimes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

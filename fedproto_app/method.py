@@ -47,6 +47,7 @@ class Method:
         "": every client sees its own values alone.
     averages: whether it makes one of its clients' models or prototypes, so that
         ``aggregation.rule`` is about it.
+    by_time: whether the server must know when each client's samples are.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
@@ -65,6 +66,7 @@ class Method:
     needs_simulation: Callable[[Settings], str] | None = None
     cannot_forecast: str = ""
     joined_clients: str = ""
+    by_time: bool = False
     small: Mapping[str, Any] = field(default_factory=dict, hash=False)
     check: Callable[[Settings], None] | None = None
     check_clients: Callable[[Settings, int], None] | None = None

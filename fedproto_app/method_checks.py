@@ -83,3 +83,11 @@ def has_prototypes_of_classes(settings: Settings) -> str:
 
 def has_gradients_of_classes(settings: Settings) -> str:
     return "sends a gradient for each class of which a client has images"
+
+
+def needs_the_graph_network(settings: Settings) -> str:
+    return (
+        "a client's model forecasts only with what the server makes of all clients' encodings, so "
+        "no site could use it after the run; and the encoding of every sample leaves the client, "
+        "from which a server that has the encoder can tell the values"
+    )

@@ -277,6 +277,21 @@ _TABLE = (
         small={"knn-per.most-samples": 50},
     ),
     Method(
+        name="cnfgnn",
+        strategy="fedproto_app.strategies.cnfgnn:CnfgnnStrategy",
+        learner="fedproto_app.learners.cnfgnn:CnfgnnLearner",
+        section=attrgetter("cnfgnn"),
+        tasks=("forecasting",),
+        model="fedproto_app.tasks.forecasting.own_models:graph_forecaster",
+        needs_simulation=method_checks.needs_the_graph_network,
+        cannot_forecast=(
+            "its decoder needs what the server's graph network makes of all clients' encodings of "
+            "the same time"
+        ),
+        by_time=True,
+        small={"cnfgnn.hidden": 8, "cnfgnn.server-rate": 1e-4},
+    ),
+    Method(
         name="census",
         strategy="fedproto_app.strategies.census:CensusStrategy",
         learner="fedproto_app.learners.census:CensusLearner",

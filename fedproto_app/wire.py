@@ -109,6 +109,7 @@ class RosterTold(_Told):
     classes: tuple[Name, ...]
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
     notes: dict[Name, Reason]
+    times: dict[Name, tuple[Name, Whole, Whole, Whole]]  # `SampleTimes`
 
 
 ToldT = TypeVar("ToldT", bound=_Told)

@@ -50,7 +50,11 @@ def test_it_holds_for_every_method(tmp_path: Path, task: str, method: str, invar
     assert deviation.held, deviation
 
 
-@pytest.mark.parametrize("method", methods_of("forecasting"))
+# With the server's graph network alone.
+KEPT = [method for method in methods_of("forecasting") if method != "cnfgnn"]
+
+
+@pytest.mark.parametrize("method", KEPT)
 def test_what_is_kept_is_what_forecasts(tmp_path: Path, method: str) -> None:
     deviation = kept_models_forecast(SmallRuns("forecasting", method, tmp_path))
     assert deviation.held, deviation

@@ -96,6 +96,7 @@ class Loudness(Section):
 WORKS_ON = {
     "all": TASK_NAMES,
     "series": ("forecasting",),
+    "in a simulation": (),
     "images": ("classification",),
     "sequences": SEQUENCE_TASKS,
     "sequences of classes": ("sequence-classification",),

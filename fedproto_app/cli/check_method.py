@@ -72,7 +72,9 @@ def check_method(
             task: SmallRuns(task, method, Path(home) / task, **told(None, changes or []))
             for task in chosen
         }
-        checks = [(task, *check) for task in chosen for check in invariants_of(task).items()]
+        checks = [
+            (task, *check) for task in chosen for check in invariants_of(task, method).items()
+        ]
         held = True
         console = Console(stderr=True, highlight=False)
         with console.status("") as status, flowers_log(Path(home) / "log", None):

@@ -32,6 +32,11 @@ class Clock:
     offset: np.timedelta64
     utc: bool = False
 
+    @property
+    def told(self) -> str:
+        """In a word, equal for equal clocks."""
+        return f"{self.step} {self.offset}{' utc' if self.utc else ''}"
+
     def moments(self, positions: NDArray[np.int64]) -> Times:
         """The times at positions, in microseconds, without a zone."""
         return np.datetime64(0, "us") + self.offset + positions * self.step

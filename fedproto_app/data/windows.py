@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.errors import DataError
+from fedproto_app.messages import SampleTimes
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
@@ -58,6 +59,20 @@ class ClientWindows:
     clock: Clock | None = None
     seasonal_difference: float = 0.0
     end: int = 0
+
+    @property
+    def start(self) -> int:
+        """On the source's clock, the position of the first sample's first target."""
+        values = len(self.targets) + int(self.targets.shape[1]) - 1
+        return self.end - values
+
+    @property
+    def sample_times(self) -> SampleTimes:
+        """When the samples are, for methods that align clients by time."""
+        clock = "" if self.clock is None else self.clock.told
+        first, last = int(self.batches.min()), int(self.batches.max())
+        start, samples = self.start, len(self.targets)
+        return SampleTimes(clock, start + first, start + last + 1, start + samples)
 
     @property
     def validation(self) -> slice:

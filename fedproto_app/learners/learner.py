@@ -65,6 +65,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         client's own.
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     needs_representation: whether it needs a model with a representation besides the prediction.
+    keeps_guidance: whether what an order to evaluate brings besides the model is kept with it.
     """
 
     section: Any
@@ -72,6 +73,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     sends_mean = True
     weighs_samples = True
     needs_representation = False
+    keeps_guidance = True
 
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task

@@ -25,3 +25,17 @@ def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) ->
         ]
         norms[name] = torch.stack(squares).sum(dim=0).sqrt()
     return norms
+
+
+def held_to_the_others(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
+    """[N, …] with none longer than so many times the median of those that are not 0, and how many
+    were shortened: none may drown the others in a mean."""
+    norms = gradients.flatten(start_dim=1).double().norm(dim=1)
+    lengths = norms[norms > 0]
+    if not len(lengths):
+        return gradients, 0
+    limit = longest * float(lengths.quantile(0.5))
+    factors = torch.where(norms > limit, limit / norms, 1.0)
+    shape = (-1, *[1] * (gradients.dim() - 1))
+    held = (gradients.double() * factors.reshape(shape)).to(gradients.dtype)
+    return held, int((norms > limit).sum())

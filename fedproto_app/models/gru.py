@@ -29,26 +29,30 @@ def gru_parameters(hidden: int, generator: torch.Generator, width: int = 1) -> d
     }
 
 
-def gru_last_hidden(parameters: Mapping[str, Tensor], prefix: str, window: Tensor) -> Tensor:
+def gru_last_hidden(
+    parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
+) -> Tensor:
     """The hidden state after the last value of the window, [K, B, H]; see `gru_states`."""
-    return gru_states(parameters, prefix, window)[-1]
+    return gru_states(parameters, prefix, window, state)[-1]
 
 
-def gru_states(parameters: Mapping[str, Tensor], prefix: str, window: Tensor) -> list[Tensor]:
+def gru_states(
+    parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
+) -> list[Tensor]:
     """The hidden state after each step of the window, [K, B, H] each.
 
     parameters: ``<prefix>weight_ih`` [K, I, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
         ``bias_hh`` [K, 3H].
     window: [K, B, T·I], the I inputs of each of T ≥ 1 steps side by side.
+    state: [K, B, H], the one to begin at; None for 0.
     """
     weight_ih, weight_hh = parameters[prefix + "weight_ih"], parameters[prefix + "weight_hh"]
     bias_ih = parameters[prefix + "bias_ih"].unsqueeze(1)  # [K, 1, 3H]
     bias_hh = parameters[prefix + "bias_hh"].unsqueeze(1)
-    state: Tensor | None = None
     states = []
     for value in torch.split(window, weight_ih.shape[1], dim=2):  # (K, B, I)
         from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, I) x (K, I, 3H)
-        # The state starts at 0, so the first product is the bias alone.
+        # Of a state that is 0 the product is the bias alone.
         from_state = bias_hh if state is None else torch.baddbmm(bias_hh, state, weight_hh)
         state = _gru_cell(from_input, from_state, state)
         states.append(state)

@@ -74,6 +74,11 @@ class MemoryStore(ClientStore):
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         self._shared = _copied(server_round, tensors)
 
+    def read_shared(self, server_round: int) -> Tensors:
+        if self._shared and self._shared.server_round == server_round:
+            return self._shared.tensors
+        return super().read_shared(server_round)
+
     def record(self, client: str, before: int | None = None) -> ClientRecord:
         here = self._kept.get(client)
         if here and (before is None or here.record.kept_round < before):

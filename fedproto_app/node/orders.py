@@ -22,10 +22,11 @@ from flwr.app import Context
 from safetensors import SafetensorError
 
 from fedproto_app.data.shard import Shard
+from fedproto_app.data.windows import ClientWindows
 from fedproto_app.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
-from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.process import store_of
@@ -41,10 +42,14 @@ Phase = Literal["train", "evaluate", "question"]
 
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     """The clients that this node holds, or why it has none."""
-    site, shard, error = Site(), Shard({}, {}), ""
+    site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
     try:
         site = read_site(context.node_config, deployed=not simulated)
-        shard = _shard(settings_from(context.run_config), site, simulated=simulated)
+        run = settings_from(context.run_config)
+        shard = _shard(run, site, simulated=simulated)
+        if method_named(run.method).by_time:
+            series = [one for one in shard.clients.values() if isinstance(one, ClientWindows)]
+            times = {one.name: one.sample_times for one in series}
     except FedProtoError as fault:
         error = str(fault)
     clients = shard.clients.values()
@@ -64,6 +69,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         classes=shard.shape.classes,
         class_counts=counts if site.is_dealt else {},
         notes={one.name: one.note for one in clients if one.note},
+        times=times,
     )
 
 

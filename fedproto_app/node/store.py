@@ -34,6 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedproto_app.errors import FedProtoError
 from fedproto_app.whole_file import write_whole
 
 ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
@@ -95,6 +96,12 @@ class ClientStore:
         _drop_later(self._folder, "shared", server_round)
         for path in list(_versions(self._folder, "shared"))[: -self.versions]:
             path.unlink(missing_ok=True)
+
+    def read_shared(self, server_round: int) -> dict[str, Tensor]:
+        """What `write_shared` wrote in this round; raises `FedProtoError` if that is gone."""
+        if not (found := _read(self._folder / _version("shared", server_round))):
+            raise FedProtoError(f"the shared model of round {server_round} is not here any more")
+        return found
 
     def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
         """Keep the encoder that the node's clients share from now on."""

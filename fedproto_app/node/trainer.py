@@ -17,7 +17,7 @@ from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.part_reply import CohortReply, Sums
-from fedproto_app.node.store import ClientRecord, ClientStore, flatten
+from fedproto_app.node.store import ClientRecord, ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
 
@@ -71,25 +71,35 @@ class Node:
 
     def evaluate(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
+        self._remember(order)
+        return [self._judge(order, share) for share in shares]
+
+    def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
+        """What the clients of these cohorts say to a method's question; their state stays.
+
+        It need not bring the shared parameters. With other arrays it is then about those that an
+        earlier question of the round brought, without any about the clients' data alone.
+        """
+        self._remember(order)
+        model = self._learner.initial_parameters()
+        if order.arrays and not any(map(self._learner.is_shared, order.arrays)):
+            model = unflatten(self._store.read_shared(order.server_round), _PARAMETERS)
+        unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
+        whole = replace(order, arrays={**unsent, **order.arrays})
+        return [self._answer(whole, share) for share in shares]
+
+    def _remember(self, order: Order) -> None:
+        """Keep the order's shared parameters, if it brings any, and what comes with them."""
         received: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, _GUIDANCE: {}}
         for name, array in order.arrays.items():
             group = _PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
             received[group][name] = torch.from_numpy(array)
         if order.classes:
             received[_GUIDANCE]["classes"] = torch.tensor(order.classes)
+        if not self._learner.keeps_guidance:
+            received[_GUIDANCE] = {}
         if received[_PARAMETERS]:
             self._store.write_shared(order.server_round, flatten(received))
-        return [self._judge(order, share) for share in shares]
-
-    def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
-        """What the clients of these cohorts say to a method's question; nothing is kept.
-
-        It need not bring the shared parameters: then it is about the clients' data alone.
-        """
-        initial = self._learner.initial_parameters()
-        unsent = {n: v.numpy() for n, v in initial.items() if self._learner.is_shared(n)}
-        whole = replace(order, arrays={**unsent, **order.arrays})
-        return [self._answer(whole, share) for share in shares]
 
     def _train(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round - 1)

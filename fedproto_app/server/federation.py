@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.events import shown, tell
-from fedproto_app.messages import ArraySpec, Order, Refusal, Reply
+from fedproto_app.messages import ArraySpec, Order, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of, metric_row
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
@@ -171,7 +171,10 @@ class Federation:
         self.arrivals.expect(memory["nodes"], shape)
         for client, node, facts in memory["facts"]:
             counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
-            self.roster.facts[ClientKey(client, node)] = ClientFacts(**facts, class_counts=counts)
+            times = SampleTimes(*told) if (told := facts.pop("times", None)) else None
+            self.roster.facts[ClientKey(client, node)] = ClientFacts(
+                **facts, class_counts=counts, times=times
+            )
         for client, node, *result in memory["results"]:
             self.results[ClientKey(client, node)] = ClientResult.of(*result)
         self.trained = {ClientKey(*key) for key in memory["trained"]}
@@ -198,8 +201,12 @@ class Federation:
         keys: Iterable[ClientKey],
         make: Callable[[list[ClientKey]], Order],
         message_type: str = MessageType.TRAIN,
+        shared: Collection[str] = (),
     ) -> list[Message]:
-        """One message a node, with an order of its own for its share of the clients."""
+        """One message a node, with an order of its own for its share of the clients.
+
+        shared: the arrays that are meant for each client even where others are the clients' own.
+        """
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
         for key in keys:
             by_node[key.node].append(key)
@@ -207,9 +214,10 @@ class Federation:
         for node, its_keys in sorted(by_node.items()):
             order = make(its_keys)
             message = write_order(order, self.roster.members[node].node_id, message_type)
-            values = sum(array.size for array in order.arrays.values())
-            # Arrays that are not per client are sent once a node, but meant for each client.
-            self.log.parameters_down += values if order.guided else values * len(its_keys)
+            for name, array in order.arrays.items():
+                # Arrays that are not per client are sent once a node, but meant for each client.
+                own = order.guided and name not in shared
+                self.log.parameters_down += array.size if own else array.size * len(its_keys)
             self.log.bytes_down += sent_bytes(message)
             size = root_mean_square(order.arrays.values())
             self._sent.append(_Sent(message, node, its_keys, size))
@@ -240,14 +248,15 @@ class Federation:
         make: Callable[[list[ClientKey]], Order],
         spec: ArraySpec,
         *,
+        shared: Collection[str] = (),
         once: bool = False,
     ) -> list[NodeReply]:
         """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
 
-        Only between the phases: while no other orders are under way.
+        Only between the phases: while no other orders are under way. shared: as for `orders`.
         once: whether it is one that each client answers once in a run.
         """
-        messages = self.orders(keys, make, QUESTION)
+        messages = self.orders(keys, make, QUESTION, shared)
         answers = self.read(self.ask(grid, messages), spec) if messages else []
         if once:
             self.log.parameters_up_once += sum(spec.values(answer.reply) for answer in answers)

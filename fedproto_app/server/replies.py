@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply
+from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of
 from fedproto_app.server.outliers import mean_fault, rows_of, value_fault
 from fedproto_app.wire import (
@@ -41,7 +41,9 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
 
     multiple: every client's train samples are a positive multiple of it.
     """
-    roster = NodeRoster(**dict(read_record(message.content, RosterTold)))
+    told = dict(read_record(message.content, RosterTold))
+    times = {name: SampleTimes(*of_client) for name, of_client in told["times"].items()}
+    roster = NodeRoster(**told | {"times": times})
     names = roster.samples.keys()
     if not names == roster.groups.keys() == roster.missing_shares.keys():
         raise Unusable("malformed roster: clients without samples, group or missing share")
@@ -56,6 +58,12 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
             raise Unusable(
                 f"client {name!r} declares {count} train samples; a multiple of {multiple} "
                 "is expected"
+            )
+    for name, (_, first, trained, end) in times.items():
+        if trained - first != roster.samples.get(name) or end <= trained:
+            raise Unusable(
+                f"client {name!r}: samples from {first} to {trained} and {end} do not fit what it "
+                "declares"
             )
     return roster
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.messages import NodeRoster
+from fedproto_app.messages import NodeRoster, SampleTimes
 from fedproto_app.randomness import numpy_stream
 
 
@@ -49,13 +49,15 @@ class ClientFacts:
     """What a node declared of its client.
 
     samples: train samples. group: its true group or "". class_counts: train samples by stage and
-    class, () where the node does not tell or nothing is classified.
+    class, () where the node does not tell or nothing is classified. times: of its samples, None
+    where the method need not know.
     """
 
     samples: int
     group: str
     missing_share: float
     class_counts: tuple[tuple[int, ...], ...] = ()
+    times: SampleTimes | None = None
 
 
 class NameTakenError(ValueError):
@@ -86,6 +88,7 @@ class Roster:
                 answer.groups[client],
                 answer.missing_shares[client],
                 answer.class_counts.get(client, ()),
+                answer.times.get(client),
             )
         return label
 

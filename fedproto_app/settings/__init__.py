@@ -9,6 +9,7 @@ from fedproto_app.methods import SEQUENCE_TASKS
 from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.compared import (
     ApflSettings,
+    CnfgnnSettings,
     DittoSettings,
     FedAlaSettings,
     FedAvgSettings,
@@ -77,6 +78,7 @@ __all__ = [
     "Choice",
     "ChoiceSettings",
     "ClusterSettings",
+    "CnfgnnSettings",
     "Cosine",
     "Count",
     "CountOrZero",

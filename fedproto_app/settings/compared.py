@@ -166,3 +166,21 @@ class KnnPerSettings(Section):
         "train samples that a client remembers, drawn once where it has more",
         f"1 … {MOST_REMEMBERED:,}",
     )
+
+
+class CnfgnnSettings(Section):
+    """``[cnfgnn]``: a graph network over the clients at the server (docs: graph.md)."""
+
+    model: Literal["paper", "fuels"] = setting(
+        "paper", "the clients' model: two GRUs, or FUELS's with g beside its representation"
+    )
+    hidden: Count = setting(
+        64, "values of g, and of the paper's encoding; FUELS's is as long as its representation"
+    )
+    server_epochs: CountOrZero = setting(
+        1,
+        "R_s, of the graph network over the train time steps, after each round of the clients; "
+        "0: none, and g = 0",
+    )
+    server_batch: Count = setting(48, "time steps of one step of the graph network")
+    server_rate: Positive = setting(1e-3, "of its Adam")

@@ -11,6 +11,7 @@ from fedproto_app.methods import METHODS, method_named, require_known
 from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.compared import (
     ApflSettings,
+    CnfgnnSettings,
     DittoSettings,
     FedAlaSettings,
     FedAvgSettings,
@@ -206,6 +207,7 @@ class Settings(Section):
     fedda: FedDaSettings = FedDaSettings()
     fedtgp: FedTgpSettings = FedTgpSettings()
     knn_per: KnnPerSettings = KnnPerSettings()
+    cnfgnn: CnfgnnSettings = CnfgnnSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
 

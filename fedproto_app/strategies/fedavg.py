@@ -63,7 +63,11 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         self.spec = self.model_spec
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """The clients that the method can train; all are evaluated."""
+        """The clients that the method can train."""
+        return clients
+
+    def to_evaluate(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """The clients that the method can evaluate."""
         return clients
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
@@ -117,7 +121,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             plain = self.federation.order(keys, server_round, evaluate=local)
             return self.guide(replace(plain, arrays=model, options=options), keys)
 
-        return self.federation.orders(chosen, order)
+        return self.federation.orders(chosen, order, shared=self._initial)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -147,8 +151,8 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             plain = self.federation.order(keys, server_round)
             return self.guide_evaluation(replace(plain, arrays=model), keys)
 
-        everyone = self.federation.roster.clients()
-        return self.federation.orders(everyone, order, MessageType.EVALUATE)
+        everyone = self.to_evaluate(self.federation.roster.clients())
+        return self.federation.orders(everyone, order, MessageType.EVALUATE, self._initial)
 
     def _weight(self, reply: Reply) -> int:
         """Its clients' weight in the mean over all."""

@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from fedproto_app.errors import FedProtoError
+from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.store import ClientRecord, ClientStore, file_name
 
 
@@ -230,3 +232,15 @@ def test_who_has_a_kept_model_on_which_scale(tmp_path: Path) -> None:
     again = ClientStore(tmp_path)
     assert again.kept_clients() == ["a", "b"]
     assert again.record("b").scale == scale  # to the last bit
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_shared_model_of_a_round_can_be_read_in_that_round(
+    tmp_path: Path, in_memory: bool
+) -> None:
+    store = MemoryStore(tmp_path, limit=10**6) if in_memory else ClientStore(tmp_path)
+    for server_round in (1, 2):
+        store.write_shared(server_round, state(server_round))
+    assert store.read_shared(2)["parameters/w"].tolist() == [2, 2]
+    with pytest.raises(FedProtoError, match="the shared model of round 3 is not here any more"):
+        store.read_shared(3)

@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Order, Refusal, Reply
+from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Order, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from fedproto_app.wire import (
@@ -57,6 +57,7 @@ ROSTER = NodeRoster(
     classes=("x", "y"),
     class_counts={"a": ((1, 9),), "b": ((5, 5), (10, 0))},
     notes={"b": "half of it is missing"},
+    times={"a": SampleTimes("1 hours", 7, 17, 20)},
 )
 
 
@@ -213,6 +214,10 @@ ROSTERS = {
     "few-counts": (say(class_counts={"a": [[1]]}), "class counts that do not fit"),
     "foreign-counts": (say(class_counts={"z": [[1, 2]]}), "class counts that do not fit"),
     "negative-counts": (say(class_counts={"a": [[1, -2]]}), "class_counts.a.0.1: Input should"),
+    "foreign-times": (say(times={"z": ["", 0, 10, 12]}), "samples from 0 to 10 and 12 do not fit"),
+    "few-times": (say(times={"a": ["", 0, 9, 12]}), "samples from 0 to 9 and 12 do not fit"),
+    "early-end": (say(times={"a": ["", 0, 10, 10]}), "samples from 0 to 10 and 10 do not fit"),
+    "half-times": (say(times={"a": ["", 0, 10]}), "times.a.3: Field required"),
     "long-note": (say(notes={"a": "y" * 4097}), "notes.a: String should have at most 4096"),
 }
 

@@ -38,7 +38,7 @@ FIRST = [
 MORE = [
     *[
         ("forecasting", method)
-        for method in ("fedavg", "fedproto", "apfl", "ditto", "fcgcn", "fedgru", "pfedme")
+        for method in ("fedavg", "fedproto", "apfl", "ditto", "fcgcn", "fedgru", "pfedme", "cnfgnn")
     ],
     *[("forecasting", method) for method in ("fedavg", "fedproto", "apfl", "ditto", "pfedme")],
     *[

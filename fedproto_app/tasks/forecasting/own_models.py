@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from fedproto_app.data.windows import window_positions
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.community_gcn import CommunityGcn
 from fedproto_app.models.ensemble import Ensemble
 from fedproto_app.models.forecaster import Forecaster
+from fedproto_app.models.graph_forecaster import (
+    GraphForecaster,
+    GuidedForecaster,
+    Seq2SeqForecaster,
+)
 from fedproto_app.models.linear_forecaster import LinearForecaster
 from fedproto_app.models.model import Model
 from fedproto_app.models.random_features import RandomFeatureForecaster
@@ -41,3 +49,12 @@ def gru_of_clusters(settings: Settings, layout: WindowLayout) -> Model:
 def remembering(settings: Settings, layout: WindowLayout) -> Remembering:
     """For kNN-Per: FUELS's forecaster, which may have a memory."""
     return Remembering(Forecaster(settings.model.representation_dim, layout), 0)
+
+
+def graph_forecaster(settings: Settings, layout: WindowLayout) -> GraphForecaster:
+    """For CNFGNN."""
+    section = settings.cnfgnn
+    if section.model == "fuels":
+        return GuidedForecaster(settings.model.representation_dim, layout, section.hidden)
+    places = window_positions(np.array([0]), settings.data)[0].tolist()
+    return Seq2SeqForecaster(layout, places, section.hidden)

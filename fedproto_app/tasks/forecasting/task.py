@@ -74,6 +74,8 @@ class CohortSamples:
     std: Tensor  # [K] float64, the data's units per unit of the standardised scale
     mean: Tensor  # [K] float64, the train mean in the data's units
     seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
+    starts: list[int]  # on the source's clock, of each client's first sample
+    lengths: list[int]  # samples of each client
 
     @property
     def train_samples(self) -> list[int]:
@@ -199,6 +201,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             std=_figures(client.std for client in clients),
             mean=_figures(client.mean for client in clients),
             seasonal_difference=_figures(client.seasonal_difference for client in clients),
+            starts=[client.start for client in clients],
+            lengths=[len(client.targets) for client in clients],
         )
 
     def batches(
