@@ -57,7 +57,8 @@ CENSUS: dict[str, Changes] = {
 }
 # What a client makes of FedAvg's model, or of prototypes of classes alone (docs/personalised.md).
 PERSONALISED: dict[str, Changes] = {
-    name: {"method": name} for name in ("fedavg-ft", "fedala", "knn-per", "fedtgp")
+    name: {"method": name}
+    for name in ("fedavg-ft", "fedala", "knn-per", "fedtgp", "per-fedavg", "pfedme")
 }
 # Where the server has images of its own, which no client of any method gets.
 RESERVED: Changes = {"data.partition.reserve-per-class": 10}
