@@ -18,7 +18,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
-from fedproto_app.methods import methods_of
+from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.node.forecasts import write_csv
 from fedproto_app.node.inference import NodeState, forecast, kept_model, open_run, open_state
 from fedproto_app.node.store import ClientRecord, ClientStore
@@ -46,18 +46,27 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[NodeState, list[C
     return open_state(state), histories(data)
 
 
+NEEDED = {"fedda": {"fedda.week": 4}}  # for so short a history
 WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the best
 
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [*((method, {}) for method in methods_of("forecasting")), ("fedavg", WILD), ("apfl", WILD)],
+    [
+        *(
+            (method, NEEDED.get(method, {}))
+            for method in methods_of("forecasting")
+            if not METHODS[method].cannot_forecast
+        ),
+        ("fedavg", WILD),
+        ("apfl", WILD),
+    ],
 )
 def test_walking_over_the_test_part_gives_the_reported_error(
     tmp_path: Path, method: str, changes: dict[str, Any]
 ) -> None:
     reported = forecasts_have_the_reported_errors(tmp_path, method=method, **changes)
-    if changes:
+    if "rounds" in changes:
         assert min(int(row["kept_round"]) for row in reported) < changes["rounds"]
 
 

@@ -92,7 +92,7 @@ def test_more_samples_than_a_round_has_are_refused() -> None:
     assert sent["a"] == pytest.approx(HEADS["a"])  # of a alone
 
 
-@pytest.mark.parametrize("value", [1.1e6, -1e36])
+@pytest.mark.parametrize("value", [1.1e6, -1e15])
 def test_a_head_that_is_too_large_is_refused_and_not_clustered(value: float) -> None:
     strategy = server("ab", "cd", **{"fed-react.similarity": "centred-cosine"})
     play(strategy, 1, {**HEADS, "b": (1.0, value)})
