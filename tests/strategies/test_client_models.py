@@ -17,6 +17,7 @@ from fedproto_app.wire import array_record, numpy_arrays
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import rounds
 
+slow = pytest.mark.exhaustive
 ROBUST = ["clipped-mean", "median", "trimmed-mean", "krum", "multi-krum"]
 
 
@@ -105,7 +106,13 @@ def two_hostile(node_id: int, reply: Message) -> Message:
     return reply
 
 
-@pytest.mark.parametrize("rule", ROBUST)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(rule, marks=[] if rule in ("clipped-mean", "median") else slow)
+        for rule in ROBUST
+    ],
+)
 def test_two_hostile_clients_of_eight_are_borne(tmp_path: Path, rule: str) -> None:
     changes = {"method": "fedavg", "rounds": 4, "aggregation.rule": rule}
     settings = small_settings(tmp_path, **changes, **{"aggregation.hostile-share": 0.25})
@@ -124,7 +131,10 @@ def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
     assert rounds(folder)[-1]["test_mse"] > 3
 
 
-@pytest.mark.parametrize("method", ["gldp", "creff", "census"])
+@pytest.mark.parametrize(
+    "method",
+    ["gldp", *(pytest.param(one, marks=slow) for one in ("creff", "census"))],
+)
 def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, method: str) -> None:
     settings = digits_settings(tmp_path, method=method, **{"aggregation.rule": "median"})
     folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state", "digits"))
