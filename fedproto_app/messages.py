@@ -119,6 +119,7 @@ class ArraySpec:
     mean: one array a node, the mean over its clients. per_client: one a client; the shape is
     without the client axis. per_class: one for each class that a client has, of `classes` there
     are; the shape is without the client and the class axis.
+    models: those of per_client that are the client's copy of the model that it was sent.
     of_any_size: arrays in which clients may differ by any factor, as in sums over samples; of these
     the method itself says what cannot be true.
     """
@@ -127,6 +128,7 @@ class ArraySpec:
     per_client: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     classes: int = 0
+    models: Collection[str] = ()
     of_any_size: Collection[str] = ()
 
     def values(self, reply: Reply) -> int:

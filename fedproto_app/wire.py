@@ -7,7 +7,8 @@ field of bytes, and the arrays beside it. Everything per client stands in the or
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from typing import Annotated, TypeVar, cast
 
 import numpy as np
@@ -31,23 +32,25 @@ QUESTION = f"{MessageType.QUERY}.question"  # of a method, between the phases of
 TOLD, ARRAYS = "told", "arrays"  # records
 JSON, SECONDS = "json", "seconds"  # fields of what is told
 MOST_BYTES = 32 * 2**20  # of JSON: 20,000 clients of a node have room for 80 numbers each
+MOST_REASON = 4096  # characters of a text
 MOST_FAULTS = 100  # that are looked at one by one
+
+# Control characters, and those that change the direction of what follows.
+_CODES = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 T = TypeVar("T")
 Many = Annotated[list[T], Field(fail_fast=True)]
 
 
-def _harmless(name: str) -> str:
-    """Names stand in logs, tables and CSV files that a terminal shows and a spreadsheet opens."""
-    if not name.isprintable():
-        raise ValueError("holds characters that cannot be shown")
-    if name.startswith(("=", "+", "-", "@")):
-        raise ValueError("begins like a spreadsheet's formula")
+def _without_codes(name: str) -> str:
+    """Names stand in logs and tables: no code of a terminal, nothing that turns a line around."""
+    if _CODES.search(name):
+        raise ValueError("holds codes that are no text")
     return name
 
 
-Name = Annotated[str, Field(max_length=256), AfterValidator(_harmless)]
-Reason = Annotated[str, Field(max_length=4096)]
+Name = Annotated[str, Field(max_length=256), AfterValidator(_without_codes)]
+Reason = Annotated[str, Field(max_length=MOST_REASON)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -155,14 +158,21 @@ def read_order(message: Message) -> Order:
 def write_reply(reply: Reply, to: Message) -> Message:
     """The node's answer to such a message."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
-    told = _record(ReplyTold, reply, metrics=metrics)
+    told = _record(ReplyTold, reply, metrics=metrics, failed=_cut(reply.failed))
     told[SECONDS] = float(reply.seconds)
     return Message(_content(told, reply.arrays), reply_to=to)
 
 
 def write_roster(roster: NodeRoster, to: Message) -> Message:
     """The node's answer to the roster query."""
-    return Message(_content(_record(RosterTold, roster), {}), reply_to=to)
+    cut = {name: _cut(getattr(roster, name)) for name in ("refused", "notes")}
+    told = _record(RosterTold, roster, error=roster.error[:MOST_REASON], **cut)
+    return Message(_content(told, {}), reply_to=to)
+
+
+def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Too long a reason would cost the whole message."""
+    return {name: reason[:MOST_REASON] for name, reason in reasons.items()}
 
 
 def write_alive(to: Message) -> Message:

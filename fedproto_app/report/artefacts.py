@@ -13,6 +13,7 @@ import csv
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -52,6 +53,7 @@ from fedproto_app.whole_file import write_whole
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
 CHECKPOINT = "checkpoint"
+_FORMULA = re.compile(r"[=@]|[+-].*[(|!]")
 PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
@@ -262,8 +264,14 @@ def round_line(
 
 def _write_table(path: Path, rows: Iterable[Row]) -> None:
     text = io.StringIO()
-    csv.writer(text).writerows(rows)
+    csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
     write_whole(path, text.getvalue().encode())
+
+
+def _as_text(cell: Any) -> Any:
+    """A stranger's text that a spreadsheet would run as a formula is quoted, as they do it."""
+    runs = isinstance(cell, str) and _FORMULA.match(cell)
+    return "'" + cell if runs else cell
 
 
 def _save_tensors(path: Path, tensors: Arrays) -> None:

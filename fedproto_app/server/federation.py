@@ -29,6 +29,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import QUESTION, sent_bytes, write_order
 
+MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules
 MOST_REFUSALS = 1000  # of one node in a round that are told
 
 
@@ -253,11 +254,12 @@ class Federation:
     ) -> list[NodeReply]:
         """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
 
+        However few answer: a question is often put to newcomers alone, of whom one may be silent.
         Only between the phases: while no other orders are under way. shared: as for `orders`.
         once: whether it is one that each client answers once in a run.
         """
         messages = self.orders(keys, make, QUESTION, shared)
-        answers = self.read(self.ask(grid, messages), spec) if messages else []
+        answers = self._usable(self.ask(grid, messages), spec) if messages else []
         if once:
             self.log.parameters_up_once += sum(spec.values(answer.reply) for answer in answers)
         return answers
@@ -273,6 +275,14 @@ class Federation:
         Refuses what is wrong or missing, records losses, metrics and costs. Raises
         `FederationError` when too large a share of the nodes asked gave nothing usable.
         """
+        answers = self._usable(replies, spec, most_samples)
+        self._check_failed_share(len(self._sent), len(answers))
+        return answers
+
+    def _usable(
+        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+    ) -> list[NodeReply]:
+        """As `read`, however few they are."""
         # Flower answers for a dead node under an id of its own: only the message tells whose.
         asked = {sent.message.metadata.message_id: sent for sent in self._sent}
         usable: dict[str, NodeReply] = {}
@@ -292,7 +302,6 @@ class Federation:
         usable = self._in_line(usable, spec)
         answers = [usable[node] for node in sorted(usable)]
         self.log.answered += len(answers)
-        self._check_failed_share(len(self._sent), len(answers))
         for answer in answers:
             self._record(answer, spec)
         return answers
@@ -322,9 +331,12 @@ class Federation:
         bad = out_of_line({node: answer.reply for node, answer in answers.items()}, spec)
         for (node, client), reason in sorted(bad.items()):
             self.refuse(Refusal(node, client, reason))
+        of_node: dict[str, set[str]] = defaultdict(set)
+        for node, client in bad:
+            of_node[node].add(client)
         left = {}
         for node, answer in answers.items():
-            its = {client for owner, client in bad if owner == node}
+            its = of_node[node]
             reply = without(answer.reply, its, spec)
             if reply.names and not (its and spec.mean):
                 left[node] = replace(answer, reply=reply)
@@ -350,7 +362,12 @@ class Federation:
                 self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
             if reply.metrics:
                 result = self.results.setdefault(key, ClientResult())
-                result.metrics |= {name: values[row] for name, values in reply.metrics.items()}
+                told = {name: values[row] for name, values in reply.metrics.items()}
+                if len(result.metrics.keys() | told.keys()) > MOST_METRICS:
+                    reason = f"tells of more than {MOST_METRICS} metrics; these are not kept"
+                    self.refuse(Refusal(key.node, key.client, reason))
+                else:
+                    result.metrics |= told
             if reply.kept_rounds:
                 self.results[key].kept_round = reply.kept_rounds[row]
                 self.unevaluated.discard(key)

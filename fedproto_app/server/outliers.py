@@ -49,7 +49,7 @@ def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
 
 
 def mean_fault(mean: Arrays, before: float) -> str | None:
-    """Why these arrays cannot be the model after a round, or None.
+    """Why these arrays cannot be a model after a round, a node's mean or one client's, or None.
 
     before: the root mean square of the model that the round began with. One that is below 1 may
     grow as if it were 1: it may have begun at 0.
@@ -59,7 +59,7 @@ def mean_fault(mean: Arrays, before: float) -> str | None:
             return fault
     size, limit = root_mean_square(mean.values()), MOST_GROWTH * max(before, 1.0)
     if size > limit:
-        return f"its mean has a root mean square of {size:g}; at most {limit:g} is believed"
+        return f"its model has a root mean square of {size:g}; at most {limit:g} is believed"
     return None
 
 
@@ -87,7 +87,8 @@ def out_of_line(replies: Mapping[str, Reply], spec: ArraySpec) -> dict[tuple[str
             its.append((row.client, root_mean_square([row.values])))
     found = {}
     for name, by_node in sizes.items():
-        limit = MOST_BEYOND * max(_usual(by_node), 1.0)
+        of_nodes = [[size for _, size in its] for its in by_node.values()]
+        limit = MOST_BEYOND * max(usual(of_nodes), 1.0)
         for node, its in by_node.items():
             for client, size in its:
                 if size > limit:
@@ -98,13 +99,14 @@ def out_of_line(replies: Mapping[str, Reply], spec: ArraySpec) -> dict[tuple[str
     return found
 
 
-def _usual(by_node: Mapping[str, Sequence[tuple[str, float]]]) -> float:
-    """The median over nodes of each one's median, so that no node counts by its many clients;
-    that over clients where there are fewer than three nodes; infinite for fewer clients, too.
+def usual(of_nodes: Sequence[Sequence[float]]) -> float:
+    """What is usual among clients' sizes, which are given by node.
 
-    Of two medians it is the lower: half of the senders cannot raise it.
+    The median over nodes of each one's median, so that no node counts by its many clients; that
+    over clients where there are fewer than three nodes; infinite for fewer clients, too. Of two
+    medians it is the lower: half of the senders cannot raise it.
     """
-    nodes = [[size for _, size in its] for its in by_node.values()]
+    nodes = [sizes for sizes in of_nodes if sizes]
     if len(nodes) >= FEWEST:
         return median_low([median_low(sizes) for sizes in nodes])
     every = [size for sizes in nodes for size in sizes]

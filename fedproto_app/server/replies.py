@@ -32,6 +32,7 @@ from fedproto_app.wire import (
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
+MOST_LOSSES = 64  # terms of a loss
 MOST_SECONDS = 1e9  # a node's own working time, which is added up
 LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
 
@@ -120,6 +121,8 @@ def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric]) -> 
     clients, metrics = len(told.names), {metric_of(row): values for row, values in told.metrics}
     if len(set(told.names)) != clients or len(told.samples) != clients:
         raise Unusable(f"malformed reply: {len(told.samples)} sample counts for {clients} clients")
+    if len(told.losses) > MOST_LOSSES:
+        raise Unusable(f"malformed reply: {len(told.losses)} losses, more than {MOST_LOSSES}")
     if len(metrics) != len(told.metrics):
         raise Unusable("malformed reply: a metric is told twice")
     for what, values in (*told.losses.items(), *metrics.items()):
@@ -190,7 +193,12 @@ def _bad_values(reply: Reply, spec: ArraySpec, before: float) -> dict[str, str]:
     if fault := mean_fault(mean, before):
         raise Unusable(fault)
     faults = ((row.client, value_fault(row.name, row.values)) for row in rows_of(reply, spec))
-    return {client: fault for client, fault in faults if fault}
+    bad = {client: fault for client, fault in faults if fault}
+    for row, client in enumerate(reply.names if spec.models else []):
+        model = {name: reply.arrays[name][row] for name in spec.models}
+        if client not in bad and (fault := mean_fault(model, before)):
+            bad[client] = fault
+    return bad
 
 
 def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
@@ -220,7 +228,8 @@ def without(reply: Reply, bad: Collection[str], spec: ArraySpec) -> Reply:
     if not bad:
         return reply
     rows = [row for row, name in enumerate(reply.names) if name not in bad]
-    by_class = [place for place, row in enumerate(_owners(reply.classes)) if row in rows]
+    kept = set(rows)
+    by_class = [place for place, row in enumerate(_owners(reply.classes)) if row in kept]
     arrays = dict(reply.arrays)
     arrays |= {name: reply.arrays[name][rows] for name in spec.per_client if name in arrays}
     arrays |= {name: reply.arrays[name][by_class] for name in spec.per_class if name in arrays}

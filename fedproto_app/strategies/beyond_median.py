@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 
 from fedproto_app.messages import Refusal
 from fedproto_app.server.federation import Federation
+from fedproto_app.server.outliers import usual
 from fedproto_app.server.roster import ClientKey
 
-# So many times the size of the client in the middle. All start from one model, and honest clients
+# So many times what is usual in the round. All start from one model, and honest clients
 # differ by far less.
 LARGEST_FACTOR = 10.0
 
@@ -21,9 +21,12 @@ def refuse_largest(
 
     sizes: ≥ 0. what: the reason's beginning, as in "its prototype is not used: its length is".
     """
-    limit = LARGEST_FACTOR * median(sizes.values()) if sizes else 0.0
+    of_node: dict[str, list[float]] = {}
+    for key, size in sizes.items():
+        of_node.setdefault(key.node, []).append(size)
+    limit = LARGEST_FACTOR * usual(list(of_node.values()))
     beyond = {key for key, size in sizes.items() if 0 < limit < size}
     for key in sorted(beyond):
-        told = f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times the "
-        federation.refuse(Refusal(key.node, key.client, told + "median client's"))
+        told = f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "
+        federation.refuse(Refusal(key.node, key.client, told + "what is usual in the round"))
     return beyond

@@ -40,7 +40,8 @@ class ClientGraph:
     def __init__(self, settings: Settings, federation: Federation) -> None:
         self._settings, self._federation = settings, federation
         self._vertices = Vertices(settings.graph)
-        self._vertices.require([key.client for key in federation.roster.clients()])
+        if federation.roster.partitions():  # one person's clients: a mistake, before work starts
+            self._vertices.require([key.client for key in federation.roster.clients()])
         self._profiles = LatestArrays(PROFILE)
 
     @property

@@ -59,7 +59,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         if self._learner.sends_mean:
             self.model_spec = ArraySpec(mean=self._shapes)
         else:
-            self.model_spec = ArraySpec(per_client=self._shapes)
+            self.model_spec = ArraySpec(per_client=self._shapes, models=self._shapes)
         self.spec = self.model_spec
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
@@ -156,7 +156,9 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
     def _weight(self, reply: Reply) -> int:
         """Its clients' weight in the mean over all."""
-        return sum(reply.samples) if self._learner.weighs_samples else len(reply.names)
+        rule = self.settings.aggregation.rule
+        by_samples = self._learner.weighs_samples and rule == "mean"  # a hostile one declares many
+        return sum(reply.samples) if by_samples else len(reply.names)
 
 
 def _float32(arrays: ArrayRecord) -> ArrayRecord:

@@ -45,7 +45,8 @@ class FedGruStrategy(FedAvgStrategy):
         self._models: Arrays = {}  # of all clusters, as the clients of this round got them
         if section.clusters > 1:
             first = {n: a for n, a in self._initial.items() if n.split(".")[1] == "0"}
-            self.spec = ArraySpec(per_client={_plain(n): a.shape for n, a in first.items()})
+            shapes = {_plain(n): a.shape for n, a in first.items()}
+            self.spec = ArraySpec(per_client=shapes, models=shapes)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.windows import lookback_text, shortest_length
-from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.errors import SettingsError
 from fedproto_app.learners.fedda import STATISTICS
 from fedproto_app.maths.two_view_clusters import centroids, nearest, two_view_clusters
 from fedproto_app.messages import Refusal
@@ -99,9 +99,8 @@ class TrafficClusters:
             MOST_CLUSTERS, max(1, len(keys) // CLIENTS_OF_CLUSTER)
         )
         places = None if self._graph is None else self._graph.places(keys)
-        if places is not None and not (known := np.isfinite(places).all(axis=1)).all():
-            client = keys[int(np.argmin(known))].client
-            raise DataError(f"graph.source = 'positions': nothing tells where {client!r} is")
+        if places is not None and not np.isfinite(places).all():
+            places = None  # nothing tells where somebody is: statistics alone
         labels = two_view_clusters(patterns, places, min(wanted, len(keys)), self._settings.seed)
         self._centres = centroids(patterns, labels)
         self.label_of = dict(zip(keys, labels.tolist(), strict=True))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, MessageType
 
 from fedproto_app.messages import ArraySpec, Reply
+from fedproto_app.metrics import Metric, metric_row
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.server.outliers import mean_fault, out_of_line, root_mean_square, value_fault
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
+from tests.told import tell, told
 
 SPEC = ArraySpec(per_client={"p": (2,)})
 
@@ -117,3 +120,36 @@ def test_one_node_of_finite_values_kills_no_run(tmp_path: Path, method: str, val
     numbers = [array for array in kept if array.dtype.kind == "f" and array.size]
     assert numbers
     assert max(float(np.abs(array).max()) for array in numbers) < 1e3
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "krum"])
+def test_of_two_senders_too_each_ones_model_has_grown_too_much(tmp_path: Path, rule: str) -> None:
+    """Where nobody tells which of two is out of line, what was sent still does."""
+    settings = small_settings(tmp_path, method="fedavg", **{"aggregation.rule": rule})
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    folder, _ = run_locally(settings, nodes, tamper=attack(1e6))
+    checkpoint, _ = newest_checkpoint(folder.path / "checkpoint")
+    assert checkpoint is not None
+    assert max(float(np.abs(array).max()) for array in checkpoint.model.values()) < 1e3
+    assert {one["node"] for line in rounds(folder) for one in line["refused"]} == {"1"}
+
+
+def test_a_flood_of_metrics_is_not_kept(tmp_path: Path) -> None:
+    settings = digits_settings(tmp_path, method="fedavg")
+    flood = {Metric("accuracy", rule=f"r{n}"): 0.5 for n in range(6000)}
+
+    def tamper(node_id: int, reply: Message) -> Message | None:
+        if node_id != BAD_NODE or reply.metadata.message_type != MessageType.EVALUATE:
+            return reply
+        heard = told(reply)
+        for metric, value in flood.items():
+            heard["metrics"].append([metric_row(metric), [value] * len(heard["names"])])
+        return tell(reply, heard)
+
+    nodes = synthetic_nodes(2, tmp_path / "state", "digits")
+    folder, _ = run_locally(settings, nodes, tamper=tamper)
+    checkpoint, _ = newest_checkpoint(folder.path / "checkpoint")
+    assert checkpoint is not None
+    assert len(json.dumps(checkpoint.federation)) < 300_000
+    reasons = {one["reason"] for line in rounds(folder) for one in line["refused"]}
+    assert reasons == {"tells of more than 5000 metrics; these are not kept"}

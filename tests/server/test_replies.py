@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,23 @@ def test_a_reply_is_read_as_it_was_written() -> None:
     assert refusals == [Refusal("n", "c", "its disk is full")]
 
 
+@pytest.mark.parametrize(
+    "name", ["Zürich", "-1", "+49-30", "@home", "می\u200cروم", "a\u00a0b", "="]
+)
+def test_names_of_people_are_believed(name: str) -> None:
+    roster = replace(ROSTER, classes=("x", name), samples={name: 10, "b": 20})
+    roster = replace(roster, groups={name: name, "b": "g"}, missing_shares={name: 0.0, "b": 0.1})
+    times = {name: ROSTER.times["a"]}
+    roster = replace(roster, class_counts={name: ((1, 9),)}, times=times)
+    assert read_roster(write_roster(roster, to=order_message()), multiple=10) == roster
+
+
+def test_too_long_a_reason_costs_its_end_alone() -> None:
+    reply, refusals = read(message_of(replace(REPLY, failed={"c": "x" * 10_000})))
+    assert reply is not None
+    assert refusals == [Refusal("n", "c", "x" * 4096)]
+
+
 def test_a_roster_is_read_as_it_was_written() -> None:
     assert read_roster(roster_message(), multiple=10) == ROSTER
 
@@ -170,9 +188,10 @@ FORMS = {
     "many-more": (say(**{f"extra{n}": n for n in range(1000)}), "1000 faults"),
 }
 REPLIES = {
-    "escape": (say(names=["a\x1b[2J", "b"]), "names.0: Value error, holds characters that cannot"),
-    "nul": (say(names=["a\0", "b"]), "names.0: Value error, holds characters that cannot"),
-    "formula": (say(names=["=HYPERLINK(1)", "b"]), "begins like a spreadsheet's formula"),
+    "escape": (say(names=["a\x1b[2J", "b"]), "names.0: Value error, holds codes that are no text"),
+    "nul": (say(names=["a\0", "b"]), "names.0: Value error, holds codes that are no text"),
+    "turned": (say(names=["a\u202eb", "b"]), "names.0: Value error, holds codes that are no text"),
+    "many-losses": (say(losses={f"x{n}": [1.0, 1.0] for n in range(100)}), "100 losses, more than"),
     "strangers": (
         say(failed={f"x{n}": "?" for n in range(20_000)}),
         "20000 clients failed that were not asked",

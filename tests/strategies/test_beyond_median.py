@@ -1,29 +1,34 @@
-"""Who is refused for being far larger than the others of a round."""
+"""Who is refused for a size far beyond the others': nodes count, not clients."""
 
 from __future__ import annotations
 
+import pytest
+
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.beyond_median import refuse_largest
-from tests.strategies.one_node import NODE, one_node
 
 
-def refused(*sizes: float) -> list[str]:
-    federation = one_node(settings_from({}))
-    keys = [ClientKey(name, NODE) for name in "abcdefg"]
-    named = dict(zip(keys, sizes, strict=False))
-    beyond = refuse_largest(federation, named, "its size is")
-    assert beyond == {ClientKey(one.client, one.node) for one in federation.log.refused}
-    return [one.reason for one in federation.log.refused]
+@pytest.mark.parametrize(
+    ("bad", "refused"),
+    [
+        ({"x": 11.0}, {"x"}),
+        ({"x": 10.0}, set()),
+        ({f"x{n}": 1e-6 for n in range(50)}, set()),  # many small ones blame no honest client
+        ({f"x{n}": 50.0 for n in range(50)}, {f"x{n}" for n in range(50)}),
+    ],
+)
+def test_by_hand(bad: dict[str, float], refused: set[str]) -> None:
+    federation = Federation(settings_from({}), "run", "token")
+    sizes = {ClientKey(f"c{n}", f"node-{n}"): 1.0 for n in range(4)}
+    sizes |= {ClientKey(name, "bad"): size for name, size in bad.items()}
+    found = refuse_largest(federation, sizes, "its size is")
+    assert {key.client for key in found} == refused
+    assert {one.client for one in federation.log.refused} == refused
 
 
-def test_ten_times_the_median_is_the_limit() -> None:
-    assert refused(1, 2, 10, 3, 20) == []
-    assert refused(1, 2, 20.1, 3, 1) == [
-        "its size is 20.1, more than 20, 10 times the median client's"
-    ]
-
-
-def test_nobody_is_refused_where_nothing_can_be_told() -> None:
-    assert refused() == refused(5) == refused(0, 0, 9) == []
-    assert len(refused(1, 1, float("inf"))) == 1
+def test_of_two_nobody_is_refused() -> None:
+    federation = Federation(settings_from({}), "run", "token")
+    sizes = {ClientKey("a", "n"): 1.0, ClientKey("b", "m"): 1e9}
+    assert refuse_largest(federation, sizes, "its size is") == set()
