@@ -50,6 +50,11 @@ CLOSED: dict[str, Changes] = {
     "kindred": {"method": "kindred"},
     "kindred-200": {"method": "kindred", "kindred.features": 200},
 }
+_FEDPCL: Changes = {
+    "method": "fedpcl",
+    "fedpcl.temperature": 0.5,
+    "fedpcl.contrast-weight": 0.1,
+}
 TRAINED: dict[str, Changes] = {
     "solo": {"method": "solo"},
     "fedavg": {"method": "fedavg"},
@@ -58,7 +63,7 @@ TRAINED: dict[str, Changes] = {
     "fedrep": {"method": "fedrep"},
     "apfl": {"method": "apfl"},
     "ditto": {"method": "ditto"},
-    # What `benchmarks.systems_results` chose on milano by validation.
+    # These and FedPCL as `benchmarks.systems_results` chose on milano by validation.
     "per-fedavg": {"method": "per-fedavg", "per-fedavg.step-size": 0.001},
     "pfedme": {"method": "pfedme", "pfedme.proximal-lambda": 1.0, "pfedme.outer-step": 1.0},
     "fedgru": {"method": "fedgru"},
@@ -68,8 +73,8 @@ TRAINED: dict[str, Changes] = {
     "cnfgnn": {"method": "cnfgnn"},
     "cnfgnn-fuels": {"method": "cnfgnn", "cnfgnn.model": "fuels"},
     "fedproto": {"method": "fedproto"},
-    "fedpcl": {"method": "fedpcl"},
-    "fedpcl-multiple": {"method": "fedpcl", "fedpcl.prototypes": "multiple"},
+    "fedpcl": _FEDPCL,
+    "fedpcl-multiple": {**_FEDPCL, "fedpcl.prototypes": "multiple"},
     "fedpcl-contrast": {"method": "fedpcl", "fedpcl.supervised": False},
     "fedda": {"method": "fedda"},
     "fuels": {"method": "fuels"},
