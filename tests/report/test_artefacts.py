@@ -181,3 +181,21 @@ def test_a_round_counts_every_client_that_trained_alike() -> None:
     assert line["loss"] == {"prediction": 1.0, "total": 2.0}
     assert line["clients"] == 2
     assert line["seconds"] == {"train": 0.1235}
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("-cmd|x", "'-cmd|x"),
+        ("-1", "-1"),
+        ("+49", "+49"),
+    ],
+)
+def test_no_name_runs_in_a_spreadsheet(tmp_path: Path, name: str, cell: str) -> None:
+    federation: Any = MadeFederation({name: ERRORS | KEPT})
+    with RunFolder(settings(tmp_path, "forecasting")) as folder:
+        folder.write_clients(federation)
+    with (folder.path / "clients.csv").open() as file:
+        assert [row["client"] for row in csv.DictReader(file)] == [cell]

@@ -18,7 +18,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from fedproto_app.wire import numpy_arrays, write_order
+from fedproto_app.wire import QUESTION, numpy_arrays, write_order
 from tests.local_grid import (
     LocalGrid,
     digits_settings,
@@ -361,3 +361,19 @@ def test_what_is_refused_is_told_with_its_round(
     nodes = synthetic_nodes(2, tmp_path / "state")
     run_locally(small_settings(tmp_path), nodes, tamper=on_reply(say_nothing))
     assert "event=refused round=2 node=1 reason=" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["fedgru", "fedda"])
+def test_a_node_that_answers_no_question_ends_no_run(tmp_path: Path, method: str) -> None:
+    """From round 2 on it is the only one that is asked, as the others have answered."""
+    settings = small_settings(tmp_path, method=method)
+
+    def silent(node_id: int, reply: Message) -> Message | None:
+        asked = reply.metadata.message_type == QUESTION and node_id == BAD_NODE
+        return None if asked else reply
+
+    folder, _ = run_locally(settings, synthetic_nodes(3, tmp_path / "state"), tamper=silent)
+    lines = rounds(folder)
+    assert len(lines) == settings.rounds
+    assert {one["node"] for line in lines for one in line["refused"]} == {"1"}
+    assert all(line["clients"] >= 5 for line in lines)
