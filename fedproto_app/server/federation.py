@@ -22,7 +22,7 @@ from fedproto_app.messages import ArraySpec, Order, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of, metric_row
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
-from fedproto_app.server.outliers import out_of_line, root_mean_square
+from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.settings import Settings
@@ -212,6 +212,7 @@ class Federation:
         for key in keys:
             by_node[key.node].append(key)
         self._sent = []
+        size_of = SizeOfSame()
         for node, its_keys in sorted(by_node.items()):
             order = make(its_keys)
             message = write_order(order, self.roster.members[node].node_id, message_type)
@@ -220,8 +221,7 @@ class Federation:
                 own = order.guided and name not in shared
                 self.log.parameters_down += array.size if own else array.size * len(its_keys)
             self.log.bytes_down += sent_bytes(message)
-            size = root_mean_square(order.arrays.values())
-            self._sent.append(_Sent(message, node, its_keys, size))
+            self._sent.append(_Sent(message, node, its_keys, size_of(order.arrays)))
         self.log.asked += len(self._sent)
         return [sent.message for sent in self._sent]
 

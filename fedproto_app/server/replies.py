@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of
-from fedproto_app.server.outliers import mean_fault, rows_of, value_fault
+from fedproto_app.server.outliers import growth_fault, rows_of, value_fault
 from fedproto_app.wire import (
     ARRAYS,
     SECONDS,
@@ -190,13 +190,14 @@ def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float3
 def _bad_values(reply: Reply, spec: ArraySpec, before: float) -> dict[str, str]:
     """The clients whose own arrays hold what none can; raises `Unusable` if a mean does."""
     mean = {name: reply.arrays[name] for name in spec.mean if name in reply.arrays}
-    if fault := mean_fault(mean, before):
+    wrong = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
+    if fault := next(iter(wrong), None) or growth_fault(mean, before):
         raise Unusable(fault)
     faults = ((row.client, value_fault(row.name, row.values)) for row in rows_of(reply, spec))
     bad = {client: fault for client, fault in faults if fault}
     for row, client in enumerate(reply.names if spec.models else []):
         model = {name: reply.arrays[name][row] for name in spec.models}
-        if client not in bad and (fault := mean_fault(model, before)):
+        if client not in bad and (fault := growth_fault(model, before)):
             bad[client] = fault
     return bad
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from statistics import median_low
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from numpy.typing import NDArray
 from scipy.stats import trim_mean
@@ -22,6 +23,7 @@ from fedproto_app.messages import Arrays, Reply
 from fedproto_app.server.federation import NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import AggregationSettings
+from fedproto_app.wire import ARRAYS, array_record, numpy_arrays
 
 _COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
 
@@ -51,8 +53,26 @@ def require_room(settings: AggregationSettings, clients: int, values: int) -> No
         )
 
 
-def rule_of(settings: AggregationSettings, clients: int) -> FedAvg:
-    """Flower's strategy whose rule makes one model of so many clients' ones."""
+class ClippedMean(FedAvg):
+    """Flower's mean of models whose steps from `before` were clipped."""
+
+    def __init__(self, before: Arrays) -> None:
+        super().__init__()
+        self._before = before
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        messages = list(replies)
+        models = [numpy_arrays(one.content.array_records[ARRAYS]) for one in messages]
+        for message, model in zip(messages, clipped(models, self._before), strict=True):
+            message.content[ARRAYS] = array_record(model)
+        return super().aggregate_train(server_round, messages)
+
+
+def rule_of(settings: AggregationSettings, clients: int, before: Arrays) -> FedAvg:
+    """Flower's strategy whose rule makes one model of so many clients' ones, which began with
+    `before`."""
     hostile = math.floor(settings.hostile_share * clients)
     rule: FedAvg
     if settings.rule == "median":
@@ -64,6 +84,8 @@ def rule_of(settings: AggregationSettings, clients: int) -> FedAvg:
     elif settings.rule == "multi-krum":
         kept = max(1, clients - hostile)
         rule = MultiKrum(num_malicious_nodes=hostile, num_nodes_to_select=kept)
+    elif settings.rule == "clipped-mean":
+        rule = ClippedMean(before)
     else:
         rule = FedAvg()
     return rule
@@ -94,7 +116,7 @@ def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
         math.sqrt(sum(float(np.square(value, dtype=np.float64).sum()) for value in step.values()))
         for step in steps
     ]
-    limit = sorted(lengths)[(len(lengths) - 1) // 2]
+    limit = median_low(lengths) if lengths else 0.0
     return [
         model
         if length <= limit

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,19 +25,16 @@ from fedproto_app.maths.federated_features import (
     matched_features,
     retrained,
 )
-from fedproto_app.messages import Order, Refusal
+from fedproto_app.messages import Order
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import CreffSettings, Settings
-from fedproto_app.strategies.class_rows import rows_by_class
+from fedproto_app.strategies.class_rows import believed, rows_by_class
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 MOST_VALUES = 2**28  # of all classes' gradients: 1 GiB
-# A client's features may be so many times as long as those of the clients in the middle: all come
-# from one encoder. A gradient of longer ones would drown the others in the mean.
-LONGEST = 10.0
 
 Gradients = dict[ClientKey, dict[int, Tensor]]  # [C, d + 1] of each class that a client has
 
@@ -76,7 +72,10 @@ class CreffStrategy(FedAvgStrategy):
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Match the features to the clients' mean gradients, and train φ anew on them."""
-        means = _means(self._believed(_received(answers)))
+        arrived = _received(answers)
+        # Of features that are far longer a gradient would drown the others in the mean.
+        good = believed(self.federation, arrived, gradient_fault, feature_norm, "gradients")
+        means = _means(good)
         if not means:
             return
         section, classes = self.section, torch.tensor(sorted(means))
@@ -121,34 +120,6 @@ class CreffStrategy(FedAvgStrategy):
             width, classes, torch_stream(self.settings.seed, "creff", "classifier", self._round)
         )
         return torch.cat([drawn["weight"].T, drawn["bias"].unsqueeze(1)], dim=1)
-
-    def _believed(self, arrived: Gradients) -> Gradients:
-        """Without those of clients that cannot be telling the truth, who are refused."""
-        faults = {key: self._fault(key, its) for key, its in arrived.items()}
-        longest = {
-            key: max(map(feature_norm, its.values()))
-            for key, its in arrived.items()
-            if its and not faults[key]
-        }
-        limit = LONGEST * median(longest.values()) if longest else 0.0
-        for key, norm in longest.items():
-            if 0 < limit < norm:
-                faults[key] = f"they speak of features {norm:.3g} long, more than {limit:.3g}"
-        for key, fault in faults.items():
-            if fault:
-                told = f"its gradients are not used: {fault}"
-                self.federation.refuse(Refusal(key.node, key.client, told))
-        return {key: its for key, its in arrived.items() if not faults[key]}
-
-    def _fault(self, key: ClientKey, its: Mapping[int, Tensor]) -> str | None:
-        declared = self.federation.roster.facts[key].class_counts
-        for label, gradient in its.items():
-            name = self.federation.shape.classes[label]
-            if declared and not any(stage[label] for stage in declared):
-                return f"one of class {name!r}, of which it has declared no image"
-            if fault := gradient_fault(gradient, label):
-                return f"class {name!r}: {fault}"
-        return None
 
 
 def _received(answers: list[NodeReply]) -> Gradients:

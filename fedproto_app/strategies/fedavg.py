@@ -10,6 +10,7 @@ model: their learners decide what is shared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from fedproto_app.messages import Arrays, ArraySpec, Order, Reply
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.client_models import clipped, each_client, require_room, rule_of
+from fedproto_app.strategies.client_models import each_client, require_room, rule_of
 from fedproto_app.strategies.strategy import MethodDefaults
 from fedproto_app.tasks.table import make_task
 from fedproto_app.wire import flower_average_input, numpy_arrays
@@ -87,15 +88,9 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             replies = [(answer.reply, answer.message) for answer in answers]
         else:
             clients = each_client(answers, self._shapes)
-            models = [reply.arrays for _, reply, _ in clients]
-            if self.settings.aggregation.rule == "clipped-mean":
-                models = clipped(models, self._before)
-            replies = [
-                (replace(reply, arrays=model), message)
-                for (_, reply, message), model in zip(clients, models, strict=True)
-            ]
+            replies = [(reply, message) for _, reply, message in clients]
         return [
-            flower_average_input(reply, message, self._shapes, self._weight(reply))
+            flower_average_input(reply, message, self._shapes, self.weight(reply))
             for reply, message in replies
         ]
 
@@ -111,7 +106,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         eligible = self.eligible(self.federation.roster.clients())
         chosen = self.federation.choose(eligible, server_round)
         if not self._learner.sends_mean:
-            values = sum(value.size for value in self._initial.values())
+            values = sum(math.prod(self.spec.per_client[name]) for name in self.spec.models)
             require_room(self.settings.aggregation, len(chosen), values)
         local = self.judges_trained and not self._learner.personalises()
         local = local and self._learner.task.evaluates_local
@@ -136,7 +131,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         if self.settings.aggregation.rule == "mean":
             arrays, _ = super().aggregate_train(server_round, models)
         else:
-            rule = rule_of(self.settings.aggregation, len(models))
+            rule = rule_of(self.settings.aggregation, len(models), self._before)
             arrays, _ = rule.aggregate_train(server_round, models)
         return arrays
 
@@ -154,7 +149,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         everyone = self.to_evaluate(self.federation.roster.clients())
         return self.federation.orders(everyone, order, MessageType.EVALUATE, self._initial)
 
-    def _weight(self, reply: Reply) -> int:
+    def weight(self, reply: Reply) -> int:
         """Its clients' weight in the mean over all."""
         rule = self.settings.aggregation.rule
         by_samples = self._learner.weighs_samples and rule == "mean"  # a hostile one declares many

@@ -59,7 +59,7 @@ class FedicStrategy(FedAvgStrategy):
         self._models = {name: value[good] for name, value in models.items()}
         self._judgement = Judgement(judgement.logits[good], judgement.features[good])
         return [
-            flower_average_input(reply, message, self._initial, reply.samples[0])
+            flower_average_input(reply, message, self._initial, self.weight(reply))
             for row, (_, reply, message) in enumerate(replies)
             if row in good
         ]

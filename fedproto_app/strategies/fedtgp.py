@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,17 @@ from fedproto_app.maths.trainable_prototypes import (
     generated,
     trained,
 )
-from fedproto_app.messages import ArraySpec, Order, Refusal
+from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation, NodeReply
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import FedTgpSettings, Settings
-from fedproto_app.strategies.class_rows import ClassRows, rows_by_class
+from fedproto_app.strategies.class_rows import believed, rows_by_class
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 
 LARGEST_VALUE = 1e6  # of a prototype
-# A client's longest prototype may be so many times as long as the median client's. Longer ones
-# would draw the network away and own the margin.
-LONGEST = 10.0
 
 
 class FedTgpStrategy(PersonalStrategy):
@@ -81,9 +77,10 @@ class FedTgpStrategy(PersonalStrategy):
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Train the network on the prototypes of this round."""
-        believed = self._believed(rows_by_class(answers, PROTOTYPES))
+        arrived = rows_by_class(answers, PROTOTYPES)
+        good = believed(self.federation, arrived, _fault, _length, "prototypes")
         # In the order of names: what is learnt must not depend on who came first.
-        pairs = [pair for key in sorted(believed) for pair in sorted(believed[key].items())]
+        pairs = [pair for key in sorted(good) for pair in sorted(good[key].items())]
         if not pairs:
             return
         labels = torch.tensor([label for label, _ in pairs])
@@ -131,33 +128,15 @@ class FedTgpStrategy(PersonalStrategy):
         """Of the classes that somebody has, [n, D]."""
         return generated(self._network)[self._known]
 
-    def _believed(self, arrived: ClassRows) -> ClassRows:
-        """Without those of clients that cannot be telling the truth, who are refused."""
-        faults = {key: self._fault(key, its) for key, its in arrived.items()}
-        longest = {
-            key: max(float(np.linalg.norm(row)) for row in its.values())
-            for key, its in arrived.items()
-            if its and not faults[key]
-        }
-        limit = LONGEST * median(longest.values()) if longest else 0.0
-        for key, norm in longest.items():
-            if 0 < limit < norm:
-                faults[key] = f"one is {norm:.3g} long, more than {limit:.3g}"
-        for key, fault in faults.items():
-            if fault:
-                told = f"its prototypes are not used: {fault}"
-                self.federation.refuse(Refusal(key.node, key.client, told))
-        return {key: its for key, its in arrived.items() if not faults[key]}
 
-    def _fault(self, key: ClientKey, its: Mapping[int, NDArray[np.float32]]) -> str | None:
-        declared = self.federation.roster.facts[key].class_counts
-        for label, row in its.items():
-            name = self.federation.shape.classes[label]
-            if declared and not any(stage[label] for stage in declared):
-                return f"one of class {name!r}, of which it has declared no image"
-            if (largest := float(np.abs(row).max())) > LARGEST_VALUE:
-                return f"class {name!r}: a value is {largest:g}, beyond ±{LARGEST_VALUE:g}"
-        return None
+def _fault(row: NDArray[np.float32], _: int) -> str | None:
+    largest = float(np.abs(row).max())
+    beyond = largest > LARGEST_VALUE
+    return f"a value is {largest:g}, beyond ±{LARGEST_VALUE:g}" if beyond else None
+
+
+def _length(row: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(row))
 
 
 def _finite(network: Mapping[str, Tensor]) -> bool:

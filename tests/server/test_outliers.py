@@ -14,7 +14,13 @@ from flwr.app import Message, MessageType
 from fedproto_app.messages import ArraySpec, Reply
 from fedproto_app.metrics import Metric, metric_row
 from fedproto_app.server.checkpoint import newest_checkpoint
-from fedproto_app.server.outliers import mean_fault, out_of_line, root_mean_square, value_fault
+from fedproto_app.server.outliers import (
+    SizeOfSame,
+    growth_fault,
+    out_of_line,
+    root_mean_square,
+    value_fault,
+)
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
 from tests.told import tell, told
@@ -37,6 +43,13 @@ def test_the_root_mean_square_is_of_all_values_together() -> None:
     assert root_mean_square([]) == 0
 
 
+def test_the_same_arrays_are_measured_once_and_others_anew() -> None:
+    size_of, model = SizeOfSame(), {"w": floats(3, 3)}
+    assert [size_of({}), size_of(model), size_of(dict(model)), size_of({})] == [0, 3, 3, 0]
+    for value in range(1, 5):  # each gone before the next is made, so at its place in memory
+        assert size_of({"w": floats(value)}) == value
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [(1e15, None), (2e15, "beyond"), (-3e38, "beyond"), (np.inf, "infinite"), (np.nan, "NaN")],
@@ -51,7 +64,7 @@ def test_a_value_that_no_array_can_hold(value: float, reason: str | None) -> Non
     [(0.0, 100.0, True), (0.0, 101.0, False), (2.0, 200.0, True), (2.0, 201.0, False)],
 )
 def test_a_model_grows_a_hundredfold_at_most(before: float, value: float, held: bool) -> None:
-    assert (mean_fault({"w": floats(value, -value)}, before) is None) == held
+    assert (growth_fault({"w": floats(value, -value)}, before) is None) == held
 
 
 def test_who_is_out_of_line_is_named_once_three_clients_send() -> None:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.messages import Reply
+from fedproto_app.methods import METHODS
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.client_models import clipped, middle, require_room
@@ -102,7 +103,7 @@ def test_nothing_to_trim_is_the_plain_mean_and_clients_not_nodes_count(tmp_path:
 def test_no_rule_but_the_mean_counts_what_a_client_declares(rule: str, weight: int) -> None:
     settings = settings_from({"method": "fedavg", "aggregation.rule": rule})
     strategy = FedAvgStrategy(settings, settings.fedavg, Federation(settings, "run", "token"))
-    assert strategy._weight(Reply(["a", "b"], [9, 3])) == weight
+    assert strategy.weight(Reply(["a", "b"], [9, 3])) == weight
 
 
 def two_hostile(node_id: int, reply: Message) -> Message:
@@ -149,3 +150,19 @@ def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, m
     settings = digits_settings(tmp_path, method=method, **{"aggregation.rule": "median"})
     folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / "state", "digits"))
     assert [line["refused"] for line in rounds(folder)] == [[]] * settings.rounds
+
+
+def test_clipping_holds_for_fedic_too(tmp_path: Path) -> None:
+    """Its server looks at each model itself; the rule is still about their mean.
+
+    Without anybody to trim, the trimmed mean is the plain one.
+    """
+    runs = []
+    for rule in ("trimmed-mean", "clipped-mean"):
+        changes = {**METHODS["fedic"].small, "aggregation.hostile-share": 0.0}
+        named = {"output.name": rule, "aggregation.rule": rule}
+        settings = digits_settings(tmp_path, method="fedic", **changes, **named)
+        folder, _ = run_locally(settings, synthetic_nodes(2, tmp_path / rule, "digits"))
+        runs.append(load_file(folder.path / "model" / "global.safetensors"))
+    plain, shortened = runs
+    assert any(not np.allclose(plain[name], shortened[name], rtol=1e-3) for name in plain)
