@@ -55,6 +55,7 @@ attacks: $(DEV)  ## hostile clients against every rule of aggregation, five minu
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results
+	$(BIN)/python -m benchmarks.systems_results
 	$(BIN)/python -m benchmarks.history_results
 	$(BIN)/python -m benchmarks.fuels_results
 	$(BIN)/python -m benchmarks.classification_results

@@ -14,6 +14,14 @@ from fedproto_app.server.roster import ClientKey
 LARGEST_FACTOR = 10.0
 
 
+def largest_believed(sizes: Mapping[ClientKey, float]) -> float:
+    """The limit for clients' sizes ≥ 0, by what is usual among their nodes (`usual`)."""
+    of_node: dict[str, list[float]] = {}
+    for key, size in sizes.items():
+        of_node.setdefault(key.node, []).append(size)
+    return LARGEST_FACTOR * usual(list(of_node.values()))
+
+
 def refuse_largest(
     federation: Federation, sizes: Mapping[ClientKey, float], what: str
 ) -> set[ClientKey]:
@@ -21,10 +29,7 @@ def refuse_largest(
 
     sizes: ≥ 0. what: the reason's beginning, as in "its prototype is not used: its length is".
     """
-    of_node: dict[str, list[float]] = {}
-    for key, size in sizes.items():
-        of_node.setdefault(key.node, []).append(size)
-    limit = LARGEST_FACTOR * usual(list(of_node.values()))
+    limit = largest_believed(sizes)
     beyond = {key for key, size in sizes.items() if 0 < limit < size}
     for key in sorted(beyond):
         told = f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "

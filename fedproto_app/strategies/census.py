@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from fedproto_app.learners.census import SENDS_SUMS
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.outliers import FEWEST
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import CensusSettings, Settings
 from fedproto_app.strategies.class_sums import SumsOfClasses
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-
-FEWEST = 3  # clients of a round among whom a median says something
 
 
 class SumsOfLearnedFeatures(SumsOfClasses):
@@ -33,10 +32,10 @@ class SumsOfLearnedFeatures(SumsOfClasses):
         # Where stages come again, sums begin anew with each turn.
         self.grow = settings.classification.stage_schedule != "cyclic"
 
-    def comparable(self, mine: Mapping[ClientKey, float]) -> list[float]:
+    def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
         """Those of the same round where there are enough; a few stand beside everybody's latest."""
         everybody = super().comparable(mine)
-        return list(mine.values()) if len(mine) >= FEWEST else everybody
+        return mine if len(mine) >= FEWEST else everybody
 
 
 class CensusStrategy(FedAvgStrategy):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 import torch
@@ -15,13 +14,11 @@ from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.beyond_median import LARGEST_FACTOR, largest_believed
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.tasks.table import make_task
 
 LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that sums of all stay finite
-# A client's features, or those of one of its classes, beside the median client's, in mean squares.
-# All have the same functions, and honest clients differ by far less.
-LARGEST_FACTOR = 10.0
 
 
 class SumsOfClasses(ClientSums):
@@ -49,20 +46,19 @@ class SumsOfClasses(ClientSums):
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Those whose features, all or those of one class, are far larger than the others'."""
         mine = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
-        beside = self.comparable(mine)
-        limit = LARGEST_FACTOR * median(beside) if beside else 0.0
+        limit = largest_believed(self.comparable(mine))
         self._sizes |= {key: size for key, size in mine.items() if size <= limit}
         return {
             key: f"the mean square of its features, or of a class's, is {size:g}, more than "
-            f"{LARGEST_FACTOR:g} times the median client's"
+            f"{LARGEST_FACTOR:g} times what is usual"
             for key, size in mine.items()
             if size > limit
         }
 
-    def comparable(self, mine: Mapping[ClientKey, float]) -> list[float]:
+    def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
         """The sizes that those of some clients, who sent theirs together, can stand beside: all
         that were ever believed, where features are always the same functions."""
-        return list({**self._sizes, **mine}.values())
+        return {**self._sizes, **mine}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().restore(state)
