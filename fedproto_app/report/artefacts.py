@@ -44,9 +44,10 @@ from fedproto_app.server.checkpoint import (
     newest_checkpoint,
     write_checkpoint,
 )
-from fedproto_app.server.federation import ClientResult, Federation, RoundLog
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.resume import longer, require_resumable, stored_settings
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import ClientResult, RoundLog
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.tasks.table import FIRST_TASK, report_for
 from fedproto_app.whole_file import write_whole

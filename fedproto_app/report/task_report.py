@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedproto_app.metrics import Metric
-    from fedproto_app.server.federation import ClientResult, Federation, RoundLog
+    from fedproto_app.server.federation import Federation
     from fedproto_app.server.roster import ClientKey
+    from fedproto_app.server.round_log import ClientResult, RoundLog
 
     Results = Mapping[ClientKey, ClientResult]
 

@@ -6,10 +6,9 @@ are the same for all methods. A round's `RoundLog` says what happened in it.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from logging import WARNING
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -17,78 +16,18 @@ from flwr.serverapp import Grid
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
-from fedproto_app.events import shown, tell
-from fedproto_app.messages import ArraySpec, Order, Refusal, Reply, SampleTimes
-from fedproto_app.metrics import Metric, metric_of, metric_row
+from fedproto_app.messages import ArraySpec, Order, Refusal, SampleTimes
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
+from fedproto_app.server.round_log import ClientResult, NodeReply, RoundLog
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import QUESTION, sent_bytes, write_order
 
 MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules
-MOST_REFUSALS = 1000  # of one node in a round that are told
-
-
-@dataclass
-class RoundLog:
-    """What one round asked, got and cost.
-
-    server_round: 0 while the nodes come. asked, answered, late: orders to nodes, usable replies,
-    replies that the deadline did not see.
-    parameters_up, parameters_down: array values as the papers count them, each client for itself,
-    however clients share a node. parameters_up_once: of the former, what a client sends once in a
-    run. bytes_up, bytes_down: what the records really weigh. figures: what the method itself
-    reports of the round.
-    """
-
-    server_round: int = 0
-    asked: int = 0
-    answered: int = 0
-    refused: list[Refusal] = field(default_factory=list)
-    late: int = 0
-    losses: dict[ClientKey, dict[str, float]] = field(default_factory=dict)
-    parameters_up: int = 0
-    parameters_up_once: int = 0
-    parameters_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    node_seconds: float = 0.0
-    figures: dict[str, float | None] = field(default_factory=dict)
-
-
-@dataclass
-class ClientResult:
-    """A client's latest metrics and those of its kept model (0: it has none yet)."""
-
-    metrics: dict[Metric, float] = field(default_factory=dict)
-    kept_round: int = 0
-
-    def memory(self) -> list[Any]:
-        """For a checkpoint."""
-        rows = [[metric_row(metric), value] for metric, value in self.metrics.items()]
-        return [rows, self.kept_round]
-
-    @staticmethod
-    def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
-        """The result whose `memory` this is."""
-        return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
-
-
-@dataclass(frozen=True)
-class NodeReply:
-    """A node's answer after refusal: `message` is Flower's, `reply` its usable content."""
-
-    node: str
-    reply: Reply
-    message: Message
-
-    def keys(self) -> list[ClientKey]:
-        """The clients that answered, in the order of the reply's rows."""
-        return [ClientKey(name, self.node) for name in self.reply.names]
 
 
 @dataclass(frozen=True)
@@ -119,7 +58,6 @@ class Federation:
         self._task = task_class(settings.task)
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
-        self._refusals: Counter[str] = Counter()  # of the round, by node
 
     @property
     def shape(self) -> DataShape:
@@ -139,7 +77,6 @@ class Federation:
         """
         if server_round > 1:
             self.log = RoundLog()
-            self._refusals.clear()
             self.arrivals.await_clients(grid)
         self.log.server_round = server_round
 
@@ -373,23 +310,5 @@ class Federation:
                 self.unevaluated.discard(key)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note what of an answer is not used, for the artefacts, and log it.
-
-        The words are a stranger's: they are cut, and what cannot be shown is escaped. Of a node's
-        many refusals in a round only the first are told.
-        """
-        told = Refusal(*(shown(text) for text in (refusal.node, refusal.client, refusal.reason)))
-        its = self._refusals[told.node] = self._refusals[told.node] + 1
-        if its > MOST_REFUSALS:
-            return
-        if its == MOST_REFUSALS:
-            told = Refusal(told.node, "", f"{MOST_REFUSALS} refusals in a round; no more are told")
-        self.log.refused.append(told)
-        tell(
-            "refused",
-            WARNING,
-            round=self.log.server_round,
-            node=told.node,
-            client=told.client or None,
-            reason=told.reason,
-        )
+        """Note what of an answer is not used, for the artefacts, and log it."""
+        self.log.refuse(refusal)

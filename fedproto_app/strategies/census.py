@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from fedproto_app.learners.census import SENDS_SUMS
 from fedproto_app.messages import Order
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import FEWEST
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import CensusSettings, Settings
 from fedproto_app.strategies.class_sums import SumsOfClasses
 from fedproto_app.strategies.fedavg import FedAvgStrategy

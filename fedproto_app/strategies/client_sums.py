@@ -9,8 +9,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, Refusal
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.strategies.latest_arrays import LatestArrays
 
 

@@ -23,8 +23,9 @@ from fedproto_app.errors import FederationError
 from fedproto_app.learners.evolutionary_cluster import HEAD, HEADS
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedReactSettings, Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask

@@ -21,8 +21,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import Arrays, ArraySpec, Order, Reply
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.client_models import each_client, require_room, rule_of
 from fedproto_app.strategies.strategy import MethodDefaults

@@ -22,8 +22,9 @@ from fedproto_app.maths.graph import communities
 from fedproto_app.messages import Arrays, ArraySpec, Order
 from fedproto_app.models.ensemble import of_member
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedGruSettings, Settings
 from fedproto_app.strategies.client_graph import ClientGraph
 from fedproto_app.strategies.fedavg import FedAvgStrategy

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.auxiliary import server_images
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedicSettings, Settings
 from fedproto_app.strategies.client_models import each_client
 from fedproto_app.strategies.ensemble_distillation import (

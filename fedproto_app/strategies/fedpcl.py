@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from fedproto_app.learners.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from fedproto_app.messages import Order
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedPclSettings, Settings
 from fedproto_app.strategies.beyond_median import refuse_largest
 from fedproto_app.strategies.client_models import middle

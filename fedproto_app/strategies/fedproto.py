@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
 from fedproto_app.messages import ArraySpec, Order
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedProtoSettings, Settings
 from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.latest_arrays import LatestArrays

@@ -29,8 +29,9 @@ from fedproto_app.maths.trainable_prototypes import (
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedTgpSettings, Settings
 from fedproto_app.strategies.class_rows import believed, rows_by_class
 from fedproto_app.strategies.strategy import PersonalStrategy

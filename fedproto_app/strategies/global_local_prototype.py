@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.messages import Order
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import GldpSettings, Settings
 from fedproto_app.strategies.class_rows import rows_by_class
 from fedproto_app.strategies.client_models import middle

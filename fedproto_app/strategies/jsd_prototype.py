@@ -26,8 +26,9 @@ from fedproto_app.learners.jsd_prototype import (
 from fedproto_app.maths.divergence import contrast_prototypes, threshold, update_divergence
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FuelsSettings, Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task

@@ -25,8 +25,9 @@ from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
 from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import KindredSettings, Settings
 from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy

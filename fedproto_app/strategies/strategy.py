@@ -13,8 +13,9 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, ArraySpec, Order
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 
 

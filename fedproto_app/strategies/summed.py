@@ -12,8 +12,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.messages import ArraySpec, Order
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AnalyticSettings, Settings
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.strategies.strategy import PersonalStrategy

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.metrics import Metric, Model
-from fedproto_app.server.federation import ClientResult
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
+from fedproto_app.server.round_log import ClientResult
 
 Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
-from fedproto_app.server.federation import ClientResult, RoundLog
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
+from fedproto_app.server.round_log import ClientResult, RoundLog
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.cluster_history import ClusterHistory
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line, settings_digest
-from fedproto_app.server.federation import ClientResult, RoundLog
+from fedproto_app.server.round_log import ClientResult, RoundLog
 from fedproto_app.settings import Settings, settings_from
 from tests.report.made_federation import LONG_TAIL, MadeFederation, key
 from tests.report.made_runs import (

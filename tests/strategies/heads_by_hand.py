@@ -19,7 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedproto_app.data.shape import DataShape
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.methods import method_named
-from fedproto_app.server.federation import Federation, RoundLog
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.evolutionary_cluster import EvolutionaryClusterStrategy

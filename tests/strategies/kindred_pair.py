@@ -18,8 +18,8 @@ from fedproto_app.learners.kindred import KindredLearner
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.randomness import torch_stream
-from fedproto_app.server.federation import NodeReply
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.kindred import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask

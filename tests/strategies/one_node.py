@@ -7,8 +7,9 @@ from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
 

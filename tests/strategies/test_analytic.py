@@ -11,7 +11,7 @@ from flwr.app import Message, RecordDict
 from fedproto_app.messages import Arrays, Reply
 from fedproto_app.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
-from fedproto_app.server.federation import NodeReply
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.analytic import AnalyticStrategy
 from fedproto_app.wire import numpy_arrays

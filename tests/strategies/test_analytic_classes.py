@@ -15,7 +15,7 @@ from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, Reply
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.federation import NodeReply
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
 from fedproto_app.wire import numpy_arrays

@@ -16,8 +16,8 @@ from fedproto_app.learners.class_fit import packed
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.federation import NodeReply
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.census import CensusStrategy
 from fedproto_app.wire import array_record, numpy_arrays

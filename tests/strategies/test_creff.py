@@ -15,8 +15,9 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
 from fedproto_app.maths.federated_features import class_gradient
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.creff import CreffStrategy
 from tests.learners.tiny_images import SHAPE

@@ -12,7 +12,8 @@ from flwr.app import Message, RecordDict
 from fedproto_app.learners.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from fedproto_app.messages import Order, Reply
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedpcl import FedPclStrategy
 from fedproto_app.wire import numpy_arrays

@@ -11,8 +11,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.server.federation import Federation, NodeReply
+from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedtgp import FedTgpStrategy
 from fedproto_app.wire import read_order

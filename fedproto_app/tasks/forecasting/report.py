@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedproto_app.report.task_report import Results
-    from fedproto_app.server.federation import Federation, RoundLog
+    from fedproto_app.server.federation import Federation
+    from fedproto_app.server.round_log import RoundLog
 
 CLIENT_COLUMNS = (
     "client", "node", "group", "samples", "missing_share", "kept_round",

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedproto_app.report.task_report import Results
-    from fedproto_app.server.federation import Federation, RoundLog
+    from fedproto_app.server.federation import Federation
     from fedproto_app.server.roster import ClientKey
+    from fedproto_app.server.round_log import RoundLog
 
 MODELS = ("global", "local")
 THIRDS = ("many", "medium", "few")

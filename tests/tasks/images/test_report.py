@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.metrics import Metric, Model
-from fedproto_app.server.federation import RoundLog
+from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.images.report import (
     CLASS_COLUMNS,
     CLIENT_COLUMNS,
