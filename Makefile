@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-all test-newest check wheel bench containers faults attacks results clean
+.PHONY: demo test test-all test-newest check docs wheel bench containers faults attacks results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	for method in naive seasonal-naive "analytic --set analytic.sharing=none" \
@@ -33,6 +33,9 @@ check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(DEV)  ## the docs as a site in docs/_build, every link of it checked
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 
 wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; three minutes
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/wheel
@@ -80,4 +83,4 @@ $(NEWEST): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

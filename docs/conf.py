@@ -1,0 +1,58 @@
+"""The docs as a site, by `make docs`: Sphinx reads the Markdown pages as they stand.
+
+The site asks no other server for anything, so it also opens from the disk.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sphinx.application import Sphinx
+
+project = "fedproto-app"
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = "fedproto-app"
+html_show_sphinx = False
+html_show_copyright = False
+
+myst_heading_anchors = 4  # so that links to a page's sections are checked
+nb_execution_mode = "off"  # the tests run the notebook, which keeps its outputs
+
+default_role = "py:obj"  # a name between backticks in a docstring
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88
+
+NAMED = re.compile(r"(\w+(?:, \w+)*): (?=\S)")  # "names: what they are", at a line's beginning
+
+
+def _as_rst(
+    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Turn a docstring of this project, nearly plain text, into reStructuredText, in place.
+
+    "names: what they are" begins a paragraph, and what is indented below it belongs to it. What is
+    indented after an empty line stands as it is written.
+    """
+    written: list[str] = []
+    for line in lines:
+        continues = bool(written and written[-1])
+        if line.startswith("  ") and continues and not written[-1].startswith("  "):
+            line = line.strip()
+        elif line.startswith("  ") and not continues:
+            written += ["::", ""]
+        if not line.startswith("  "):
+            line = line.replace("|", r"\|").replace("*", r"\*")
+            if continues and NAMED.match(line):
+                written.append("")
+            line = NAMED.sub(r"**\1**: ", line, count=1) if NAMED.match(line) else line
+        written.append(line)
+    lines[:] = [*written, ""]
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", _as_rst)
