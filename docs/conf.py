@@ -17,6 +17,8 @@ html_theme = "furo"
 html_title = "fedproto-app"
 html_show_sphinx = False
 html_show_copyright = False
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 
 myst_heading_anchors = 4  # so that links to a page's sections are checked
 nb_execution_mode = "off"  # the tests run the notebook, which keeps its outputs
@@ -25,9 +27,12 @@ default_role = "py:obj"  # a name between backticks in a docstring
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("Heads", "Labels", "Matrix", "Table", "Vectors")}
 python_maximum_signature_line_length = 88
 
-NAMED = re.compile(r"(\w+(?:, \w+)*): (?=\S)")  # "names: what they are", at a line's beginning
+NAMED = re.compile(
+    r"([a-z_]\w*(?:, \w+)*): (?=\S)"
+)  # "names: what they are", at a line's beginning
 
 
 def _as_rst(
@@ -54,5 +59,13 @@ def _as_rst(
     lines[:] = [*written, ""]
 
 
+def _says_nothing(
+    app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
+) -> bool | None:
+    """Leave out what a NamedTuple says of its fields; the class tells what they are."""
+    return True if (thing.__doc__ or "").startswith("Alias for field number") else None
+
+
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", _as_rst)
+    app.connect("autodoc-skip-member", _says_nothing)
