@@ -49,39 +49,58 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
     assert plaintext.exit_code == -signal.SIGKILL
 
 
-def test_runs_on_three_nodes_equal_runs_in_one_process(
-    federation: LocalFederation, tmp_path: Path
-) -> None:
-    """Bit for bit: FUELS over two rounds, the closed forms in one message."""
-    configs = synthetic_nodes(3, tmp_path / "own-state")
+@pytest.fixture(scope="module")
+def three_nodes(
+    federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory
+) -> list[Path]:
+    """Three nodes of the federation that are online, as the folders of their state."""
+    folder = tmp_path_factory.mktemp("three-nodes")
+    states = [folder / f"state-{index}" for index in range(3)]
     nodes = [
         federation.add_node(
-            f"site-{index}",
-            {**config, "device": "cpu", "state-dir": str(tmp_path / f"state-{index}")},
+            f"site-{index}", {**config, "device": "cpu", "state-dir": str(states[index])}
         )
-        for index, config in enumerate(configs)
+        for index, config in enumerate(synthetic_nodes(3, folder / "own-state"))
     ]
     joined = {node.wait_until_joined() for node in nodes}
     assert federation.online() == joined
+    return states
 
-    for method, calendar in (("fuels", "none"), ("analytic", "phase"), ("kindred", "week")):
-        changes = {
-            "method": method,
-            "data.calendar": calendar,
-            "rounds": 2,
-            "nodes.minimum": 3,
-            "nodes.start-deadline": 120.0,
-            "nodes.round-deadline": 120.0,
-        }
-        deployed = small_settings(tmp_path, **{**changes, "output.name": f"{method}-deployed"})
-        run = federation.submit(flat_settings(deployed))
-        status = federation.wait(run, deadline=300)
-        assert status.completed, f"{method}: {status}\n{federation.superlink.said()}"
 
-        local = small_settings(tmp_path, **{**changes, "output.name": f"{method}-local"})
-        folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / f"{method}-state"))
-        runs = Path(deployed.output.dir)
-        assert_same_clients(runs / f"{method}-deployed", folder.path)
-        assert_same_rounds(runs / f"{method}-deployed", folder.path)
-    for index in range(3):  # each kept the state of its own clients
-        assert list((tmp_path / f"state-{index}").rglob("state-000002.safetensors"))
+@pytest.mark.parametrize(
+    ("method", "calendar", "kept"),
+    [
+        ("fuels", "none", 2),  # over two rounds
+        pytest.param("analytic", "phase", 1, marks=pytest.mark.exhaustive),  # in one message
+        pytest.param("kindred", "week", 1, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_runs_on_three_nodes_equal_runs_in_one_process(
+    federation: LocalFederation,
+    three_nodes: list[Path],
+    tmp_path: Path,
+    method: str,
+    calendar: str,
+    kept: int,
+) -> None:
+    """Bit for bit."""
+    changes = {
+        "method": method,
+        "data.calendar": calendar,
+        "rounds": 2,
+        "nodes.minimum": 3,
+        "nodes.start-deadline": 120.0,
+        "nodes.round-deadline": 120.0,
+    }
+    deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
+    run = federation.submit(flat_settings(deployed))
+    status = federation.wait(run, deadline=300)
+    assert status.completed, f"{method}: {status}\n{federation.superlink.said()}"
+
+    local = small_settings(tmp_path, **{**changes, "output.name": "local"})
+    folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
+    runs = Path(deployed.output.dir)
+    assert_same_clients(runs / "deployed", folder.path)
+    assert_same_rounds(runs / "deployed", folder.path)
+    for state in three_nodes:  # each kept the state of its own clients
+        assert list(state.rglob(f"state-{kept:06d}.safetensors"))
