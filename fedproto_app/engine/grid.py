@@ -103,9 +103,6 @@ class WorkerGrid(Grid):
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise AssertionError("deprecated in Flower")
 
-    def get_nodes(self) -> Iterable[Any]:
-        raise AssertionError("the app asks for no facts of nodes")
-
 
 def _put_together(answers: list[bytes], message: Message) -> Message:
     """The node's reply; an error of one worker is the node's."""

@@ -91,6 +91,3 @@ class LocalGrid(Grid):
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise AssertionError("deprecated in Flower")
-
-    def get_nodes(self) -> Iterable[Any]:
-        raise AssertionError("the app asks for no facts of nodes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from logging import WARNING
 
@@ -20,6 +20,7 @@ from fedproto_app.errors import FederationError
 from fedproto_app.events import shown, tell
 from fedproto_app.messages import NodeRoster, Refusal
 from fedproto_app.server.exchange import Exchange, pause_on
+from fedproto_app.server.identity import Identity, NotItsNameError
 from fedproto_app.server.probes import push
 from fedproto_app.server.replies import read_roster
 from fedproto_app.server.roster import NameTakenError, Roster
@@ -51,18 +52,24 @@ class _TurnedAway:
 
 
 class Arrivals:
-    """Fills the roster. refuse: where to tell of nodes and clients that cannot take part."""
+    """Fills the roster. refuse: where to tell of nodes and clients that cannot take part.
+
+    shape: that of the run's data, of which all nodes must be; until the first round begins each
+    node's own, and then the one that most nodes have.
+    """
 
     def __init__(
         self,
         settings: Settings,
         roster: Roster,
         exchange: Exchange,
+        identity: Identity,
         refuse: Callable[[Refusal], None],
     ) -> None:
-        self.shape = DataShape()  # that of the first node's data, which all others must share
+        self.shape = DataShape()
+        self._shape_is_known = False
         self._settings, self._roster, self._exchange = settings, roster, exchange
-        self._refuse = refuse
+        self._identity, self._refuse = identity, refuse
         self._expected: set[str] = set()  # the nodes that a resumed run had
         self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
@@ -71,7 +78,7 @@ class Arrivals:
 
     def expect(self, labels: Collection[str], shape: DataShape) -> None:
         """Wait for these nodes, which a resumed run had, with data of this shape."""
-        self._expected, self.shape = set(labels), shape
+        self._expected, self.shape, self._shape_is_known = set(labels), shape, True
 
     def await_nodes(self, grid: Grid) -> None:
         """Wait until enough nodes have named their clients; `FederationError` at the deadline.
@@ -88,7 +95,7 @@ class Arrivals:
             came = len(self._roster.members) + len(useless)
             missing = sorted(self._expected - set(self._roster.members))
             late = time.monotonic() > deadline
-            if came >= needed and (late or not missing):
+            if came >= needed and (late or not missing) and (late or len(self._leading()) < 2):
                 break
             if late:
                 raise FederationError(
@@ -98,6 +105,7 @@ class Arrivals:
             pause_on(grid, LOOK_EVERY)
         for label in missing:
             tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
+        self._agree_on_shape()
         if not self._roster.clients():
             raise FederationError("no node has a client that can train" + self._told())
 
@@ -119,12 +127,16 @@ class Arrivals:
 
         A node that owes an overdue reply is as good as gone until it gives a sign.
         """
-        before, there = self._roster.connected, set(grid.get_node_ids())
+        before, there = self._roster.connected, self._identity.look(grid)
         for node_id in sorted(before - there):
             tell("left", node=self._roster.label_of(node_id))
             self._left.add(node_id)
         self._exchange.look_for_overdue(grid, there)
         self._roster.connected = there - self._exchange.overdue
+        for label, member in list(self._roster.members.items()):
+            if fault := self._identity.fault(member.node_id, label):  # the register was changed
+                self._roster.expel(label)
+                self._turn_away(member.node_id, fault, for_now=True)
         self._queries = {node: query for node, query in self._queries.items() if node in there}
         self._take_answers(grid)
         self._ask(grid, [node_id for node_id in sorted(there) if self._is_to_ask(node_id)])
@@ -154,7 +166,7 @@ class Arrivals:
             by_id[answer.metadata.reply_to_message_id]: answer
             for answer in grid.pull_messages(list(by_id))
         }
-        for node_id in sorted(answers):  # the first node decides on the shape of the data
+        for node_id in sorted(answers):
             del self._queries[node_id]
             self._admit(node_id, answers[node_id])
 
@@ -166,16 +178,21 @@ class Arrivals:
             answer = read_roster(message, self._task.sample_multiple(self._settings))
             if answer.error:
                 raise Unusable(answer.error)
-            shape = self._common_shape(answer)
+            label = self._identity.label(node_id, answer.label)
+            answer = replace(answer, label=label)
+            self._check_shape(answer)
             self._check_room(node_id, answer)
-            label = self._roster.admit(node_id, answer)
-        except NameTakenError as error:  # perhaps its own, of before a restart
+            holder = self._roster.members.get(label)
+            if holder and self._identity.is_stronger(node_id, holder.node_id, label):
+                self._roster.expel(label)
+            self._roster.admit(node_id, answer)
+        except (NameTakenError, NotItsNameError) as error:  # its own perhaps, of before a restart
             self._turn_away(node_id, str(error), for_now=True)
             return
         except ValueError as error:
             self._turn_away(node_id, str(error))
             return
-        self.shape = shape
+        self._identity.enter(node_id, label, len(answer.samples))
         self._left.discard(node_id)
         self._turned_away.pop(node_id, None)
         tell("joined", node=label, clients=len(answer.samples))
@@ -191,32 +208,73 @@ class Arrivals:
         """
         before = self._turned_away.get(node_id)
         if before is None or before.reason != reason:
-            self._refuse(Refusal(str(node_id), "", reason))
+            name = self._identity.given_name(node_id) or str(node_id)
+            self._refuse(Refusal(name, "", reason))
         self._turned_away[node_id] = _TurnedAway(reason, time.monotonic(), for_now)
 
-    def _common_shape(self, answer: NodeRoster) -> DataShape:
-        """The shape of the node's data; raises `Unusable` if it is not the federation's."""
-        shape = DataShape(answer.inputs, answer.classes)
+    def _check_shape(self, answer: NodeRoster) -> None:
+        """Raises `Unusable` if the node's data cannot be the run's."""
+        shape = _shape_of(answer)
         if fault := self._task.shape_fault(shape):
             raise Unusable(fault)
-        if self.shape != DataShape() and shape != self.shape:
-            raise Unusable(
-                f"its data are {shape.inputs} with classes {', '.join(shape.classes)}; the "
-                f"federation's are {self.shape.inputs} with {', '.join(self.shape.classes)}"
-            )
-        return shape
+        if self._shape_is_known and shape != self.shape:
+            of_run = _told_shape(self.shape)
+            raise Unusable(f"its data are {_told_shape(shape)}; the run's are {of_run}")
+
+    def _agree_on_shape(self) -> None:
+        """The shape that most nodes have is the run's; the nodes of another are turned away.
+
+        Raises `FederationError` where as many nodes have one shape as another: to take that of the
+        first would leave the choice to whoever is fastest.
+        """
+        leading = self._leading()
+        if len(leading) > 1:
+            told = "; ".join(f"{', '.join(its)}: {_told_shape(of)}" for of, its in leading.items())
+            raise FederationError(f"the nodes' data differ, and no kind is in the majority: {told}")
+        if leading and not self._shape_is_known:
+            (self.shape,) = leading
+        self._shape_is_known = True
+        for label, member in list(self._roster.members.items()):
+            try:
+                self._check_shape(member.clients)
+            except Unusable as fault:
+                self._roster.forget(label)
+                self._turn_away(member.node_id, str(fault))
+
+    def _leading(self) -> dict[DataShape, list[str]]:
+        """The shapes that most nodes have, with these nodes."""
+        nodes: dict[DataShape, list[str]] = {}
+        for label in self._roster.connected_labels():
+            nodes.setdefault(_shape_of(self._roster.members[label].clients), []).append(label)
+        most = max(map(len, nodes.values()), default=0)
+        return {shape: labels for shape, labels in nodes.items() if len(labels) == most}
 
     def _check_room(self, node_id: int, answer: NodeRoster) -> None:
         """Raises `Unusable` if the node has more clients than there is room for."""
+        nodes, new = self._settings.nodes, len(answer.samples)
         clients = self._roster.clients_with(node_id, answer)
-        most = self._settings.nodes.maximum_clients
-        if clients > most:
+        its = self._roster.clients_of(node_id, answer)
+        if self._identity.key(node_id) and its > nodes.quota:
             raise Unusable(
-                f"with its {len(answer.samples)} clients there would be {clients}, more than "
-                f"nodes.maximum-clients = {most}"
+                f"with its {new} clients it would have brought {its}, more than "
+                f"nodes.maximum-clients-per-node = {nodes.maximum_clients_per_node} allows: "
+                f"{nodes.quota}"
+            )
+        if clients > nodes.maximum_clients:
+            raise Unusable(
+                f"with its {new} clients there would be {clients}, more than "
+                f"nodes.maximum-clients = {nodes.maximum_clients}"
             )
 
     def _told(self) -> str:
         """Why nodes were turned away, for an error."""
         reasons = sorted({shown(one.reason) for one in self._turned_away.values()})[:10]
         return ": " + "; ".join(reasons) if reasons else ""
+
+
+def _shape_of(answer: NodeRoster) -> DataShape:
+    return DataShape(answer.inputs, answer.classes)
+
+
+def _told_shape(shape: DataShape) -> str:
+    return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"

@@ -17,9 +17,12 @@ from flwr.serverapp import Grid
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.messages import ArraySpec, Order, Refusal, SampleTimes
+from fedproto_app.node_register import NodeRegister
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.identity import Identity
 from fedproto_app.server.outliers import SizeOfSame, out_of_line
+from fedproto_app.server.paths import register_file
 from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.server.round_log import ClientResult, NodeReply, RoundLog
@@ -50,7 +53,9 @@ class Federation:
         self.settings, self.run, self.token = settings, run, token
         self.roster = Roster()
         self.exchange = Exchange(self.roster.label_of)
-        self.arrivals = Arrivals(settings, self.roster, self.exchange, self.refuse)
+        register = NodeRegister(register_file(settings.output.dir))
+        identity = Identity(register, run, binds=settings.nodes.bind_names)
+        self.arrivals = Arrivals(settings, self.roster, self.exchange, identity, self.refuse)
         self.log = RoundLog()
         self.results: dict[ClientKey, ClientResult] = {}
         self.trained: set[ClientKey] = set()
@@ -97,6 +102,7 @@ class Federation:
             "nodes": roster.connected_labels(),
             "inputs": list(self.shape.inputs),
             "classes": list(self.shape.classes),
+            "first_with": self.roster.first_with,
             "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
             "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
             "trained": keys(self.trained),
@@ -107,6 +113,7 @@ class Federation:
         """Go on from what `memory` returned. The nodes are still to come."""
         shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
         self.arrivals.expect(memory["nodes"], shape)
+        self.roster.first_with = dict(memory.get("first_with", {}))  # not in earlier versions
         for client, node, facts in memory["facts"]:
             counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
             times = SampleTimes(*told) if (told := facts.pop("times", None)) else None

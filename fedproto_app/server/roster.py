@@ -71,6 +71,7 @@ class Roster:
     members: dict[str, Member] = field(default_factory=dict)  # by label
     connected: set[int] = field(default_factory=set)  # Flower's node ids
     facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all ever declared
+    first_with: dict[str, str] = field(default_factory=dict)  # a client's name: who declared it
 
     def admit(self, node_id: int, answer: NodeRoster) -> str:
         """Enter a node's answer; a restarted node takes its old place. Returns its label.
@@ -83,6 +84,7 @@ class Roster:
             raise NameTakenError(f"its name {label!r} belongs to another connected node")
         self.members[label] = Member(node_id, answer)
         for client, samples in answer.samples.items():
+            self.first_with.setdefault(client, label)
             self.facts[ClientKey(client, label)] = ClientFacts(
                 samples,
                 answer.groups[client],
@@ -92,10 +94,24 @@ class Roster:
             )
         return label
 
+    def expel(self, label: str) -> None:
+        """The node is no member any more; what is known of its clients stays."""
+        self.members.pop(label, None)
+
+    def forget(self, label: str) -> None:
+        """As if the node of this label had never come."""
+        self.expel(label)
+        self.facts = {key: facts for key, facts in self.facts.items() if key.node != label}
+        self.first_with = {name: node for name, node in self.first_with.items() if node != label}
+
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
         """How many clients are declared in all, once this answer is entered."""
-        label = _label(node_id, answer)
-        return len(self.facts.keys() | {ClientKey(name, label) for name in answer.samples})
+        return len(self.facts.keys() | _keys(node_id, answer))
+
+    def clients_of(self, node_id: int, answer: NodeRoster) -> int:
+        """How many clients the node has ever declared, once this answer is entered."""
+        label, new = _label(node_id, answer), _keys(node_id, answer)
+        return len(new | {key for key in self.facts if key.node == label})
 
     def knows(self, node_id: int) -> bool:
         """Whether the node has been admitted under this id."""
@@ -132,6 +148,10 @@ class Roster:
 def _label(node_id: int, answer: NodeRoster) -> str:
     """The name by which a node is known."""
     return answer.label or str(node_id)
+
+
+def _keys(node_id: int, answer: NodeRoster) -> set[ClientKey]:
+    return {ClientKey(name, _label(node_id, answer)) for name in answer.samples}
 
 
 def select(

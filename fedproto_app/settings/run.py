@@ -80,6 +80,22 @@ class NodesSettings(Section):
         "clients of all nodes that ever came; a node that would bring more is turned away. "
         "`fed-react` compares every two clients, which for 20,000 takes 1.6 GB a matrix",
     )
+    maximum_clients_per_node: CountOrZero = setting(
+        0,
+        "of these, how many one deployed node may bring; 0: a quarter. Simulated nodes may bring "
+        "any number",
+    )
+    bind_names: bool = setting(
+        True,
+        "a deployed node's name belongs to the key that first came with it "
+        "([why](deployment.md#names-and-keys)); `false` where nodes have no keys of their own, so "
+        "that Flower gives them a new one at each start",
+    )
+
+    @property
+    def quota(self) -> int:
+        """Clients that one deployed node may bring."""
+        return self.maximum_clients_per_node or max(1, self.maximum_clients // 4)
 
 
 class OutputSettings(Section):

@@ -43,6 +43,7 @@ class ClientGraph:
         if federation.roster.partitions():  # one person's clients: a mistake, before work starts
             self._vertices.require([key.client for key in federation.roster.clients()])
         self._profiles = LatestArrays(PROFILE)
+        self._nameless: set[ClientKey] = set()  # who was told that its name is another's
 
     @property
     def asks_profiles(self) -> bool:
@@ -80,7 +81,8 @@ class ClientGraph:
         who is absent changes nothing for the others. A newcomer gets its edges by the same rule.
         """
         everyone = sorted({*self._federation.roster.facts, *keys})
-        whole = self._vertices.adjacency([key.client for key in everyone], self._told(everyone))
+        names = [self._name(key) for key in everyone]
+        whole = self._vertices.adjacency(names, self._told(everyone))
         row_of = {key: row for row, key in enumerate(everyone)}
         rows = [row_of[key] for key in keys]
         return whole[np.ix_(rows, rows)]
@@ -94,8 +96,22 @@ class ClientGraph:
             return self._told(keys).astype(np.float64)
         if self._settings.graph.source == "file":
             return np.zeros((len(keys), 0))
-        found = [self._vertices.place(key.client) or (np.nan, np.nan) for key in keys]
+        found = [self._vertices.place(self._name(key)) or (np.nan, np.nan) for key in keys]
         return np.array(found, dtype=np.float64).reshape(-1, 2)
+
+    def _name(self, key: ClientKey) -> str | None:
+        """The name by which a file knows the client; None if another node declared it first.
+
+        Whoever took the name of another's client would get its neighbours, and be theirs.
+        """
+        owner = self._federation.roster.first_with.get(key.client, key.node)
+        if owner == key.node or self.asks_profiles:
+            return key.client
+        if key not in self._nameless:
+            self._nameless.add(key)
+            told = f"its place in the graph is that of node {owner}, which declared the name first"
+            self._federation.refuse(Refusal(key.node, key.client, told))
+        return None
 
     def _told(self, keys: Sequence[ClientKey]) -> NDArray[np.float32]:
         """[N, B] the clients' profiles, NaN where there is none."""

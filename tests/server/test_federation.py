@@ -126,18 +126,18 @@ def test_figures_of_a_method_stand_in_the_rounds_line(tmp_path: Path) -> None:
 
 
 def test_nodes_whose_images_are_others_are_turned_away(tmp_path: Path) -> None:
-    """A site with photographs of cats joins a federation on digits."""
+    """A site with photographs of cats joins a federation on digits, whose nodes are more."""
     pixels = np.zeros((8, 8, 8), dtype=np.uint8)
     labels = np.array(["cat", "dog"] * 4)
     other = tmp_path / "cats.npz"
     np.savez(other, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
-    nodes = synthetic_nodes(1, tmp_path / "state", "digits")
-    nodes.append(
-        {"data-source": "image-npz", "data-path": str(other), "state-dir": str(tmp_path / "cats")}
-    )
+    nodes = [
+        {"data-source": "image-npz", "data-path": str(other), "state-dir": str(tmp_path / "cats")},
+        *synthetic_nodes(2, tmp_path / "state", "digits"),
+    ]
     folder, _ = run_locally(digits_settings(tmp_path, method="fedavg", rounds=2), nodes)
     (refusal,) = rounds(folder)[0]["refused"]
-    assert "with classes cat, dog; the federation's are (1, 8, 8) with 0, 1," in refusal["reason"]
+    assert "with classes cat, dog; the run's are (1, 8, 8) with classes 0, 1," in refusal["reason"]
     assert rounds(folder)[0]["clients"] == 8
 
 

@@ -48,14 +48,16 @@ class Vertices:
                 "grid (cell_41_42); graph.path must name a file with places"
             )
 
-    def place(self, name: str) -> Place | None:
-        """Where a client is, None if nobody told."""
+    def place(self, name: str | None) -> Place | None:
+        """Where a client is, None if nobody told, or if the name is not its own."""
+        if name is None:
+            return None
         return self._places.get(name) if self._settings.path else cell_of(name)
 
     def adjacency(
-        self, names: Sequence[str], profiles: NDArray[np.float32] | None = None
+        self, names: Sequence[str | None], profiles: NDArray[np.float32] | None = None
     ) -> Adjacency:
-        """[N, N] of these clients; who is unknown has no edges.
+        """[N, N] of these clients; who is unknown, or has no name of its own, has no edges.
 
         profiles: [N, B] of the same clients, NaN where there is none; needed for "profiles" alone.
         """

@@ -1,0 +1,98 @@
+"""Who a node is: its name belongs to the key with which it proves itself to Flower.
+
+A node's label is the name under which the operator registered its key, if there is one. A node
+whose key has no name goes by what it says of itself; the name is then its key's, on first use, for
+all runs of this server (`node_register`). A simulated node has no key, and its word is taken.
+"""
+
+from __future__ import annotations
+
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from fedproto_app.events import shown
+from fedproto_app.node_register import Binding, NodeRegister, fingerprint, now
+
+
+class NotItsNameError(ValueError):
+    """A node goes by a name that is not its own, or that is banned."""
+
+
+class Identity:
+    """The names of the nodes of a run.
+
+    binds: whether a name belongs to the key that first came with it.
+    """
+
+    def __init__(self, register: NodeRegister, run: str, *, binds: bool) -> None:
+        self._register, self._run, self._binds = register, run, binds
+        self._known: dict[int, NodeInfo] = {}  # every node that was ever there
+        self._keys: dict[int, str] = {}  # their fingerprints
+
+    def look(self, grid: Grid) -> set[int]:
+        """The ids of the nodes that are there; takes in what Flower tells of them."""
+        there = {node.node_id: node for node in grid.get_nodes()}
+        self._known |= there
+        return set(there)
+
+    def key(self, node_id: int) -> str:
+        """The fingerprint of its key; "" for a simulated node."""
+        if node_id not in self._keys:
+            known = self._known.get(node_id)
+            self._keys[node_id] = fingerprint(known.public_key) if known else ""
+        return self._keys[node_id]
+
+    def given_name(self, node_id: int) -> str:
+        """The name that the operator registered it under; "" without one."""
+        known = self._known.get(node_id)
+        return known.name if known and self.key(node_id) else ""
+
+    def is_stronger(self, node_id: int, other_id: int, label: str) -> bool:
+        """Whether the label is the node's by the operator's word, and not the other's."""
+        return self.given_name(node_id) == label != self.given_name(other_id)
+
+    def label(self, node_id: int, says: str) -> str:
+        """The label of a node that calls itself so; raises `NotItsNameError`."""
+        label = self.given_name(node_id) or says or str(node_id)
+        if says and says != label:
+            raise NotItsNameError(
+                f"it calls itself {shown(says)!r}, but its key is registered under the name "
+                f"{label!r}"
+            )
+        if fault := self.fault(node_id, label):
+            raise NotItsNameError(fault)
+        return label
+
+    def fault(self, node_id: int, label: str) -> str | None:
+        """Why the node may not go by this label; None if it may."""
+        key = self.key(node_id)
+        if not key:
+            return None
+        names = self._register.read()
+        if banned := names.ban_of(label, key):
+            return f"{banned!r} is banned from this server (fedproto nodes unban {banned})"
+        if self.given_name(node_id):
+            return None  # the operator's word
+        if any(other.name == label and self.key(other.node_id) for other in self._known.values()):
+            return f"its name {shown(label)!r} is another node's, whose key is registered under it"
+        bound = names.bound.get(label)
+        if bound and bound.key != key and (self._binds or bound.named):
+            return (
+                f"its name {shown(label)!r} belongs to the key {bound.key}, and its own is {key}; "
+                f"if the site has a new key: fedproto nodes release {shown(label)}"
+            )
+        if self._binds and (before := names.name_of(key)) not in (None, label):
+            return f"its key {key} belongs to the name {before!r}, and it says {shown(label)!r}"
+        return None
+
+    def enter(self, node_id: int, label: str, clients: int) -> None:
+        """Write down that the node was let in, and that the label is its key's from now on."""
+        key, named = self.key(node_id), bool(self.given_name(node_id))
+        if not key or not (named or self._binds):
+            return
+        with self._register.changing() as names:
+            before = names.bound.get(label)
+            since = before.since if before and before.key == key else now()
+            if former := names.name_of(key):  # the operator's word is another now
+                del names.bound[former]
+            names.bound[label] = Binding(key, node_id, named, since, now(), self._run, clients)
