@@ -186,11 +186,11 @@ class Arrivals:
             if holder and self._identity.is_stronger(node_id, holder.node_id, label):
                 self._roster.expel(label)
             self._roster.admit(node_id, answer)
-        except (NameTakenError, NotItsNameError) as error:  # its own perhaps, of before a restart
-            self._turn_away(node_id, str(error), for_now=True)
-            return
         except ValueError as error:
-            self._turn_away(node_id, str(error))
+            self._roster.expel(self._roster.label_of(node_id))  # if it came back with other data
+            # Its own name perhaps, of before a restart.
+            for_now = isinstance(error, NameTakenError | NotItsNameError)
+            self._turn_away(node_id, str(error), for_now=for_now)
             return
         self._identity.enter(node_id, label, len(answer.samples))
         self._left.discard(node_id)
@@ -242,10 +242,11 @@ class Arrivals:
                 self._turn_away(member.node_id, str(fault))
 
     def _leading(self) -> dict[DataShape, list[str]]:
-        """The shapes that most nodes have, with these nodes."""
+        """The shapes that most nodes with clients have, and these nodes."""
         nodes: dict[DataShape, list[str]] = {}
         for label in self._roster.connected_labels():
-            nodes.setdefault(_shape_of(self._roster.members[label].clients), []).append(label)
+            if (its := self._roster.members[label].clients).samples:
+                nodes.setdefault(_shape_of(its), []).append(label)
         most = max(map(len, nodes.values()), default=0)
         return {shape: labels for shape, labels in nodes.items() if len(labels) == most}
 

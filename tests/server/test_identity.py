@@ -124,6 +124,7 @@ def test_a_key_goes_by_one_name(tmp_path: Path) -> None:
     come(federation, grid, 1000)
     assert "belongs to the name 'north', and it says 'south'" in reasons(federation)[-1]
     assert list(bound(tmp_path)) == ["north"]
+    assert federation.roster.clients() == []
 
 
 def test_the_operators_name_is_stronger_than_what_a_node_says(tmp_path: Path) -> None:
@@ -247,8 +248,8 @@ def test_one_node_does_not_take_all_the_room(tmp_path: Path) -> None:
 
 def image_nodes(tmp_path: Path, *kinds: str) -> list[dict[str, Any]]:
     for kind in set(kinds):
-        pixels = np.zeros((8, 8, 8), dtype=np.uint8)
-        labels = np.array([f"{kind}-1", f"{kind}-2"] * 4)
+        pixels = np.zeros((80, 8, 8), dtype=np.uint8)
+        labels = np.array([f"{kind}-1", f"{kind}-2"] * 40)
         np.savez(
             tmp_path / f"{kind}.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels
         )
