@@ -37,7 +37,7 @@ ROOMS = {
     "wire": ["wire"],
     "ground": [
         *("settings.*", "messages", "metrics", "errors", "events"),
-        *("randomness", "whole_file", "run_lock", "users_code", "__init__"),
+        *("node_register", "randomness", "whole_file", "run_lock", "users_code", "__init__"),
     ],
 }
 TABLES = [

@@ -12,6 +12,7 @@ from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
+from fedproto_app.cli.nodes import nodes_app
 from fedproto_app.cli.run import run
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command()(forecast)
 app.command()(keys)
 app.command()(check_method)
 app.add_typer(data_app, name="data")
+app.add_typer(nodes_app, name="nodes")
 
 
 def _print_version(wanted: bool) -> None:

@@ -54,4 +54,4 @@ def keys(
     for file in made:
         if file.path.suffix == ".pub":
             public = shlex.quote(str(file.path))
-            typer.echo(f"  flwr supernode register {public} SUPERLINK --name {file.path.stem}")
+            typer.echo(f"  fedproto nodes register {public} SUPERLINK")

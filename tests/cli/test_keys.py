@@ -21,14 +21,14 @@ def test_it_says_what_was_made_and_where_it_goes(fedproto: Fedproto, tmp_path: P
     assert "no machine" in told["ca.key"]
     assert told["nodes/harbour"] == "private  → node harbour alone"
     public = folder / "nodes" / "harbour.pub"
-    assert f"flwr supernode register '{public}' SUPERLINK --name harbour\n" in outcome.out
+    assert f"fedproto nodes register '{public}' SUPERLINK\n" in outcome.out
     assert "PRIVATE KEY" not in outcome.out
 
 
 def test_a_site_makes_its_own_key(fedproto: Fedproto, tmp_path: Path) -> None:
     outcome = fedproto("keys", tmp_path / "keys", "--node", "harbour", "--node", "pier")
     assert outcome.code == 0
-    assert outcome.out.count("supernode register") == 2
+    assert outcome.out.count("nodes register") == 2
     made = {file.name for file in (tmp_path / "keys").rglob("*") if file.is_file()}
     assert made == {"harbour", "harbour.pub", "pier", "pier.pub"}
 

@@ -1,0 +1,256 @@
+"""``fedproto nodes``: who takes part in a federation, by which key, and who no longer may."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.events import shown
+from fedproto_app.node_register import Binding, Names, NodeRegister, fingerprint
+from fedproto_app.ops.nodes import ONLINE, REVOKED, KnownNode, Nodes, named, read_key
+from fedproto_app.server.paths import register_file
+
+_WIDE = 250  # columns where the table goes to a file or a program
+
+nodes_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+
+SuperLink = Annotated[
+    str,
+    typer.Argument(metavar="SUPERLINK", help="A connection in $FLWR_HOME/config.toml."),
+]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="The node's name, or its key's fingerprint as the list shows it."
+    ),
+]
+Runs = Annotated[
+    Path,
+    typer.Option(
+        "--runs",
+        metavar="DIR",
+        help="Where the server keeps its runs, and with them nodes.json, the register of names. "
+        "Default: $FEDPROTO_OUTPUT_ROOT, else runs.",
+    ),
+]
+
+
+@nodes_app.callback()
+def _nodes() -> None:
+    """See who takes part in a federation, and say who may.
+
+    A node proves itself by its key. It goes by the name that its key is
+    registered under, and nobody else may. A key without a name keeps the
+    one that it first came with.
+    """
+
+
+@nodes_app.command("list")
+def list_nodes(
+    superlink: SuperLink,
+    runs: Runs = Path("runs"),
+    every: Annotated[bool, typer.Option("--all", help="Revoked keys, too.")] = False,
+) -> None:
+    """Show names, ids, keys, who is there, and the clients of each.
+
+    The fingerprint is the one that [bold]ssh-keygen -lf NAME.pub[/bold] shows at
+    the site. Clients and run are those of the last run that took the node in,
+    read from the register; on another machine than the server's they are unknown.
+
+    [bold]Example[/bold]
+
+      fedproto nodes list federation
+    """
+    names = _register(runs).read()
+    with Nodes(superlink) as there:
+        known = there.all()
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("name", "status", "last seen", "clients", "run", "key", "id"):
+        table.add_column(column, overflow="fold")
+    for node in known:
+        if every or node.status != REVOKED:
+            table.add_row(*map(Text, _row(node, names)))
+    wide = None if sys.stdout.isatty() else _WIDE
+    Console(width=wide).print(table)
+    if lost := [name for name, one in names.bound.items() if not _is_there(one, known)]:
+        typer.echo(f"bound to keys that are not registered: {', '.join(map(shown, lost))}")
+    if names.banned:
+        typer.echo(f"banned: {', '.join(map(shown, names.banned))}")
+
+
+@nodes_app.command()
+def register(
+    public_key: Annotated[Path, typer.Argument(metavar="NAME.pub", help="A public key.")],
+    superlink: SuperLink,
+    name: Annotated[
+        str, typer.Option(help="The node's name. Default: the file's, without .pub.")
+    ] = "",
+) -> None:
+    """Register a node's key under its name. Doing it again changes nothing.
+
+    [bold]Example[/bold]
+
+      fedproto nodes register keys/nodes/harbour.pub federation
+    """
+    name = name or public_key.stem
+    with Nodes(superlink) as there:
+        new = there.register(public_key, name)
+        keys = [node for node in there.all() if node.name == name and node.status != REVOKED]
+    typer.echo(f"{name}: registered" if new else f"{name}: is registered")
+    if len(keys) > 1:
+        typer.echo(
+            f"note: {len(keys)} keys are registered under this name; revoke the old one by its "
+            f"fingerprint: {', '.join(node.key for node in keys)}",
+            err=True,
+        )
+
+
+@nodes_app.command()
+def rotate(
+    name: Name,
+    public_key: Annotated[Path, typer.Argument(metavar="NEW.pub", help="The new public key.")],
+    superlink: SuperLink,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Give a node a new key: registers it under the node's name, and revokes the old one.
+
+    The site makes the key ([bold]fedproto keys DIR --node NAME[/bold], after it
+    moved the old pair away), sends NAME.pub, and restarts its SuperNode with
+    the new key. Its clients go on from the models on its disk.
+
+    [bold]Example[/bold]
+
+      fedproto nodes rotate harbour new/harbour.pub federation
+    """
+    with Nodes(superlink) as there:
+        names, new = _register(runs).read(), fingerprint(read_key(public_key))
+        old = [node for node in named(there.all(), name, names) if node.key != new]
+        if not old:
+            raise SettingsError(f"{public_key}: is the key that {name} has already")
+        called = old[0].name or names.name_of(old[0].key)
+        if not called:
+            raise SettingsError(f"{name}: has no name; register the new key, and revoke this one")
+        there.register(public_key, called)
+        for node in old:
+            there.revoke(node)
+    typer.echo(f"{called}: has the new key {new}; revoked: {_keys(old)}")
+
+
+@nodes_app.command()
+def revoke(
+    name: Name,
+    superlink: SuperLink,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Take a node's key from the federation, for good.
+
+    Flower refuses the node from now on and never registers that key again.
+    The name stays the node's: a new key that is registered under it takes its
+    place. Remove NAME.pub from the folder that the server registers, too.
+
+    [bold]Example[/bold]
+
+      fedproto nodes revoke harbour federation
+    """
+    with Nodes(superlink) as there:
+        meant = named(there.all(), name, _register(runs).read())
+        if len(meant) > 1:
+            raise SettingsError(
+                f"{name!r}: {len(meant)} keys are registered under this name; name one of them: "
+                f"{_keys(meant)}"
+            )
+        there.revoke(meant[0])
+    typer.echo(f"{meant[0].name or name}: revoked the key {meant[0].key}")
+
+
+@nodes_app.command()
+def ban(
+    name: Name,
+    superlink: Annotated[
+        str, typer.Argument(metavar="[SUPERLINK]", help="Bans the keys registered so, too.")
+    ] = "",
+    runs: Runs = Path("runs"),
+) -> None:
+    """Keep a name, and the keys that have it, out of all runs of this server.
+
+    Runs under way ask the node for nothing from their next round on. Its key
+    stays registered, so the ban can be lifted: [bold]fedproto nodes unban NAME[/bold].
+
+    [bold]Example[/bold]
+
+      fedproto nodes ban harbour federation
+    """
+    at = _register(runs)
+    keys: list[str] = []
+    if superlink:
+        with Nodes(superlink) as there:
+            keys = [node.key for node in there.all() if name in (node.name, node.key)]
+    with at.changing() as names:
+        if bound := names.bound.get(name):
+            keys.append(bound.key)
+        if name.startswith("SHA256:"):
+            keys.append(name)
+        names.banned[name] = list(dict.fromkeys([*names.banned.get(name, []), *keys]))
+    typer.echo(f"{name}: banned, with the keys: {', '.join(names.banned[name]) or 'none is known'}")
+
+
+@nodes_app.command()
+def unban(name: Name, runs: Runs = Path("runs")) -> None:
+    """Lift a ban."""
+    with _register(runs).changing() as names:
+        if name not in names.banned:
+            banned = ", ".join(map(shown, names.banned)) or "nobody"
+            raise SettingsError(f"{name!r} is not banned; banned: {banned}")
+        del names.banned[name]
+    typer.echo(f"{name}: no longer banned")
+
+
+@nodes_app.command()
+def release(name: Name, runs: Runs = Path("runs")) -> None:
+    """Free a name from the key that it belongs to; the next node that comes with it gets it.
+
+    Needed where keys are registered without names, and a site has a new key.
+    Keys that are registered under a name need no release: the newest one that
+    comes has it.
+
+    [bold]Example[/bold]
+
+      fedproto nodes release harbour
+    """
+    with _register(runs).changing() as names:
+        if name not in names.bound:
+            bound = ", ".join(map(shown, names.bound)) or "none"
+            raise SettingsError(f"{name!r} belongs to no key here; names that do: {bound}")
+        key = names.bound.pop(name).key
+    typer.echo(f"{name}: released from the key {key}")
+
+
+def _register(runs: Path) -> NodeRegister:
+    return NodeRegister(register_file(str(runs)))
+
+
+def _row(node: KnownNode, names: Names) -> Sequence[str]:
+    name = node.name or names.name_of(node.key) or ""
+    bound = names.bound.get(name)
+    told = bound if bound and bound.key == node.key else None
+    status = "banned" if names.ban_of(name, node.key) is not None else node.status
+    seen = "now" if node.status == ONLINE else node.seen or "never"
+    clients, run = (str(told.clients), told.run) if told else ("", "")
+    return [shown(name), status, seen, clients, shown(run), node.key, str(node.node_id)]
+
+
+def _is_there(bound: Binding, known: Sequence[KnownNode]) -> bool:
+    return any(node.key == bound.key and node.status != REVOKED for node in known)
+
+
+def _keys(nodes: Sequence[KnownNode]) -> str:
+    return ", ".join(node.key for node in nodes)

@@ -1,0 +1,63 @@
+"""``fedproto nodes`` at a real SuperLink: who is there, by which key, and who no longer may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.local_federation import LocalFederation
+from fedproto_app.node_register import Binding, NodeRegister, fingerprint
+from fedproto_app.ops.keys import make_keys
+from tests.cli.conftest import Fedproto
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_life_of_a_key(
+    tmp_path: Path, fedproto: Fedproto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registered, used, rotated, revoked, and not to be registered again."""
+    runs = ("--runs", tmp_path / "runs")
+    with LocalFederation(tmp_path / "federation") as federation:
+        monkeypatch.setenv("FLWR_HOME", str(federation.user_home))
+        node = federation.add_node("harbour", {"node-name": "harbour"})
+        make_keys(tmp_path / "others", [], ["harbour", "pier"])
+        new, pier = (tmp_path / "others" / "nodes" / f"{name}.pub" for name in ("harbour", "pier"))
+        old = fingerprint((federation.keys / "nodes" / "harbour.pub").read_bytes())
+
+        assert fedproto("nodes", "register", pier, "local").out == "pier: registered\n"
+        assert fedproto("nodes", "register", pier, "local").out == "pier: is registered\n"
+        other = fedproto("nodes", "register", pier, "local", "--name", "quay")
+        assert (other.code, other.out) == (2, "")
+        assert "registered already, under the name 'pier', not 'quay'" in other.err
+
+        number = node.wait_until_joined()
+        with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
+            names.bound["harbour"] = Binding(old, number, True, "then", "then", "first", 4)
+        listed = fedproto("nodes", "list", "local", *runs)
+        harbour, quay = (row.split() for row in listed.out.splitlines() if "SHA256" in row)
+        assert harbour == ["harbour", "online", "now", "4", "first", old, str(number)]
+        assert quay[:3] == ["pier", "registered", "never"]
+
+        assert "banned, with the keys: " + old in fedproto("nodes", "ban", "harbour", *runs).out
+        assert " banned " in fedproto("nodes", "list", "local", *runs).out
+        assert fedproto("nodes", "unban", "harbour", *runs).code == 0
+
+        rotated = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
+        assert rotated.out.startswith(f"harbour: has the new key {fingerprint(new.read_bytes())}")
+        again = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
+        assert (again.code, "is the key that harbour has already" in again.err) == (2, True)
+        old_file = federation.keys / "nodes" / "harbour.pub"
+        revoked = fedproto("nodes", "register", old_file, "local")
+        assert (revoked.code, revoked.out) == (2, "")
+        assert "was revoked" in revoked.err
+
+        assert fedproto("nodes", "revoke", "pier", "local").code == 0
+        left = fedproto("nodes", "list", "local", *runs).out
+        assert "pier" not in left
+        assert fedproto("nodes", "list", "local", "--all", *runs).out.count("revoked") == 2
+        unknown = fedproto("nodes", "revoke", "pier", "local")
+        assert "'pier': no node is called so; there are: harbour" in unknown.err
+        gone = fedproto("nodes", "list", "nowhere")
+        assert (gone.code, gone.err.count("\n")) == (1, 1)
