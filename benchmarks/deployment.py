@@ -87,7 +87,7 @@ def deployed(rounds: int, interval: str) -> Cost:
                 "device": "cpu",
                 "state-dir": f"{folder}/state-{index}",
             }
-            federation.add_node(f"site-{index}", config, environment={INTERVAL: interval})
+            federation.add_node(str(index), config, environment={INTERVAL: interval})
         for node in federation.nodes:
             node.wait_until_joined(120.0)
         start = time.monotonic()

@@ -253,11 +253,13 @@ class LocalFederation:
         registered: bool = True,
         ca: Path | None = None,
         plaintext: bool = False,
+        known_as: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> NodeProcess:
         """Make a node's key, register it, and start the node; it may not have joined yet.
 
-        ca: the certificate it trusts, by default the federation's. has_key, registered, plaintext:
+        known_as: under which name the key is registered, by default `name`. ca: the certificate it
+        trusts, by default the federation's. has_key, registered, plaintext:
         what a node that must be refused does otherwise.
         """
         command: list[str | Path] = ["flower-supernode"]
@@ -268,20 +270,24 @@ class LocalFederation:
         if has_key:
             make_keys(self.keys, [], [name])
             if registered:
-                self.register(name)
+                self.register(name, known_as)
             command += ["--auth-supernode-private-key", self.keys / "nodes" / name]
         node = NodeProcess(name, self._folder / "nodes" / name, command, environment)
         self.nodes.append(node)
         node.start()
         return node
 
-    def register(self, name: str) -> int:
-        """Register the key of a node; its node id."""
+    def register(self, name: str, known_as: str = "") -> int:
+        """Register the key of a node; its node id. known_as: the name to give it if not its own."""
         public = self.keys / "nodes" / f"{name}.pub"
         answer = self.connection.ask(
-            "supernode", "register", str(public), _CONNECTION, "--name", name
+            "supernode", "register", str(public), _CONNECTION, "--name", known_as or name
         )
         return int(answer["node-id"])
+
+    def unregister(self, node_id: int) -> None:
+        """Revoke the key of a node."""
+        self.connection.ask("supernode", "unregister", str(node_id), _CONNECTION)
 
     def online(self) -> set[int]:
         """The ids of the nodes that the SuperLink holds for connected."""

@@ -80,21 +80,6 @@ def node_restarted(folder: Path) -> Iterator[Row]:
         )
 
 
-@fault("node-new-key")
-def node_new_key(folder: Path) -> Iterator[Row]:
-    with Trial(folder) as trial:
-        kill_in_training(trial)
-        trial.federation.add_node(f"{HIT}-2", trial.config(HIT))
-        trial.finish()
-        yield row(
-            trial,
-            "SIGKILL of a node in training, restarted at once with a new key of its name",
-            "out until Flower gives up its old id, then in again with its clients' state",
-            good=counts(trial)[-1] == (3, 3) and len(counts(trial)) == ROUNDS,
-            also=found(trial, f"^event=left.*{HIT}", f"^event=joined.*{HIT}"),
-        )
-
-
 @fault("node-gone")
 def node_gone(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:

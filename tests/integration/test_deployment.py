@@ -58,7 +58,9 @@ def three_nodes(
     states = [folder / f"state-{index}" for index in range(3)]
     nodes = [
         federation.add_node(
-            f"site-{index}", {**config, "device": "cpu", "state-dir": str(states[index])}
+            # As its share is called in a simulation.
+            str(index),
+            {**config, "device": "cpu", "state-dir": str(states[index])},
         )
         for index, config in enumerate(synthetic_nodes(3, folder / "own-state"))
     ]

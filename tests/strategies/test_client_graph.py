@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,35 @@ def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
     assert graph.adjacency([keys[0], stranger]).tolist() == [[0, 0], [0, 0]]
     graph.complete(None, 1)  # type: ignore[arg-type] # no message is sent
     assert graph.state() == {}
+
+
+def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_path: Path) -> None:
+    path = tmp_path / "places.csv"
+    path.write_text("name,x,y\na,0,0\nb,1,0\nc,4,0\nlate,4,1\n")
+    federation = one_node(settings_from({"graph.source": "positions", "graph.path": str(path)}))
+    true = federation.roster.clients()
+    thief = replace(federation.roster.members[true[0].node].clients, label="a-thief")  # sorts first
+    federation.roster.connected.add(2)
+    federation.roster.admit(2, thief)
+    graph = ClientGraph(federation.settings, federation)
+    keys = federation.roster.clients()
+    assert [key.node for key in keys[:2]] == ["a-thief", true[0].node]
+    weights = graph.adjacency(keys)
+    for row, key in enumerate(keys):
+        assert weights[row].any() == weights[:, row].any() == (key in true)
+        assert np.isnan(graph.places(keys)[row]).all() == (key not in true)
+    told = {(one.client, one.reason) for one in federation.log.refused}
+    assert len(federation.log.refused) == len(told) == 4  # each once
+    assert (
+        "a",
+        f"its place in the graph is that of node {true[0].node}, which declared the name first",
+    ) in told
+
+    resumed = one_node(federation.settings)
+    resumed.roster.facts.clear()
+    resumed.recall(federation.memory())
+    graph = ClientGraph(federation.settings, resumed)
+    np.testing.assert_array_equal(graph.adjacency(keys), weights)
 
 
 @pytest.mark.parametrize(

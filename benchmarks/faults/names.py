@@ -1,0 +1,92 @@
+"""Faults of identity: a node with another's name, a new key, a revoked one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.faults.nodes import kill_in_training
+from benchmarks.faults.rows import HIT, counts, found, row
+from benchmarks.faults.table import Row, fault
+from benchmarks.faults.trial import NODES, ROUNDS, Trial
+
+PRETENDER = "pretender"  # the name under which the hostile node is registered
+
+
+@fault("node-new-key")
+def node_new_key(folder: Path) -> Iterator[Row]:
+    with Trial(folder) as trial:
+        kill_in_training(trial)
+        trial.federation.add_node(f"{HIT}-2", trial.config(HIT), known_as=HIT)
+        trial.finish()
+        yield row(
+            trial,
+            "SIGKILL of a node in training, restarted at once with a new key that is registered "
+            "under its name",
+            "out until Flower gives up its old id, then in again with its clients' state",
+            good=counts(trial)[-1] == (3, 3) and len(counts(trial)) == ROUNDS,
+            also=found(trial, f"^event=left.*{HIT}", f"^event=joined.*{HIT}"),
+        )
+
+
+@fault("name-taken")
+def name_taken(folder: Path) -> Iterator[Row]:
+    with Trial(folder) as trial:
+        kill_in_training(trial)
+        pretend(trial)
+        taken_in = trial.restart(HIT)
+        trial.finish()
+        yield row(
+            trial,
+            "SIGKILL of a node in training; another registered node comes with its name; the true "
+            "one is restarted",
+            "the other is refused by name, the true one has its place again",
+            good=counts(trial)[-1] == (3, 3) and bool(refused(trial)),
+            also=f"{refused(trial)}; {taken_in}",
+        )
+
+
+@fault("name-early", "fuels")
+def name_early(folder: Path) -> Iterator[Row]:
+    with Trial(folder) as trial:
+        trial.submit()
+        pretend(trial)
+        trial.add(*NODES)
+        trial.finish()
+        yield row(
+            trial,
+            "a registered node comes with another's name before that one was ever there",
+            "refused by name; the run waits for the true one, and the result is the same",
+            good=counts(trial) == [(3, 3)] * ROUNDS and bool(refused(trial)),
+            method="fuels",
+            also=refused(trial),
+        )
+
+
+@fault("key-revoked")
+def key_revoked(folder: Path) -> Iterator[Row]:
+    with Trial(folder) as trial:
+        trial.begin()
+        trial.wait_for_rounds(1)
+        trial.federation.unregister(trial.nodes[HIT].wait_until_joined())
+        trial.finish()
+        trial.nodes[HIT].kill()
+        trial.nodes[HIT].start()
+        code = trial.nodes[HIT].wait_until_ended(deadline=120)
+        yield row(
+            trial,
+            "the operator revokes a node's key in round 2; the node is restarted with it",
+            "later rounds do without it; it never comes back",
+            good=counts(trial)[-1] == (2, 2) and code == 1,
+            also=f"{found(trial, f'^event=left.*{HIT}')}; flower-supernode ended with code {code}",
+        )
+
+
+def pretend(trial: Trial) -> None:
+    """A registered node with the name of `HIT`, until the server has refused it."""
+    trial.federation.add_node(PRETENDER, trial.config(HIT))
+    trial.wait_until(lambda: bool(refused(trial)), f"the refusal of {PRETENDER}")
+
+
+def refused(trial: Trial) -> str:
+    return found(trial, f"^event=refused.*node={PRETENDER}.*calls itself")
