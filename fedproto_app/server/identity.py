@@ -73,7 +73,7 @@ class Identity:
             return f"{banned!r} is banned from this server (fedproto nodes unban {banned})"
         if self.given_name(node_id):
             return None  # the operator's word
-        if any(other.name == label and self.key(other.node_id) for other in self._known.values()):
+        if any(label in (self.given_name(i), str(i)) for i in self._known if i != node_id):
             return f"its name {shown(label)!r} is another node's, whose key is registered under it"
         bound = names.bound.get(label)
         if bound and bound.key != key and (self._binds or bound.named):

@@ -95,14 +95,18 @@ class Roster:
         return label
 
     def expel(self, label: str) -> None:
-        """The node is no member any more; what is known of its clients stays."""
+        """The node is no member any more; what is known of its clients stays, but their names are
+        free for others that declared them."""
         self.members.pop(label, None)
+        self.first_with = {name: node for name, node in self.first_with.items() if node != label}
+        for other, member in self.members.items():
+            for client in member.clients.samples:
+                self.first_with.setdefault(client, other)
 
     def forget(self, label: str) -> None:
         """As if the node of this label had never come."""
         self.expel(label)
         self.facts = {key: facts for key, facts in self.facts.items() if key.node != label}
-        self.first_with = {name: node for name, node in self.first_with.items() if node != label}
 
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
         """How many clients are declared in all, once this answer is entered."""

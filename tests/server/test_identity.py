@@ -157,6 +157,14 @@ def test_who_came_first_with_a_registered_name_loses_it(tmp_path: Path) -> None:
     assert later.roster.clients() == []
 
 
+def test_a_node_does_not_take_the_number_of_one_without_a_name(tmp_path: Path) -> None:
+    federation, grid = two(tmp_path, "1001", "")
+    del grid.contexts[1001].node_config["node-name"]
+    come(federation, grid, 1000, 1001)
+    assert federation.roster.members["1001"].node_id == 1001
+    assert "is another node's" in reasons(federation)[-1]
+
+
 def test_a_rotated_key_takes_the_place_when_the_old_one_is_gone(tmp_path: Path) -> None:
     """Two keys are registered under one name until the operator revokes the old one."""
     federation, grid = two(tmp_path, "north", "north", given={1000: "north", 1001: "north"})

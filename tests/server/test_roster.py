@@ -61,6 +61,18 @@ def test_clients_are_counted_once_however_often_a_node_comes_and_goes() -> None:
     assert len(roster.facts) == 2  # only looked at
 
 
+def test_a_clients_name_is_free_when_its_first_node_is_expelled() -> None:
+    roster = Roster(connected={1, 2})
+    roster.admit(1, answer("a", "x", "y"))
+    roster.admit(2, answer("b", "x"))
+    assert roster.first_with == {"x": "a", "y": "a"}
+    roster.expel("a")
+    assert roster.first_with == {"x": "b"}
+    assert ClientKey("y", "a") in roster.facts
+    roster.forget("a")
+    assert set(roster.facts) == {ClientKey("x", "b")}
+
+
 def test_a_name_in_use_is_refused() -> None:
     roster = Roster(connected={1, 2})
     roster.admit(1, answer("a", "x"))

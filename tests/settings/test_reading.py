@@ -57,7 +57,10 @@ def test_flat_and_nested_are_the_same() -> None:
             {"data.cluster.clients": 4},
             ["data.cluster: unknown setting; did you mean data.clusters?"],
         ),
-        ({"nodes.q": 1}, ["nodes.q: unknown setting; known in [nodes]: bind-names, maximum-clients, "]),
+        (
+            {"nodes.q": 1},
+            ["nodes.q: unknown setting; known in [nodes]: bind-names, maximum-clients, "],
+        ),
         ({"data.horizon": 25}, ["data.horizon = 25: more than data.period = 24"]),
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
