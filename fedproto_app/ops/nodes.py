@@ -95,8 +95,8 @@ class Nodes:
             return True
         if same.status == REVOKED:
             raise SettingsError(
-                f"{public_key}: this key was revoked on {same.seen or 'an earlier day'} or later, "
-                "and Flower never takes a key twice; the site needs a new one (fedproto keys)"
+                f"{public_key}: this key was revoked, and Flower never takes a key twice; the site "
+                "needs a new one (fedproto keys)"
             )
         if same.name != name:
             raise SettingsError(
