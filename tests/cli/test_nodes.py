@@ -7,13 +7,49 @@ from pathlib import Path
 import pytest
 
 from benchmarks.local_federation import LocalFederation
+from fedproto_app.errors import SettingsError
 from fedproto_app.node_register import Binding, NodeRegister, fingerprint
 from fedproto_app.ops.keys import make_keys
+from fedproto_app.ops.nodes import read_key
 from tests.cli.conftest import Fedproto
 
-pytestmark = pytest.mark.integration
+
+def test_the_register_is_changed_without_a_superlink(fedproto: Fedproto, tmp_path: Path) -> None:
+    """As FEDPROTO_OUTPUT_ROOT says, or ``--runs``."""
+    runs = ("--runs", tmp_path)
+    register = NodeRegister(tmp_path / "nodes.json")
+    with register.changing() as names:
+        names.bound["harbour"] = Binding("SHA256:a", 1, False, "then", "then", "first", 4)
+    unknown = fedproto("nodes", "release", "pier", *runs)
+    assert unknown.code == 2
+    assert unknown.err == "error: 'pier' belongs to no key here; names that do: harbour\n"
+
+    assert fedproto("nodes", "ban", "harbour", *runs).code == 0
+    assert fedproto("nodes", "ban", "SHA256:b", *runs).code == 0
+    assert register.read().banned == {"harbour": ["SHA256:a"], "SHA256:b": ["SHA256:b"]}
+    assert register.read().ban_of("pier", "SHA256:a") == "harbour"
+    assert register.read().ban_of("pier", "SHA256:c") is None
+
+    assert fedproto("nodes", "release", "harbour", *runs).out == (
+        "harbour: released from the key SHA256:a\n"
+    )
+    assert fedproto("nodes", "unban", "harbour", *runs).code == 0
+    assert fedproto("nodes", "unban", "harbour", *runs).err == (
+        "error: 'harbour' is not banned; banned: SHA256:b\n"
+    )
+    assert register.read().bound == {}
 
 
+def test_what_is_no_public_key_is_told(tmp_path: Path) -> None:
+    for name, content in (("text.pub", "harbour"), ("ed.pub", "ssh-ed25519 AAAA")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(SettingsError, match=r"must be a public key as fedproto keys makes it"):
+            read_key(tmp_path / name)
+    with pytest.raises(SettingsError, match="No such file"):
+        read_key(tmp_path / "none.pub")
+
+
+@pytest.mark.integration
 def test_the_life_of_a_key(
     tmp_path: Path, fedproto: Fedproto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
