@@ -33,7 +33,7 @@ def node_new_key(folder: Path) -> Iterator[Row]:
 def name_taken(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
         kill_in_training(trial)
-        pretend(trial)
+        trial.federation.add_node(PRETENDER, trial.config(HIT)).wait_until_joined()
         taken_in = trial.restart(HIT)
         trial.finish()
         yield row(
@@ -50,7 +50,8 @@ def name_taken(folder: Path) -> Iterator[Row]:
 def name_early(folder: Path) -> Iterator[Row]:
     with Trial(folder) as trial:
         trial.submit()
-        pretend(trial)
+        trial.federation.add_node(PRETENDER, trial.config(HIT))
+        trial.wait_until(lambda: bool(refused(trial)), f"the refusal of {PRETENDER}")
         trial.add(*NODES)
         trial.finish()
         yield row(
@@ -80,12 +81,6 @@ def key_revoked(folder: Path) -> Iterator[Row]:
             good=counts(trial)[-1] == (2, 2) and code == 1,
             also=f"{found(trial, f'^event=left.*{HIT}')}; flower-supernode ended with code {code}",
         )
-
-
-def pretend(trial: Trial) -> None:
-    """A registered node with the name of `HIT`, until the server has refused it."""
-    trial.federation.add_node(PRETENDER, trial.config(HIT))
-    trial.wait_until(lambda: bool(refused(trial)), f"the refusal of {PRETENDER}")
 
 
 def refused(trial: Trial) -> str:

@@ -81,7 +81,7 @@ class Federation:
         What happened while the nodes came belongs to round 1.
         """
         if server_round > 1:
-            self.log = RoundLog()
+            self.log = RoundLog(server_round)
             self.arrivals.await_clients(grid)
         self.log.server_round = server_round
 
