@@ -13,6 +13,7 @@ from fedproto_app.cli.data import data_app
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
 from fedproto_app.cli.run import run
+from fedproto_app.cli.sweep import sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +23,7 @@ app = typer.Typer(
     epilog="Start with: fedproto run",
 )
 app.command()(run)
+app.command()(sweep)
 app.command()(compare)
 app.command()(pictures)
 app.command()(forecast)

@@ -9,11 +9,8 @@ docs/artefacts.md describes each.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -35,6 +32,7 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
 from fedproto_app.messages import Arrays
 from fedproto_app.methods import method_named
+from fedproto_app.report.csv_text import csv_text
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
 from fedproto_app.run_lock import RunLock
@@ -54,7 +52,6 @@ from fedproto_app.whole_file import write_whole
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
 CHECKPOINT = "checkpoint"
-_FORMULA = re.compile(r"[=@]|[+-].*[(|!]")
 PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
@@ -264,15 +261,7 @@ def round_line(
 
 
 def _write_table(path: Path, rows: Iterable[Row]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
-    write_whole(path, text.getvalue().encode())
-
-
-def _as_text(cell: Any) -> Any:
-    """A stranger's text that a spreadsheet would run as a formula is quoted, as they do it."""
-    runs = isinstance(cell, str) and _FORMULA.match(cell)
-    return "'" + cell if runs else cell
+    write_whole(path, csv_text(rows).encode())
 
 
 def _save_tensors(path: Path, tensors: Arrays) -> None:
