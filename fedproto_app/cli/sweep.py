@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +25,9 @@ from fedproto_app.cli.run_settings import (
 )
 from fedproto_app.errors import FederationError, SettingsError, did_you_mean
 from fedproto_app.report.runs import flat
+from fedproto_app.run_lock import LOCK
 from fedproto_app.sweep.axes import Axis, grid_option, range_axis, range_option, values_axis
-from fedproto_app.sweep.plan import PLAN, SEARCHES, Plan, read_plan, require_plan
+from fedproto_app.sweep.plan import SEARCHES, Plan, read_plan, require_plan
 
 _TABLE = "sweep"  # of a configuration file
 _KEYS = ("grid", "range", "search", "trials", "seeds", "nodes", "search-seed", "batch", "output")
@@ -44,7 +48,7 @@ def sweep(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Settings over the defaults; its table [sweep] may say what the options below say.",
+            help="Settings over the defaults; its table [sweep] may say what the options say.",
         ),
     ] = None,
     grid: Annotated[
@@ -159,12 +163,8 @@ def sweep(
         folder = chosen or Path(_FOLDER) / _default_name(plan)
     folder = folder.expanduser().absolute()
     with WhenStopped() as stop, lock(folder):
-        prepare_again = (folder / PLAN).exists()
-        try:
+        with _removed_if_nothing_came(folder):
             ready = prepared(folder, plan, extend)
-        except BaseException:
-            _remove_if_new(folder, prepare_again)
-            raise
         done = ready.finished_runs()
         console.print(
             f"{ready.runs // len(plan.seeds)} trials × {len(plan.seeds)} seeds = {ready.runs} runs"
@@ -295,18 +295,16 @@ def _default_name(plan: Plan) -> str:
     return f"{plain[:60]}-{plan.digest()}"
 
 
-def _remove_if_new(folder: Path, had_plan: bool) -> None:
-    """A folder that no sweep came of."""
-    from contextlib import suppress
-
-    if not had_plan and not (folder / PLAN).exists():
+@contextmanager
+def _removed_if_nothing_came(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
         with suppress(OSError):
-            if [one.name for one in folder.iterdir()] == ["lock"]:
-                (folder / "lock").unlink()
-                folder.rmdir()
+            if [one.name for one in folder.iterdir()] == [LOCK]:
+                shutil.rmtree(folder)
+        raise
 
 
 def _text(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value)

@@ -12,7 +12,7 @@ _FORMULA = re.compile(r"[=@]|[+-].*[(|!]")
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """The rows as CSV; a text that a spreadsheet would run as a formula is quoted, as they do it."""
+    """The rows as CSV; what a spreadsheet would run as a formula is quoted, as they do it."""
     text = io.StringIO()
     csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
     return text.getvalue()

@@ -71,7 +71,7 @@ class Sweep:
         """
         results: list[Result] = []
         search = search_for(self.folder, self.plan, self.trials)
-        first = self.settings(Trial(0, {axis.key: axis.samples[0] for axis in self.plan.axes}), 0)
+        first = self.settings((self.trials or self.plan.corners())[0], self.plan.seeds[0])
         at_once = parallel or min(self.runs, runs_at_once(first))
         workers = max(1, cores() // at_once)
         with ExitStack() as stack:
@@ -129,7 +129,7 @@ class Sweep:
 def prepared(folder: Path, plan: Plan, extend: bool) -> Sweep:
     """Check a plan as a whole, and put it into the folder, or find it there.
 
-    The caller holds the folder's lock. Raises `SettingsError` or `DataError` for what could not run.
+    The caller holds the folder's lock. Raises `SettingsError` or `DataError` for what cannot run.
     """
     require_plan(plan)
     if plan.search == "optuna":

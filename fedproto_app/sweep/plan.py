@@ -206,7 +206,7 @@ def continued(folder: Path, plan: Plan, trials: Sequence[Trial], extend: bool) -
     )
     if fewer:
         raise SettingsError(
-            f"{folder} holds a sweep with more trials or seeds than this one ({before.size} trials, "
+            f"{folder} holds a sweep with more trials or seeds than this ({before.size} trials, "
             f"seeds {_listed(before.seeds)}); a sweep can only grow"
         )
     new = [trial.changes for content, trial in wanted.items() if content not in known]

@@ -24,12 +24,12 @@ from fedproto_app.sweep.runner import Job
 class SweepProgress:
     """A moving bar on a terminal, a line for each run that ends elsewhere.
 
-    runs: how many the sweep has. The time left follows the pace of the rounds of all runs so far.
+    runs: how many the sweep has. jobs: those that are known so far. The time left follows the pace of the rounds of all runs so far.
     """
 
     def __init__(self, console: Console, runs: int) -> None:
         self._console, self._runs = console, runs
-        self._jobs: list[Job] = []
+        self.jobs: list[Job] = []
         self._had: dict[str, int] = {}  # rounds of runs that were there before
         self._ended: set[str] = set()
         self._started = time.monotonic()
@@ -58,7 +58,7 @@ class SweepProgress:
     def add(self, jobs: Sequence[Job]) -> None:
         """Runs that are to be there next."""
         for job in jobs:
-            self._jobs.append(job)
+            self.jobs.append(job)
             self._had[job.settings.output.name] = job.rounds_done()
             if job.finished:
                 self._ended.add(job.settings.output.name)
@@ -81,7 +81,7 @@ class SweepProgress:
 
     def _left(self) -> str:
         done = now = 0
-        for job in self._jobs:
+        for job in self.jobs:
             name = job.settings.output.name
             rounds = job.settings.all_rounds if name in self._ended else job.rounds_done()
             done += rounds
@@ -89,7 +89,7 @@ class SweepProgress:
         if not now:
             return ""
         # Trials that are not known yet are as long as those that are.
-        known = sum(job.settings.all_rounds for job in self._jobs)
-        whole = known / len(self._jobs) * self._runs
+        known = sum(job.settings.all_rounds for job in self.jobs)
+        whole = known / len(self.jobs) * self._runs
         pace = (time.monotonic() - self._started) / now
         return f"{clock_text(pace * max(0.0, whole - done))} left"

@@ -102,12 +102,12 @@ def test_a_plan_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "grid": 3}'])
 def test_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(SettingsError, match="plan.json: cannot be read"):
+    with pytest.raises(SettingsError, match=r"plan\.json: cannot be read"):
         read_plan(tmp_path)
 
 
 def test_no_plan(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="plan.json: holds no sweep: No such file"):
+    with pytest.raises(SettingsError, match=r"plan\.json: holds no sweep: No such file"):
         read_plan(tmp_path)
 
 

@@ -47,7 +47,7 @@ def test_validation_chooses_where_the_test_errors_say_otherwise(tmp_path: Path) 
     assert choices(results) == [better_on_validation]
     tests = write_results(tmp_path, PLAN, results, choices(results))
     assert tests == {2: Mean(pytest.approx(0.7), pytest.approx(0.0))}
-    rows = list(csv.DictReader((tmp_path / "sweep.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "sweep.csv").read_text().splitlines()))
     assert [row["trial"] for row in rows] == ["2", "1"]
     assert [row["chosen"] for row in rows] == ["yes", ""]
     assert rows[1]["test"] == rows[1]["test_se"] == ""
