@@ -32,7 +32,7 @@ ROOMS = {
         *CHECKS,
     ],
     "the loop": ["server.rounds"],
-    "reports": ["report.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
+    "reports": ["report.*", "export.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
     "operations": ["ops.*"],
     "node": ["node.*"],
     "methods": ["halves"],

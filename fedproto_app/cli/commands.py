@@ -10,6 +10,7 @@ from fedproto_app import __version__
 from fedproto_app.cli.check_method import check_method
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
+from fedproto_app.cli.export import export
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
 from fedproto_app.cli.run import run
@@ -26,6 +27,7 @@ app.command()(run)
 app.command()(sweep)
 app.command()(compare)
 app.command()(pictures)
+app.command()(export)
 app.command()(forecast)
 app.command()(keys)
 app.command()(check_method)

@@ -24,7 +24,8 @@ from fedproto_app.sweep.runner import Job
 class SweepProgress:
     """A moving bar on a terminal, a line for each run that ends elsewhere.
 
-    runs: how many the sweep has. jobs: those that are known so far. The time left follows the pace of the rounds of all runs so far.
+    runs: how many the sweep has. jobs: those that are known so far. The time left follows the pace
+    of the rounds of all runs so far.
     """
 
     def __init__(self, console: Console, runs: int) -> None:
