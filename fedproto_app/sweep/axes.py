@@ -100,7 +100,7 @@ def range_axis(key: str, text: object, where: str) -> Range:
         raise SettingsError(f"{where}: {low} is not below {high}")
     if log and low <= 0:
         raise SettingsError(f"{where}: a logarithmic range begins above 0")
-    if isinstance(low, float) or isinstance(high, float):
+    if not (isinstance(low, int) and isinstance(high, int)):
         low, high = float(low), float(high)
     return Range(key, low, high, log)
 
