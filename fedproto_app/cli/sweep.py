@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,8 +158,10 @@ def sweep(
         axes |= {axis.key: axis for axis in _axes_given(grid or [], ranges or [])}
         plan = _plan(table, tuple(axes.values()), _base(config, changes or []))
         require_plan(plan)
-        chosen = output or (Path(table["output"]) if "output" in table else None)
-        folder = chosen or Path(_FOLDER) / _default_name(plan)
+        place = table.get("output", str(Path(_FOLDER) / _default_name(plan)))
+        if not isinstance(place, str):
+            raise SettingsError(f"{_TABLE}.output = {place!r}: must be a folder's path")
+        folder = output or Path(place)
     folder = folder.expanduser().absolute()
     with WhenStopped() as stop, lock(folder):
         with _removed_if_nothing_came(folder):
@@ -183,10 +184,15 @@ def sweep(
             out.width = 200
         out.print(results_table(plan, results, tests))
         for one in best:
-            words = {**one.trial.changes}
-            sets = [part for k, v in words.items() for part in ("--set", f"{k}={_text(v)}")]
-            again = ["fedproto", "run", *([str(config)] if config else []), *sets]
-            out.print(f"the choice once more: {shlex.join(again)}", markup=False, highlight=False)
+            run = one.folders[plan.seeds[0]]
+            again = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(plan.nodes)]
+            again += ["--set", "output.dir=runs", "--set", 'output.name=""']
+            out.print(
+                f"the choice: trial {one.trial.number}, {run.name}; once more: {shlex.join(again)}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
         out.print(f"results: {folder}/sweep.csv, .json, .png", highlight=False, soft_wrap=True)
         if ready.failed:
             name, reason = next(iter(ready.failed.items()))
@@ -304,7 +310,3 @@ def _removed_if_nothing_came(folder: Path) -> Iterator[None]:
             if [one.name for one in folder.iterdir()] == [LOCK]:
                 shutil.rmtree(folder)
         raise
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

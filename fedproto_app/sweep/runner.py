@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.errors import FederationError
 from fedproto_app.settings import Settings, flat_settings
 from fedproto_app.sweep.one_run import Order
 from fedproto_app.sweep.plan import Trial
@@ -100,17 +99,17 @@ class Runner:
                     return "stopped"
                 process = _start(said)
                 self._running.add(process)
+            told = process.stdin
+            assert told is not None
             try:
-                assert process.stdin is not None
-                process.stdin.write(order.line())
-                process.stdin.flush()
+                told.write(order.line())
                 code = process.wait()
             except (BrokenPipeError, ValueError):  # it ended, or was ended, before it was told
                 code = process.wait()
             finally:
                 with self._lock:
                     self._running.discard(process)
-                    process.stdin.close()
+                    told.close()
             if code == 0 and job.finished:
                 return ""
             return _reason(said, code)
@@ -143,14 +142,4 @@ def _reason(said: Any, code: int) -> str:
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _LAST_WORDS))
     lines = said.read().decode(errors="replace").strip().splitlines()
-    ended = f"its process ended with {code}"
-    return f"{lines[-1]}" if lines else ended
-
-
-def require_made(failed: Mapping[str, str]) -> None:
-    """`FederationError` that names the runs that failed, each with its reason."""
-    if failed:
-        told = "; ".join(f"{name}: {reason}" for name, reason in list(failed.items())[:5])
-        raise FederationError(
-            f"{len(failed)} runs failed: {told}; the same command tries them again"
-        )
+    return lines[-1] if lines else f"its process ended with {code}"
