@@ -21,9 +21,18 @@ PACKAGE = "fedproto_app"
 CHECKS = ["tasks.*.check", "tasks.findings"]  # what `fedproto data check` prints
 # From the top down: a room imports itself and what is below it. The first fitting pattern counts.
 ROOMS = {
-    "entry points": ["api", "server_app", "client_app", "cli.*", "engine.*", "invariants", *CHECKS],
+    "entry points": [
+        "api",
+        "server_app",
+        "client_app",
+        "cli.*",
+        "sweep.*",
+        "engine.*",
+        "invariants",
+        *CHECKS,
+    ],
     "the loop": ["server.rounds"],
-    "reports": ["report.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
+    "reports": ["report.*", "export.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
     "operations": ["ops.*"],
     "node": ["node.*"],
     "methods": ["halves"],
@@ -37,7 +46,13 @@ ROOMS = {
     "wire": ["wire"],
     "ground": [
         *("settings.*", "messages", "metrics", "errors", "events"),
-        *("node_register", "randomness", "whole_file", "run_lock", "users_code", "__init__"),
+        "node_register",
+        "randomness",
+        "whole_file",
+        "run_lock",
+        "users_code",
+        "extras",
+        "__init__",
     ],
 }
 TABLES = [

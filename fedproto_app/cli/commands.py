@@ -10,10 +10,12 @@ from fedproto_app import __version__
 from fedproto_app.cli.check_method import check_method
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
+from fedproto_app.cli.export import export
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
 from fedproto_app.cli.nodes import nodes_app
 from fedproto_app.cli.run import run
+from fedproto_app.cli.sweep import sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,8 +25,10 @@ app = typer.Typer(
     epilog="Start with: fedproto run",
 )
 app.command()(run)
+app.command()(sweep)
 app.command()(compare)
 app.command()(pictures)
+app.command()(export)
 app.command()(forecast)
 app.command()(keys)
 app.command()(check_method)

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.differences import draw_differences
 from fedproto_app.report.pairs import heavy_clients, pairs
 from fedproto_app.report.pictures import draw, draw_comparison
 from fedproto_app.report.runs import find_runs, group_runs, ranked
@@ -71,11 +72,18 @@ def compare(
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
     ] = None,
+    differences: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png",
+            help="Forecasts: draw each client's error minus the one that --pairs tests against.",
+        ),
+    ] = None,
 ) -> None:
     """Put finished runs side by side, in one table for each task.
 
-    Runs that differ only in their seed become one row: mean and sample
-    standard deviation over the seeds, the best run first. Errors of
+    Runs that differ only in their seed become one row: mean and
+    standard error over the seeds, the best run first. Errors of
     forecasts are on the standardised scale, of the models that the runs
     kept. A client is better off than alone if its error is lower than with
     the best of the runs in which nothing is shared, chosen by its own
@@ -90,6 +98,7 @@ def compare(
       fedproto compare runs/fuels-* runs/fedavg-* --format markdown
       fedproto compare runs --sort mase --pairs
       fedproto compare runs --picture comparison.png
+      fedproto compare runs --pairs --differences differences.png
     """
     runs, without = find_runs(places)
     groups, repeated = group_runs(runs)
@@ -99,7 +108,11 @@ def compare(
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
     groups = ranked(with_better_off(groups), sort)
     tasks = by_task(groups)
-    tested = [found for found in map(pairs, tasks) if found] if test_pairs else []
+    wanted = test_pairs or differences is not None
+    found = (
+        [pairs_of_task for pairs_of_task in map(pairs, tasks) if pairs_of_task] if wanted else []
+    )
+    tested = found if test_pairs else []
     if output is Format.table:
         console = Console()
         if not console.is_terminal:
@@ -117,6 +130,8 @@ def compare(
         typer.echo(line, err=output is Format.csv)
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
+    if differences is not None:
+        draw_differences([pair for of_task in found for pair in of_task], differences)
     if picture is not None:
         draw_comparison(groups, picture)
 

@@ -30,6 +30,13 @@ def simulated_settings(given: Mapping[str, Any], nodes: int) -> Settings:
 
     given: what is not to be as `Settings` has it, with dotted keys or nested.
     """
+    settings = unclaimed_settings(given, nodes)
+    name = _claimed_name(settings, Path(settings.output.dir))
+    return settings.model_copy(update={"output": settings.output.model_copy(update={"name": name})})
+
+
+def unclaimed_settings(given: Mapping[str, Any], nodes: int) -> Settings:
+    """`simulated_settings`, and no folder is made yet."""
     # All nodes of a simulation come, so a run need not start without some of them.
     settings = settings_from({"nodes.minimum": nodes, **given})
     if settings.nodes.minimum > nodes:
@@ -41,7 +48,6 @@ def simulated_settings(given: Mapping[str, Any], nodes: int) -> Settings:
         if resolved[key]:
             resolved[key] = _absolute(resolved[key])
     resolved["output.dir"] = _absolute(settings.output.dir)
-    resolved["output.name"] = _claimed_name(settings, Path(resolved["output.dir"]))
     return settings_from(resolved)
 
 

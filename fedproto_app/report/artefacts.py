@@ -9,11 +9,8 @@ docs/artefacts.md describes each.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -33,9 +30,11 @@ from safetensors.numpy import save_file
 from fedproto_app import __version__
 from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
+from fedproto_app.export.events import FOLDER, EventLog, require_tensorboard
 from fedproto_app.messages import Arrays
 from fedproto_app.methods import method_named
-from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
+from fedproto_app.report.csv_text import csv_text
+from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds, read_run
 from fedproto_app.report.task_report import Row
 from fedproto_app.run_lock import RunLock
 from fedproto_app.server.checkpoint import (
@@ -54,7 +53,6 @@ from fedproto_app.whole_file import write_whole
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
 CHECKPOINT = "checkpoint"
-_FORMULA = re.compile(r"[=@]|[+-].*[(|!]")
 PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 
 
@@ -72,6 +70,9 @@ class RunFolder:
         self._report = report_for(settings.task)
         self._started, self._earlier = time.monotonic(), 0.0
         self._settings = settings
+        self._events: EventLog | None = None
+        if settings.output.tensorboard:
+            require_tensorboard("output.tensorboard = true")
         if settings.output.resume:
             stored_settings(self.path)  # there must be a run to lock
         else:
@@ -88,6 +89,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Let others write the run."""
+        if self._events is not None:
+            self._events.close()
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -104,6 +107,11 @@ class RunFolder:
             )
         output = self._settings.output.model_copy(update={"name": self.name})
         self._write_settings(self._settings.model_copy(update={"output": output}))
+        self._open_events()
+
+    def _open_events(self, first_round: int = 0) -> None:
+        if self._settings.output.tensorboard:
+            self._events = EventLog(self.path / FOLDER, first_round)
 
     def _write_settings(self, settings: Settings) -> None:
         resolved = settings.model_dump(by_alias=True)
@@ -121,6 +129,7 @@ class RunFolder:
             (self.path / ending).unlink(missing_ok=True)
         self._write_settings(longer(stored_settings(self.path), self._settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
+        self._open_events(done + 1)
         tell("resumed", run=self.name, round=done)
         return checkpoint
 
@@ -139,6 +148,8 @@ class RunFolder:
         """Add one line to rounds.jsonl."""
         with (self.path / ROUNDS).open("a") as rounds:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
+        if self._events is not None:
+            self._events.round({"round": server_round, **line})
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """``checkpoint/round-…/``: what the server must know to go on after the round."""
@@ -204,6 +215,8 @@ class RunFolder:
             },
         }
         write_whole(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+        if self._events is not None:
+            self._events.end(read_run(self.path))
 
     def write_model(self, model: Arrays) -> None:
         """``model/global.safetensors``, where a global model exists."""
@@ -264,15 +277,7 @@ def round_line(
 
 
 def _write_table(path: Path, rows: Iterable[Row]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
-    write_whole(path, text.getvalue().encode())
-
-
-def _as_text(cell: Any) -> Any:
-    """A stranger's text that a spreadsheet would run as a formula is quoted, as they do it."""
-    runs = isinstance(cell, str) and _FORMULA.match(cell)
-    return "'" + cell if runs else cell
+    write_whole(path, csv_text(rows).encode())
 
 
 def _save_tensors(path: Path, tensors: Arrays) -> None:

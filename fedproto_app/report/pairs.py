@@ -29,9 +29,10 @@ class Pair:
     """A method against another over the clients that both have, each client's errors averaged over
     seeds.
 
-    better: clients with the lower error. difference: the median over clients, below 0 if the method
-    is better. p: of Wilcoxon's signed-rank test; corrected: by Holm, for all pairs with the same
-    question. Both are None where too few clients differ.
+    better: clients with the lower error. by_client: the differences, in the order of the clients'
+    names, below 0 where the method is better; difference: their median. p: of Wilcoxon's
+    signed-rank test; corrected: by Holm, for all pairs with the same question. Both are None where
+    too few clients differ.
     """
 
     dataset: str
@@ -42,6 +43,7 @@ class Pair:
     difference: float
     p: float | None
     corrected: float | None = None
+    by_client: tuple[float, ...] = ()
 
     def row(self) -> list[str]:
         """The cells of `PAIR_COLUMNS`."""
@@ -147,6 +149,7 @@ def _pair(
         better=int((differences < 0).sum()),
         difference=float(np.median(differences)) if both else 0.0,
         p=signed_rank(differences),
+        by_client=tuple(differences.tolist()),
     )
 
 

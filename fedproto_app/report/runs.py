@@ -9,6 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
@@ -72,6 +73,11 @@ class Group:
         """Of one figure of ``summary.json`` over the runs, in the figure's own units."""
         values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
         return Spread(fmean(values) if values else None, stdev(values) if len(values) > 1 else None)
+
+    def standard_error(self, key: str) -> float | None:
+        """Of that mean: the sample standard deviation over √n, None of fewer than two runs."""
+        values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
+        return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
 
 
 def read_run(folder: Path) -> Run:

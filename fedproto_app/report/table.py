@@ -81,7 +81,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
-        caption=f"mean ± standard deviation over seeds; {report_for(groups[0].task).caption}; "
+        caption=f"mean ± standard error over seeds; {report_for(groups[0].task).caption}; "
         "parameters up: per client and round, and in all rounds",
         caption_justify="left",
     )
@@ -140,16 +140,18 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int)
 def comparison_csv(groups: Sequence[Group]) -> str:
     """One row a group of one task, as CSV.
 
-    Numbers are not rounded, accuracies are fractions; mean and std have a column each.
+    Numbers are not rounded, accuracies are fractions; mean, std and standard error are columns.
     """
     figures = [shown.figure for shown in report_for(groups[0].task).comparison]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std")]
+    heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
     writer.writerow(["dataset", "method", "seeds", *heads, *_COSTS])
     for group, label in zip(groups, labels(groups), strict=True):
-        spreads = [group.spread(figure) for figure in figures]
-        numbers = [part for spread in spreads for part in (spread.mean, spread.std)]
+        numbers = []
+        for figure in figures:
+            spread = group.spread(figure)
+            numbers += [spread.mean, spread.std, group.standard_error(figure)]
         means = [group.spread(figure).mean for figure in _COSTS]
         writer.writerow([group.dataset, label, len(group.runs), *numbers, *means])
     return text.getvalue().rstrip("\n")
@@ -185,7 +187,7 @@ def _cell(group: Group, shown: Shown) -> str:
     spread = group.spread(shown.figure)
     if spread.mean is None or not shown.spread:
         return shown.text(spread.mean)
-    return f"{shown.text(spread.mean)} ± {shown.text(spread.std)}"
+    return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.figure))}"
 
 
 def _number(cell: str) -> float | None:

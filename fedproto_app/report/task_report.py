@@ -50,7 +50,9 @@ class Measure:
 
     summary, client, round: its field in summary.json, clients.csv and rounds.jsonl. name: what a
     title calls it. axis: what an axis calls it, scale: the axis's unit in the figure's, limits: of
-    the axis where the figure is bounded.
+    the axis where the figure is bounded. kept, validation: columns of clients.csv, of the models
+    that clients end with: their test figure, and the error by which such models are chosen, on
+    validation data alone.
     """
 
     summary: str
@@ -59,6 +61,8 @@ class Measure:
     larger_is_better: bool
     name: str
     axis: str
+    kept: str
+    validation: str
     scale: float = 1.0
     limits: tuple[float, float] | None = None
 

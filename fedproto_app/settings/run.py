@@ -107,6 +107,9 @@ class OutputSettings(Section):
         False, "go on with the run of this name; `fedproto run --resume` sets it"
     )
     pictures: bool = setting(True, "draw them at the end")
+    tensorboard: bool = setting(
+        False, "[events for TensorBoard](export.md#tensorboard) in the run's folder, round by round"
+    )
 
 
 @dataclass(frozen=True)

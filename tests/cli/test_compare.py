@@ -17,7 +17,7 @@ def test_runs_are_compared_and_unfinished_ones_named(fedproto: Fedproto, tmp_pat
     (tmp_path / "c" / "settings.toml").write_text("seed = 2\n")
     outcome = fedproto("compare", tmp_path)
     assert outcome.code == 0
-    assert "0.5000 ± 0.3536" in outcome.out
+    assert "0.5000 ± 0.2500" in outcome.out
     assert outcome.err == f"skipped {tmp_path / 'c'}: no summary.json, so no finished run\n"
 
 

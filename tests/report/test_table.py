@@ -83,7 +83,7 @@ def test_the_comparison_has_one_row_a_group(tmp_path: Path) -> None:
             *("0", "0", "0 B", "12"),
         ),
         (
-            *("toy", "fuels", "2", "0.5000 ± 0.3536", "0.3125 ± 0.0000", "0.5000", "0.8750"),
+            *("toy", "fuels", "2", "0.5000 ± 0.2500", "0.3125 ± 0.0000", "0.5000", "0.8750"),
             *("0.5000", "-", "768", "2,304", "1.2 kB", "15"),
         ),
     ]
@@ -106,14 +106,15 @@ def test_csv_keeps_every_digit_and_leaves_unknowns_empty(tmp_path: Path) -> None
         *("mse", "mse_median", "mse_worst_tenth", "mase", "mase_median", "wape", "wape_median"),
         *("mae", "last_mse", "better_off"),
     )
-    columns = [f"{figure}_{part}" for figure in figures for part in ("mean", "std")]
+    columns = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]
     costs = "parameters_up_per_client_round,parameters_up_per_client,bytes_up,seconds"
     assert head == f"dataset,method,seeds,{','.join(columns)},{costs}"
     assert solo == (
-        "toy,solo,1,0.125,,0.0625,,0.5,,1.125,,0.875,,0.1875,,0.125,,0.5,,0.75,,,,0.0,0.0,0.0,12.5"
+        "toy,solo,1,0.125,,,0.0625,,,0.5,,,1.125,,,0.875,,,0.1875,,,0.125,,,0.5,,,0.75,,,,,,"
+        "0.0,0.0,0.0,12.5"
     )
-    assert fuels.startswith("toy,fuels,2,0.5,0.3535533905932738,0.3125,0.0,")
-    assert fuels.endswith(",0.5,0.0,0.75,0.0,,,768.0,2304.0,1200.0,15.0")
+    assert fuels.startswith("toy,fuels,2,0.5,0.3535533905932738,0.25,0.3125,0.0,0.0,")
+    assert fuels.endswith(",0.5,0.0,0.0,0.75,0.0,0.0,,,,768.0,2304.0,1200.0,15.0")
 
 
 def test_the_table_of_a_classifier_is_in_percent(tmp_path: Path) -> None:
@@ -156,11 +157,13 @@ def test_classifiers_are_compared_by_accuracy_the_best_first(tmp_path: Path) -> 
     groups, _ = group_runs([read_run(run) for run in runs])
     rows = list(zip(*cells(comparison_table(groups)), strict=True))
     assert [row[1] for row in rows] == ["gldp", "solo", "fedavg"]  # unknown last
-    assert rows[0][2:6] == ("2", "62.5 ± 17.7", "27.5 ± 0.0", "50.0 ± 0.0")
+    assert rows[0][2:6] == ("2", "62.5 ± 12.5", "27.5 ± 0.0", "50.0 ± 0.0")
     assert rows[1][2:6] == ("1", "37.5 ± -", "-", "50.0 ± -")
     assert rows[1][6:11] == ("62.5 ± -", "100.0", "25.0", "-", "25.0")
     head, first, *_ = comparison_csv(groups).splitlines()
-    assert head.startswith("dataset,method,seeds,accuracy_local_mean,accuracy_local_std,")
+    assert head.startswith(
+        "dataset,method,seeds,accuracy_local_mean,accuracy_local_std,accuracy_local_se,"
+    )
     assert first.startswith("shapes,gldp,2,0.625,0.17677")
 
 

@@ -71,7 +71,7 @@ class Gambling(ForecastingTask):
 class Winnings(ForecastingReport):
     """A report that only has a measure of its own."""
 
-    measure = Measure("won", "won", "won", True, "winnings", "winnings (€)")
+    measure = Measure("won", "won", "won", True, "winnings", "winnings (€)", "won", "lost")
 
 
 def throw(settings: Settings, partition: int, partitions: int) -> Shard:

@@ -64,7 +64,16 @@ def relative_errors(metrics: Mapping[Metric, float]) -> dict[str, float | None]:
 class ForecastingReport:
     """Errors of the kept models (best validation error per client) and of the last ones."""
 
-    measure = Measure("mse", "mse", "test_mse", False, "error", "test MSE (standardised)")
+    measure = Measure(
+        summary="mse",
+        client="mse",
+        round="test_mse",
+        larger_is_better=False,
+        name="error",
+        axis="test MSE (standardised)",
+        kept="mse",
+        validation="validation_mse",
+    )
     progress: tuple[Shown, ...] = (
         Shown("validation_mse", "val MSE", error_text),
         Shown("test_mse", "test MSE", error_text),

@@ -63,6 +63,8 @@ class ClassificationReport:
         larger_is_better=True,
         name="accuracy of own models",
         axis="test accuracy (%)",
+        kept="accuracy_kept",
+        validation="kept_validation_error",
         scale=0.01,
         limits=(0, 100),
     )

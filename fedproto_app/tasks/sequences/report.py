@@ -154,6 +154,8 @@ class SequenceClassificationReport(SequenceReport):
         larger_is_better=True,
         name="accuracy",
         axis="test accuracy (%)",
+        kept="accuracy_kept",
+        validation="kept_validation_error",
         scale=0.01,
         limits=(0, 100),
     )
@@ -186,6 +188,8 @@ class SequenceRegressionReport(SequenceReport):
         larger_is_better=False,
         name="error",
         axis="test RMSE (the data's units)",
+        kept="rmse_kept",
+        validation="kept_validation_rmse",
     )
     progress: tuple[Shown, ...] = (
         Shown("validation_rmse", "val RMSE", short_text),
