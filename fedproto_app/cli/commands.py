@@ -12,6 +12,7 @@ from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
+from fedproto_app.cli.report import report
 from fedproto_app.cli.run import run
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.command()(report)
 app.command()(pictures)
 app.command()(forecast)
 app.command()(keys)

@@ -35,7 +35,10 @@ def client_errors(run: Run, columns: ClientErrors) -> dict[str, Errors]:
     rows = read_clients(run.folder)
     times = Counter(row["client"] for row in rows)
     errors = {
-        row["client"]: Errors(_number(row[columns.test]), _number(row[columns.validation]))
+        row["client"]: Errors(
+            1 - _number(row[columns.test]) if columns.right else _number(row[columns.test]),
+            _number(row[columns.validation]),
+        )
         for row in rows
         if times[row["client"]] == 1
     }

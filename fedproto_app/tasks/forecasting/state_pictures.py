@@ -15,7 +15,13 @@ from fedproto_app.errors import FedProtoError
 from fedproto_app.report.drawing import mark_dates, plot_band
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.examples import Example, Forecast, find_examples, kept_forecasts
+from fedproto_app.tasks.forecasting.examples import (
+    Example,
+    Forecast,
+    find_examples,
+    kept_forecasts,
+    last_periods,
+)
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 
 if TYPE_CHECKING:
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
 _BLUE, _VERMILION = "#0072B2", "#D55E00"  # of Okabe and Ito (2008), as in the other pictures
 _LARGEST_CIRCLES = 48  # phases; circles for more would be specks
 _PHASE_LABELS = 8  # about so many on an axis
-_PERIODS_SHOWN = 4  # of the test part
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +141,7 @@ def _draw_forecasts(examples: Sequence[Example], settings: Settings, name: str) 
 
 def _plot_forecast(axes: Axes, shown: Forecast, period: int) -> None:
     """The last periods of a client's test part."""
-    steps = np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
+    steps = last_periods(shown, period)
     times = steps if shown.clock is None else shown.clock.moments(shown.positions[steps])
     forecast, half_width = shown.forecast[steps], shown.half_widths[0, steps]
     axes.plot(times, shown.truth[steps], color=_BLUE, linewidth=2.2, label="true")
