@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedproto_app.report.page.document import REPORT, write_report
+from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import find_runs
 from fedproto_app.users_code import look_here_for_users_code
 
@@ -40,6 +40,8 @@ def report(
       fedproto report runs/solo-* runs/fuels-* --output for-ann.html
     """
     look_here_for_users_code()  # forecasts of models may need a module of the user's
+    from fedproto_app.report.page.document import write_report  # jinja2 is for this command alone
+
     runs, without = find_runs(places)
     for folder in without:
         typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)

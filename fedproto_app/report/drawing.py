@@ -41,8 +41,10 @@ _WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis
 
 def look(number: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number."""
-    dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number % len(DASHES)],  # 7 and 4 have no divisor: 28 looks
+    }
 
 
 def category_colours(count: int) -> list[Any]:

@@ -39,8 +39,14 @@ def run_table(run: Run) -> Table:
     ended = "patience ran out" if summary["stopped"] == "patience" else "all rounds done"
     for name, value in (
         *report_for(run.task).run_rows(summary),
-        ("parameters up per client and round", count_text(summary["parameters_up_per_client_round"])),
-        ("bytes up / down", f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}"),
+        (
+            "parameters up per client and round",
+            count_text(summary["parameters_up_per_client_round"]),
+        ),
+        (
+            "bytes up / down",
+            f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}",
+        ),
         ("seconds", f"{summary['seconds']:.1f} ({ended})"),
     ):
         table.add_row(name, value)

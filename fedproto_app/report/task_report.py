@@ -80,8 +80,8 @@ class Order:
 class ClientErrors:
     """Errors by which methods are compared client by client, smaller being better.
 
-    test, validation: columns of clients.csv. right: whether `test` is the share of right answers, of
-    which the error is what is left of 1. name: of the test error. inputs: the settings of
+    test, validation: columns of clients.csv. right: whether `test` is the share of right answers,
+    and so the error what is left of 1. name: of the test error. inputs: the settings of
     ``[data]`` that change what models see, but not what they are asked: runs that differ in others
     have no test part in common. orders: what a table can be sorted by, the default first.
     """

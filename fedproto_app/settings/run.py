@@ -90,7 +90,7 @@ class OutputSettings(Section):
     resume: bool = setting(
         False, "go on with the run of this name; `fedproto run --resume` sets it"
     )
-    pictures: bool = setting(True, "draw them at the end")
+    pictures: bool = setting(True, "draw them, and write [`report.html`](report.md), at the end")
 
 
 @dataclass(frozen=True)

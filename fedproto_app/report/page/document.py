@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from fedproto_app import __version__
 from fedproto_app.report.alone import with_better_off
-from fedproto_app.report.page import words
+from fedproto_app.report.page import REPORT, words
 from fedproto_app.report.page.charts import Chart, Dots, Lines, Matrix, Section
 from fedproto_app.report.page.matrix import kind_colours
 from fedproto_app.report.page.pictures import errors_section, gains_section, learning_section
@@ -38,7 +38,6 @@ from fedproto_app.report.taking_part import chosen_to_share
 from fedproto_app.tasks.table import report_for
 from fedproto_app.whole_file import write_whole
 
-REPORT = "report.html"
 _TEMPLATES = "report/page/templates"
 _MOST_REPEATS = 40
 

@@ -48,9 +48,7 @@ def matrix_parts(chart: Matrix) -> Layout:
     left = 16 + _LETTER * min(_LONGEST_NAME, max((len(name) for _, name in names), default=0))
     width, top = _WIDTH - _RIGHT - left, 10.0
     depth = width * rows / columns if chart.square else float(np.clip(16 * rows, 60, 380))
-    texts = [
-        (left - 8, top + place * depth / rows + 4, name, "end") for place, name in names
-    ]
+    texts = [(left - 8, top + place * depth / rows + 4, name, "end") for place, name in names]
     below = top + depth + 16
     texts += _column_texts(chart, left, width, below)
     if chart.columns or chart.column_title:
@@ -81,9 +79,7 @@ def kind_colours(count: int) -> list[str]:
     return [_hex(colour) for colour in category_colours(count)]
 
 
-def _row_names(
-    chart: Matrix, starts: Sequence[int], grouped: bool
-) -> list[tuple[float, str]]:
+def _row_names(chart: Matrix, starts: Sequence[int], grouped: bool) -> list[tuple[float, str]]:
     """Place (in rows) and name: of the groups, else of the rows where these are few."""
     rows = len(chart.cells)
     if grouped:

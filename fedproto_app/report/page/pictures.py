@@ -56,9 +56,7 @@ def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     columns = report.client_errors
     rows = []
     for group, label in list(zip(groups, labels, strict=True))[:MOST_METHODS]:
-        errors = (
-            mean_errors(group, columns) if columns else _figures(group, report.measure)
-        )
+        errors = mean_errors(group, columns) if columns else _figures(group, report.measure)
         if errors:
             middle = median(errors.values())
             rows.append(DotRow(label, np.array([*errors.values()]), [*errors], middle))

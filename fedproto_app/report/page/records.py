@@ -74,7 +74,9 @@ def refusals_table(groups: Sequence[Group], labels: Sequence[str]) -> tuple[Page
     note = f"{left} rarer ones are left out." if left > 0 else ""
     titles = ("method", "node", "client", "reason", "times", "rounds")
     caption = "answers that were refused, the most frequent first"
-    return PageTable("refusals", caption, titles, rows[:_MOST_REFUSALS], 4, note), sentence
+    return PageTable(
+        "refusals", "answers refused", caption, titles, rows[:_MOST_REFUSALS], 4, note
+    ), sentence
 
 
 def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ from fedproto_app.report.page.axes import Scale, number, scale_of, ticks
 from fedproto_app.report.page.charts import Axis, Bars, Chart, Dots, Line, Lines, Matrix
 from fedproto_app.report.page.matrix import matrix_parts
 
-LOOKS = 7  # colours of the style; dashes tell further lines apart
+LOOKS, DASHES = 7, 4  # colours and dashes of the style: 28 lines are told apart
 HALF, WHOLE = 420.0, 860.0
 _HEIGHT, _WIDE_HEIGHT = 270.0, 250.0
 _LETTER = 6.3  # width of one, about
@@ -49,7 +49,9 @@ class Drawing:
     def write(self, x: float, y: float, text: str, look: str = "", longest: int = 0) -> None:
         """A text at a place; a longer one is cut, and told whole to a pointer."""
         made = ElementTree.SubElement(
-            self.root, "text", {"x": f"{x:.1f}", "y": f"{y:.1f}", **({"class": look} if look else {})}
+            self.root,
+            "text",
+            {"x": f"{x:.1f}", "y": f"{y:.1f}", **({"class": look} if look else {})},
         )
         made.text = text
         if longest and len(text) > longest:
@@ -76,7 +78,7 @@ def look_of(line: Line) -> str:
     """The classes of a line: ink, or a colour, and dashes beyond the last colour."""
     if line.look is None:
         return "ink"
-    return f"c{line.look % LOOKS} d{(line.look + line.look // LOOKS) % 4}"
+    return f"c{line.look % LOOKS} d{line.look % DASHES}"
 
 
 def _lines(chart: Lines) -> Markup:
@@ -272,7 +274,7 @@ def _matrix(chart: Matrix) -> Markup:
             x = layout.left + (y - layout.top) * layout.width / layout.depth
             drawing.add("line", "edge", x1=x, x2=x, y1=layout.top, y2=layout.top + layout.depth)
     for x, y, text, look in layout.texts:
-        drawing.write(x, y, text, look, _LONGEST_NAME)
+        drawing.write(x, y, text, look, _LONGEST_NAME if look == "end" else 0)
     if layout.key:
         drawing.add(
             "image", "cells", href=layout.key, x=layout.left, y=layout.key_top,

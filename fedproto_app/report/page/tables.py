@@ -20,6 +20,7 @@ from fedproto_app.tasks.table import report_for
 MOST_CLIENTS = 2000  # rows; a page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table
 _FEWEST_TO_FILTER = 8
+_NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
 Kind = TypeVar("Kind")
 
 
@@ -51,9 +52,11 @@ class Row:
 
 @dataclass(frozen=True)
 class PageTable:
-    """name: of its element. texts: columns from the left that hold no numbers."""
+    """name: of its element, title: for people. texts: columns from the left that hold no
+    numbers."""
 
     name: str
+    title: str
     caption: str
     columns: Sequence[str]
     rows: Sequence[Row]
@@ -74,22 +77,25 @@ class PageTable:
 
 
 def methods_table(groups: Sequence[Group], chosen: Candidate | None) -> PageTable:
-    """One row a group; all of one task and dataset."""
-    columns = comparison_columns(groups)[1:]
+    """One row a group; all of one task and dataset. Seeds are told where somewhere are several."""
+    seeds = any(len(group.runs) > 1 for group in groups)
+    _, *columns = comparison_columns(groups)
     rows = []
-    for group, texts, keys in zip(
+    for group, (_, label, *texts), keys in zip(
         groups, comparison_rows(groups), comparison_numbers(groups), strict=True
     ):
-        numbers = [Cell(text, key, True) for text, key in zip(texts[2:], _keys(keys), strict=True)]
+        cells = [
+            Cell(text if seeds else text.removesuffix(_NO_SPREAD), _key(key), True)
+            for text, key in zip(texts, keys, strict=True)
+        ]
         mark = chosen is not None and group is chosen.group
-        rows.append(Row([Cell(texts[1]), *numbers], marked=mark))
+        rows.append(Row([Cell(label), *cells[not seeds :]], marked=mark))
+    titles = columns if seeds else [columns[0], *columns[2:]]
     caption = f"{report_for(groups[0].task).caption}; parameters up: a client and round, and in all"
+    if seeds:
+        caption = f"mean ± standard deviation over seeds; {caption}"
     note = "● the way of sharing that validation data choose" if chosen else ""
-    return PageTable("methods", caption, columns, rows, 1, note)
-
-
-def _keys(values: Sequence[float | None]) -> list[float]:
-    return [inf if value is None else value for value in values]
+    return PageTable("methods", "methods side by side", caption, titles, rows, 1, note)
 
 
 def pairs_table(groups: Sequence[Group]) -> PageTable | None:
@@ -108,7 +114,7 @@ def pairs_table(groups: Sequence[Group]) -> PageTable | None:
         "client by client, errors averaged over seeds: clients with the lower error, median of the "
         "differences (below 0: better), and whether chance may have made it"
     )
-    return PageTable("pairs", caption, PAIR_COLUMNS[1:], rows, 2)
+    return PageTable("pairs", "methods client by client", caption, PAIR_COLUMNS[1:], rows, 2)
 
 
 def clients_table(
@@ -164,16 +170,20 @@ def _of_several(
         cells = [_error_cell(its.get(name), columns) for its in errors.values()]
         side = ""
         if chosen is not None:
-            cells.append(_error_cell(chosen.rival.get(name), columns))
             change = ratios.get(name, inf) - 1
             text = f"{100 * change:+.1f}%".replace("-", "−") if isfinite(change) else UNKNOWN
-            cells.append(Cell(text, change if isfinite(change) else inf, True))
+            cells = [
+                Cell(text, change, True),
+                _error_cell(chosen.rival.get(name), columns),
+                *cells,
+            ]
             side = "" if name not in ratios else "gains" if change < 0 else "does not gain"
         rows.append(Row([Cell(name), Cell(known[name]), *cells], known[name], side))
-    titles = ["client", "group", *errors]
-    if chosen is not None:
-        titles += ["best alone", f"{chosen.label} beside alone"]
+    beside = ["change", "best alone"] if chosen else []
+    titles = ["client", "group", *beside, *errors]
     caption = f"test {columns.name} of each client by method, the mean over seeds; less is better"
+    if chosen is not None:
+        caption += f"; change: {chosen.label} beside the client's best alone"
     left = len(groups) - len(wanted)
     note = f"{left} more rows of the table of methods are left out here." if left > 0 else ""
     return _table(titles, rows, caption, len(names), note)
@@ -199,7 +209,14 @@ def _table(
     if len(rows) < clients:
         note = f"{len(rows)} of {clients} clients, evenly taken. {note}".strip()
     return PageTable(
-        "clients", caption, titles, rows, texts, note, len(rows) >= _FEWEST_TO_FILTER
+        "clients",
+        "every client",
+        caption,
+        titles,
+        rows,
+        texts,
+        note,
+        len(rows) >= _FEWEST_TO_FILTER,
     )
 
 

@@ -25,7 +25,9 @@ def headline(groups: Sequence[Group], chosen: Candidate | None) -> str:
         better = sum(ratio < 1 for ratio in ratios.values())
         if 2 * better > len(ratios):
             return f"Learning together helps {better} of {len(ratios)} clients"
-        return f"Learning together does not pay for most: it helps {better} of {len(ratios)} clients"
+        return (
+            f"Learning together does not pay for most: it helps {better} of {len(ratios)} clients"
+        )
     if len(groups) == 1:
         return f"{first.method} on {first.dataset}"
     return f"{len(groups)} ways of learning {first.dataset}, side by side"
@@ -37,9 +39,9 @@ def lead(groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | Non
     if chosen is not None:
         return [
             sentence(chosen),
-            f"{chosen.label} is the way of sharing with the lowest validation error; test errors, "
-            "which are shown here, chose nothing. “Alone” is for each client the best, by its own "
-            f"validation error, of what it can do without the others: {chosen.alone}.",
+            f"Of the ways of sharing, {chosen.label} has the lowest validation error. Test errors, "
+            "which are shown here, chose nothing; neither did they choose what a client does "
+            "alone, which is what its own validation error says is best without the others.",
         ]
     reached = f"{report_for(first.task).in_words(summary)}."
     alone = [all(map(is_alone, group.runs)) for group in groups]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.report.drawing import is_wide
 from fedproto_app.report.page.charts import Axis, Line, Lines, Matrix, Section
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
@@ -53,9 +54,10 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
     )
     chart = Lines(
         "Error by how far ahead", text, Axis("steps ahead", whole=True),
-        Axis("median client's test MSE"), lines,
+        Axis("median client's test MSE", log=is_wide(np.concatenate([one.y for one in lines]))),
+        lines, wide=True,
     )  # fmt: skip
-    about = "How much the error grows with the distance that is forecast: the median client's."
+    about = "How the median client's error grows with the distance that is forecast."
     return [Section("Error by step ahead", about, [chart])]
 
 
@@ -157,8 +159,9 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
     if not charts:
         return []
     about = (
-        "How different the summaries are that the clients sent, by the Jensen-Shannon divergence: 0 "
-        "for equal ones. Dark blocks along the diagonal are clients that the method takes for alike."
+        "How different the summaries are that the clients sent, by the Jensen-Shannon divergence: "
+        "0 for equal ones. Dark blocks along the diagonal are clients that the method takes for "
+        "alike."
     )
     return [Section("Who is like whom", about, charts)]
 
