@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from base64 import b64decode
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,10 +41,11 @@ class Browser:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._number = 0
+        self._number, self._ends = 0, ExitStack()
         self.told: list[dict[str, Any]] = []
         try:
-            self._socket = connect(self._address(), max_size=None, proxy=None)
+            opened = connect(self._address(), max_size=None, proxy=None)
+            self._socket = self._ends.enter_context(opened)
             targets = self._call("Target.getTargets")["targetInfos"]
             page = next(one["targetId"] for one in targets if one["type"] == "page")
             attached = self._call("Target.attachToTarget", targetId=page, flatten=True)
@@ -124,6 +126,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser."""
+        self._ends.close()
         self._process.terminate()
         try:
             self._process.wait(10)

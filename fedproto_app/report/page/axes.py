@@ -16,6 +16,9 @@ _TIME_STEPS = (
     *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY),
 )
 _MONTHS = (1, 3, 6, 12, 24, 60, 120)
+_SMALLEST, _LARGEST = 1e-100, 1e100  # beyond them values lie at an end, and sums stay finite
+_WIDEST = 1e9  # a logarithmic axis; what is smaller still lies at its start
+_MOST_DIGITS = 5  # behind the point
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
@@ -38,17 +41,21 @@ class Scale:
         if self.log:
             if value <= 0:
                 return self.start if self.zero is None else self.zero
+            if value <= self.low:
+                return self.start
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
             share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
 
 def scale_of(axis: Axis, values: Sequence[float], start: float, end: float) -> Scale:
     """The axis's scale for finite values (some of them, or none) between two pixels."""
+    values = [0.0 if abs(value) < _SMALLEST else value for value in values]
+    values = [min(max(value, -_LARGEST), _LARGEST) for value in values]
     if axis.log:
-        positive = [value for value in values if value > 0] or [1.0]
-        low, high = min(positive), max(positive)
+        high = max([value for value in values if value > 0], default=1.0)
+        low = min([value for value in values if value > high / _WIDEST], default=1.0)
         low, high = (low / 2, high * 2) if low == high else (low / 1.15, high * 1.15)
         if any(value <= 0 for value in values):  # 0 gets a strip of its own
             return Scale(low, high, start + 0.14 * (end - start), end, True, start)
@@ -90,7 +97,7 @@ def number(value: float) -> str:
 
 
 def _tick_text(value: float, digits: int) -> str:
-    if abs(value) >= _PREFIXES[-1][0]:
+    if digits > _MOST_DIGITS or abs(value) >= _PREFIXES[-1][0]:
         return number(value)
     text = f"{value:.{digits}f}"
     return "0" if float(text) == 0 else text.replace("-", "−")

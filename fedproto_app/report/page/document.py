@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
+from itertools import chain, count
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -134,9 +135,18 @@ def _date(groups: Sequence[Group]) -> str:
     return datetime.fromtimestamp(last, UTC).strftime("%Y-%m-%d")
 
 
+def _apart(names: Iterable[str]) -> list[str]:
+    """Names, with a number where another row has the same: runs of two versions, say."""
+    found: list[str] = []
+    for name in names:
+        numbered = chain([name], (f"{name} ({number})" for number in count(2)))
+        found.append(next(one for one in numbered if one not in found))
+    return found
+
+
 def _part(number: int, groups: Sequence[Group]) -> Part:
     """groups: of one task and dataset, best first."""
-    names = labels(groups)
+    names = _apart(labels(groups))
     found = chosen_to_share(groups)
     chosen = found[0] if len(found) == 1 else None  # of several questions none is the answer
     place = next((n for n, one in enumerate(groups) if chosen and one is chosen.group), 0)
@@ -149,7 +159,7 @@ def _part(number: int, groups: Sequence[Group]) -> Part:
         headline=words.headline(groups, chosen),
         lead=words.lead(groups, names, chosen),
         facts=words.facts(groups, shown),
-        methods=methods_table(groups, chosen),
+        methods=methods_table(groups, names, chosen),
         figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
         warnings=heavy_clients(groups),
         gains=gains_section(chosen) if chosen else None,

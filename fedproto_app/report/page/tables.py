@@ -76,13 +76,15 @@ class PageTable:
         return sorted({row.side for row in self.rows if row.side})
 
 
-def methods_table(groups: Sequence[Group], chosen: Candidate | None) -> PageTable:
+def methods_table(
+    groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
+) -> PageTable:
     """One row a group; all of one task and dataset. Seeds are told where somewhere are several."""
     seeds = any(len(group.runs) > 1 for group in groups)
     _, *columns = comparison_columns(groups)
     rows = []
-    for group, (_, label, *texts), keys in zip(
-        groups, comparison_rows(groups), comparison_numbers(groups), strict=True
+    for group, label, (_, _, *texts), keys in zip(
+        groups, labels, comparison_rows(groups), comparison_numbers(groups), strict=True
     ):
         cells = [
             Cell(text if seeds else text.removesuffix(_NO_SPREAD), _key(key), True)

@@ -112,6 +112,9 @@ def partition_section(folder: Path) -> list[Section]:
         return []
     counts, classes = read_partition(folder)
     cells = np.array([table.sum(axis=0) for table in counts.values()], dtype=np.float64)
+    if all(name.isdigit() for name in classes):
+        order = np.argsort([int(name) for name in classes])
+        classes, cells = [classes[place] for place in order], cells[:, order]
     held = (cells > 0).sum(axis=1)
     text = (
         f"Heat map of the training samples of {len(cells)} clients by {len(classes)} classes. A "
