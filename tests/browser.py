@@ -99,8 +99,10 @@ class Browser:
             time.sleep(0.05)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
-        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
+        """The value of an expression in the page, or what it promises."""
+        answer = self._call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

@@ -48,7 +48,7 @@ def draw_divergence(run_dir: Path) -> Figure:
     for axes, (what, matrix) in zip(panels, matrices.items(), strict=True):
         axes.grid(False)
         image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
-        label = f"Jensen-Shannon divergence of {what} (nats)"
+        label = f"Jensen-Shannon divergence (nats)\nof {what}"
         figure.colorbar(image, ax=axes, label=label, shrink=0.85)
         _name_clients(axes, names, groups)
         axes.set(xlabel=f"{clients} clients in the same order")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _BLUE, _VERMILION = "#0072B2", "#D55E00"  # of Okabe and Ito (2008), as in the other pictures
 _LARGEST_CIRCLES = 48  # phases; circles for more would be specks
+_MOVED = 0.01  # of where an entry began
 _PHASE_LABELS = 8  # about so many on an axis
 
 _log = logging.getLogger(__name__)
@@ -39,9 +40,9 @@ _log = logging.getLogger(__name__)
 def state_pictures(run_dir: Path) -> dict[str, Figure]:
     """The pictures that the clients' models allow, by file name.
 
-    filter.png: FUELS's learned filters (P, Fig. 9). forecast.png: the last periods of the test
-    part, forecast and true. Both need the node state of a simulation, the second one also the
-    data; without them a picture is left out.
+    filter.png: FUELS's learned filters (P, Fig. 9), where they have moved. forecast.png: the last
+    periods of the test part, forecast and true. Both need the node state of a simulation, the
+    second one also the data; without them a picture is left out.
     """
     figures: dict[str, Figure] = {}
     if not (run_dir / "state").is_dir():
@@ -51,12 +52,20 @@ def state_pictures(run_dir: Path) -> dict[str, Figure]:
     try:
         settings = settings_from(read_run(run_dir).settings)
         examples = find_examples(run_dir, settings)
-        if all("filter" in example.parameters for example in examples):
+        if _filters_moved(examples, settings):
             figures["filter.png"] = _draw_filters(examples, run_dir.name)
         figures["forecast.png"] = _draw_forecasts(examples, settings, run_dir.name)
     except (FedProtoError, SafetensorError, OSError) as error:
         _log.info("%s: not every picture of its clients' models: %s", run_dir, error)
     return figures
+
+
+def _filters_moved(examples: Sequence[Example], settings: Settings) -> bool:
+    """Whether filters were learned, and are more than the grids of equal entries they began as."""
+    filters = [one.parameters["filter"] for one in examples if "filter" in one.parameters]
+    start = settings.fuels.filter_start
+    moved = [not np.allclose(weight.numpy(), start, rtol=_MOVED, atol=0) for weight in filters]
+    return len(filters) == len(examples) and any(moved)
 
 
 def _draw_filters(examples: Sequence[Example], name: str) -> Figure:

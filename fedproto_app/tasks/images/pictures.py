@@ -15,6 +15,7 @@ from fedproto_app.report.drawing import (
     draw_rounds,
     is_wide,
     look,
+    mark_whole,
     plot_known,
 )
 from fedproto_app.report.runs import read_rounds
@@ -85,6 +86,7 @@ def _draw_stages(rounds: list[dict[str, Any]], name: str) -> Figure:
             looks = {**look(stage), "color": colours[stage], "label": f"stage {stage + 1}"}
             plot_known(axes, numbers, values, _SCALE, **looks)
         axes.set(xlabel="round", title=title)
+        mark_whole(axes)
     panels[0].set_ylabel(_PERCENT)
     if count <= _LEGEND_STAGES:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
