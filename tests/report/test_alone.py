@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.report.alone import Alone, is_alone, with_better_off
+from fedproto_app.report.alone import Alone, client_errors, is_alone, with_better_off
 from fedproto_app.report.runs import Group, Spread, group_runs, ranked, read_run
 from fedproto_app.tasks.table import report_for
 from tests.report.made_runs import make_classification_run, make_run
