@@ -19,6 +19,8 @@ demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated;
 	done
 	@echo "solo, fedavg and fuels had 20 rounds, too few for them: their rows are no verdict"
 	$(BIN)/fedproto compare runs/demo
+	@echo "the report, to open in a browser and to send on:"
+	$(BIN)/fedproto report runs/demo
 
 test: $(DEV)  ## the tests, every method and fault once
 	$(BIN)/pytest -n auto -m "not exhaustive"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedproto_app.cli.endings import removed_if_empty
-from fedproto_app.cli.process_engine import draw_after, simulate_here
+from fedproto_app.cli.process_engine import show_after, simulate_here
 from fedproto_app.cli.run_settings import (
     NODES,
     read_toml,
@@ -218,7 +218,7 @@ def _simulated(settings: Settings, nodes: int, workers: int | None, progress: bo
     with removed_if_empty(folder):
         simulate_here(settings, nodes, workers, console, verbose=False)
     if settings.output.pictures:
-        draw_after(folder, console)
+        show_after(folder, console)
     return Run(folder)
 
 

@@ -36,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
         tell("artefacts", folder=str(folder.path))
         conduct(grid, settings, folder)
         if settings.output.pictures:
-            draw_pictures(folder.path)
+            show(folder.path)
 
 
 @dataclass
@@ -97,11 +97,16 @@ def conduct(
     folder.write_summary(settings, federation, outcome.costs, outcome.rounds, outcome.stopped)
 
 
-def draw_pictures(folder: Path) -> None:
-    """Pictures are a convenience: a failure to draw must not fail a finished run."""
+def show(folder: Path) -> None:
+    """Draw the run's pictures and write its report.
+
+    They are a convenience: a failure to make them must not fail a finished run.
+    """
+    from fedproto_app.report.page.document import report_of
     from fedproto_app.report.pictures import draw
 
-    try:
-        draw(folder)
-    except Exception as error:
-        log(WARNING, "no pictures: %r", error)
+    for name, make in (("pictures", draw), ("report", report_of)):
+        try:
+            make(folder)
+        except Exception as error:
+            log(WARNING, "no %s: %r", name, error)

@@ -14,6 +14,7 @@ from fedproto_app.cli.export import export
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
 from fedproto_app.cli.nodes import nodes_app
+from fedproto_app.cli.report import report
 from fedproto_app.cli.run import run
 from fedproto_app.cli.sweep import sweep
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(sweep)
 app.command()(compare)
+app.command()(report)
 app.command()(pictures)
 app.command()(export)
 app.command()(forecast)

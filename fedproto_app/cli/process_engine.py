@@ -52,12 +52,12 @@ def simulate_here(
                 keep_log(log, folder)
 
 
-def draw_after(folder: Path, console: Console) -> None:
-    """Draw the run's pictures, when its table is there already."""
-    from fedproto_app.server_app import draw_pictures
+def show_after(folder: Path, console: Console) -> None:
+    """Draw the run's pictures and write its report, when its table is there already."""
+    from fedproto_app.server_app import show
 
-    with console.status("drawing pictures …"):
-        draw_pictures(folder)
+    with console.status("drawing pictures, writing the report …"):
+        show(folder)
 
 
 def _most_workers(settings: Settings) -> int:

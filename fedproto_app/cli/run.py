@@ -14,7 +14,7 @@ from rich.console import Console
 from fedproto_app.cli.deployed_run import follow_run
 from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty
 from fedproto_app.cli.flower_engine import require_cpus, simulate_in_flower
-from fedproto_app.cli.process_engine import draw_after, simulate_here
+from fedproto_app.cli.process_engine import show_after, simulate_here
 from fedproto_app.cli.run_settings import (
     NODES,
     deployed_settings,
@@ -26,6 +26,7 @@ from fedproto_app.cli.run_settings import (
 from fedproto_app.errors import SettingsError
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import NamedSuperLink
+from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
@@ -164,7 +165,9 @@ def run(
         else:
             typer.echo(f"artefacts, on the server: {artefacts}")
         if engine is Engine.process and not superlink and settings.output.pictures:
-            draw_after(artefacts, console)
+            show_after(artefacts, console)
+        if not quiet and (artefacts / REPORT).exists():
+            typer.echo(f"report: {artefacts / REPORT}")
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:

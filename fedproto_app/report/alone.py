@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import inf, isfinite
 from statistics import fmean
 
-from fedproto_app.report.runs import Group, Run, read_clients
+from fedproto_app.report.runs import Group, Run, known_settings, read_clients
 from fedproto_app.report.task_report import BETTER_OFF, ClientErrors
-from fedproto_app.settings import Settings, flat_settings
 from fedproto_app.tasks.table import report_for
 
 
@@ -35,7 +33,10 @@ def client_errors(run: Run, columns: ClientErrors) -> dict[str, Errors]:
     rows = read_clients(run.folder)
     times = Counter(row["client"] for row in rows)
     errors = {
-        row["client"]: Errors(_number(row[columns.test]), _number(row[columns.validation]))
+        row["client"]: Errors(
+            1 - _number(row[columns.test]) if columns.right else _number(row[columns.test]),
+            _number(row[columns.validation]),
+        )
         for row in rows
         if times[row["client"]] == 1
     }
@@ -50,11 +51,9 @@ def is_alone(run: Run) -> bool:
 
 def question(run: Run, columns: ClientErrors) -> tuple[object, ...]:
     """Equal for runs whose test errors can be compared client by client."""
-    # What a setting younger than the run does by default, the run did.
-    known = _defaults() | dict(run.settings)
     data = {
         key: value
-        for key, value in known.items()
+        for key, value in known_settings(run).items()
         if key.startswith("data.") and key.removeprefix("data.") not in columns.inputs
     }
     return run.summary["dataset"], tuple(sorted(data.items(), key=repr))
@@ -127,11 +126,6 @@ def _completed(run: Run, alone: Alone, columns: ClientErrors) -> Run:
     if not is_alone(run) and (rivals := alone.errors(run)):
         share = share_better_off(client_errors(run, columns), rivals)
     return replace(run, summary={**run.summary, BETTER_OFF: share})
-
-
-@cache
-def _defaults() -> dict[str, object]:
-    return dict(flat_settings(Settings()))
 
 
 def _number(cell: str) -> float:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedproto_app.report.page.charts import Lines
+
 # Okabe and Ito (2008): told apart with every common colour blindness; dashes tell them apart in
 # grey print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -41,8 +43,10 @@ _WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis
 
 def look(number: int) -> dict[str, Any]:
     """Colour and dashes of the line with this number."""
-    dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes}
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number % len(DASHES)],  # 7 and 4 have no divisor: 28 looks
+    }
 
 
 def category_colours(count: int) -> list[Any]:
@@ -110,6 +114,10 @@ def draw_rounds(
         for number, (label, values) in enumerate(_joined(lines).items()):
             plot_known(axes, places, values, scale, label=label, **look(number))
     left.set(xlabel="round", ylabel=axis)
+    mark_whole(left)
+    drawn = np.concatenate([line.get_ydata() for line in left.lines] or [np.zeros(0)])
+    if not axis.endswith("(%)") and is_wide(drawn):
+        left.set_yscale("log")
     right.set(xlabel=PARAMETERS)
     right.ticklabel_format(axis="x", style="sci", scilimits=(0, 4))  # long numbers would overlap
     if left.lines:
@@ -177,6 +185,39 @@ def plot_band(
         return
     low, high = middle - half_width, middle + half_width
     axes.fill_between(places, low, high, color=colour, alpha=alpha, linewidth=0, label=label)
+
+
+def mark_whole(axes: Axes) -> None:
+    """Ticks of an axis of rounds: there is no round 1.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def plot_chart(axes: Axes, chart: Lines, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """A page's chart of lines among the pictures; its times are seconds since 1970.
+
+    known: looks by label, which go before the chart's own.
+    """
+    for line in chart.lines:
+        places = line.x.astype("datetime64[s]") if chart.x.times else line.x
+        ink = {"color": "black", "linewidth": 2.2}
+        looks = ink if line.look is None else known.get(line.label) or look(line.look)
+        axes.plot(places, line.y, label=line.label, **looks)
+        if line.band is not None and line.look is not None:
+            colour = str(looks["color"])
+            plot_band(axes, places, line.y, line.band, colour, f"band of {line.label}")
+    axes.set_title(chart.title, loc="left")
+    axes.set(xlabel=chart.x.title, ylabel=chart.y.title)
+    axes.margins(x=0.01)
+    if chart.x.times:
+        mark_dates(axes)
+    elif chart.x.whole:
+        mark_whole(axes)
+    if chart.y.log:
+        axes.set_yscale("log")
+    if chart.y.percent:
+        axes.yaxis.set_major_formatter("{x:.0%}")
 
 
 def mark_dates(axes: Axes) -> None:

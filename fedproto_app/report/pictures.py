@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,14 @@ from fedproto_app.report.drawing import (
     STYLE,
     client_figures,
     look,
+    plot_chart,
     plot_distribution,
     plot_known,
     sent_so_far,
 )
+from fedproto_app.report.page.charts import Lines
 from fedproto_app.report.runs import Group, labels, read_rounds, read_task
+from fedproto_app.report.taking_part import chosen_to_share
 from fedproto_app.report.task_report import Measure
 from fedproto_app.tasks.table import report_for
 
@@ -62,10 +66,11 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
 
 
 def comparison_figure(groups: Sequence[Group]) -> Figure:
-    """Groups of runs: a row of two panels for each task and dataset.
+    """Groups of runs: for each task and dataset a row of two panels, and the task's own below.
 
     Left, the distribution over clients (of all seeds) of what the task ranks by; right, its mean in
-    the first seed's run against the parameters communicated so far.
+    the first seed's run against the parameters communicated so far. Below, of the first seeds'
+    runs, the task's wide charts of lines: of forecasts, what several methods forecast for a client.
     """
     from matplotlib.figure import Figure
 
@@ -74,9 +79,12 @@ def comparison_figure(groups: Sequence[Group]) -> Figure:
     for group, label in named:
         rows[group.task, group.dataset][label] = group
     looks = {label: look(i) for i, label in enumerate(sorted({label for _, label in named}))}
-    figure = Figure(figsize=(11, 4.2 * len(rows)), layout="constrained")
-    panels = figure.subplots(len(rows), 2, squeeze=False)
-    for ((task, dataset), members), (left, right) in zip(rows.items(), panels, strict=True):
+    wide = {key: _wide_charts(key[0], members) for key, members in rows.items()}
+    heights = [height for charts in wide.values() for height in (4.2, *[2.9] * len(charts))]
+    figure = Figure(figsize=(11, sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
+    number = 0
+    for (task, dataset), members in rows.items():
         measure = report_for(task).measure
         figures = {
             label: np.concatenate(
@@ -84,12 +92,30 @@ def comparison_figure(groups: Sequence[Group]) -> Figure:
             )
             for label, group in members.items()
         }
+        left, right = (figure.add_subplot(grid[number, column]) for column in (0, 1))
         plot_distribution(left, figures, looks, measure)
         left.set_title(f"{dataset}: {measure.name} over clients")
         first = {label: group.runs[0].folder for label, group in members.items()}
         _plot_cost(right, first, looks, measure)
         right.set_title(f"{dataset}: {measure.name} and cost")
+        for below, chart in enumerate(wide[task, dataset], start=1):
+            axes = figure.add_subplot(grid[number + below, :])
+            plot_chart(axes, chart, looks)
+            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
+        number += 1 + len(wide[task, dataset])
     return figure
+
+
+def _wide_charts(task: str, members: Mapping[str, Group]) -> list[Lines]:
+    """About the way of sharing that validation errors choose, or the first group."""
+    chosen = chosen_to_share(list(members.values()))
+    first = next(iter(members))
+    if len(chosen) == 1:
+        first = next(label for label, group in members.items() if group is chosen[0].group)
+    runs = {label: group.runs[0].folder for label, group in members.items()}
+    sections = report_for(task).sections(runs, first)
+    charts = [chart for section in sections for chart in section.charts]
+    return [chart for chart in charts if isinstance(chart, Lines) and chart.wide]
 
 
 def _plot_cost(
@@ -109,7 +135,8 @@ def _plot_cost(
         least = min([least, *(x for x in places if x > 0)])
     if least < float("inf"):
         # Methods differ by orders of magnitude, and some send nothing at all.
-        axes.set_xscale("symlog", linthresh=least)
+        # From a power of ten on: one inside the straight part would lie on top of 0.
+        axes.set_xscale("symlog", linthresh=10 ** floor(log10(least)))
     axes.set(xlabel=PARAMETERS, ylabel=measure.axis)
     if axes.lines:
         axes.legend()

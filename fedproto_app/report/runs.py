@@ -9,6 +9,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.task_report import badness
+from fedproto_app.settings import Settings, flat_settings
 from fedproto_app.tasks.table import FIRST_TASK, TASKS, report_for
 
 Parsed = TypeVar("Parsed")
@@ -209,9 +211,19 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
     return list(TASKS).index(group.task), group.dataset, first, then, group.method
 
 
+def known_settings(run: Run) -> dict[str, Any]:
+    """The run's settings; what one younger than the run does by default, the run did."""
+    return _defaults() | dict(run.settings)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return flat_settings(Settings())
+
+
 def _comparable(group: Group) -> dict[str, Any]:
     """The settings by which groups are told apart."""
-    table = group.runs[0].settings
+    table = known_settings(group.runs[0])
     kept = {k: v for k, v in table.items() if k != "seed" and not k.startswith("output.")}
     if kept.get("encoder.path"):
         kept["encoder.path"] = GIVEN_ENCODER

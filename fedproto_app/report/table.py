@@ -39,8 +39,14 @@ def run_table(run: Run) -> Table:
     ended = "patience ran out" if summary["stopped"] == "patience" else "all rounds done"
     for name, value in (
         *report_for(run.task).run_rows(summary),
-        ("parameters up per client and round", _count(summary["parameters_up_per_client_round"])),
-        ("bytes up / down", f"{_bytes(summary['bytes_up'])} / {_bytes(summary['bytes_down'])}"),
+        (
+            "parameters up per client and round",
+            count_text(summary["parameters_up_per_client_round"]),
+        ),
+        (
+            "bytes up / down",
+            f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}",
+        ),
         ("seconds", f"{summary['seconds']:.1f} ({ended})"),
     ):
         table.add_row(name, value)
@@ -85,7 +91,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
         "parameters up: per client and round, and in all rounds",
         caption_justify="left",
     )
-    for number, column in enumerate(_columns(groups)):
+    for number, column in enumerate(comparison_columns(groups)):
         # On a narrow terminal a name is broken, but no figure is cut.
         table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
     for group, row, after in zip(groups, comparison_rows(groups), [*groups[1:], None], strict=True):
@@ -96,7 +102,7 @@ def comparison_table(groups: Sequence[Group]) -> Table:
 
 def comparison_markdown(groups: Sequence[Group]) -> str:
     """One row a group, as a Markdown table; all groups are of one task."""
-    return _markdown(_columns(groups), comparison_rows(groups), texts=2)
+    return _markdown(comparison_columns(groups), comparison_rows(groups), texts=2)
 
 
 def pairs_table(found: Sequence[Pair]) -> Table:
@@ -157,6 +163,18 @@ def comparison_csv(groups: Sequence[Group]) -> str:
     return text.getvalue().rstrip("\n")
 
 
+def comparison_numbers(groups: Sequence[Group]) -> list[list[float | None]]:
+    """What stands in the columns seeds … seconds as numbers, means over the seeds, to sort by."""
+    return [
+        [
+            float(len(group.runs)),
+            *(group.spread(shown.figure).mean for shown in _listed(group)),
+            *(group.spread(figure).mean for figure in _COSTS),
+        ]
+        for group in groups
+    ]
+
+
 def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
     """The cells of the columns dataset … seconds, one list a group of one task."""
     return [
@@ -165,16 +183,17 @@ def comparison_rows(groups: Sequence[Group]) -> list[list[str]]:
             label,
             str(len(group.runs)),
             *(_cell(group, shown) for shown in _listed(group)),
-            _count(group.spread("parameters_up_per_client_round").mean),
-            _count(group.spread("parameters_up_per_client").mean),
-            _bytes(group.spread("bytes_up").mean),
-            _count(group.spread("seconds").mean),
+            count_text(group.spread("parameters_up_per_client_round").mean),
+            count_text(group.spread("parameters_up_per_client").mean),
+            bytes_text(group.spread("bytes_up").mean),
+            count_text(group.spread("seconds").mean),
         ]
         for group, label in zip(groups, labels(groups), strict=True)
     ]
 
 
-def _columns(groups: Sequence[Group]) -> list[str]:
+def comparison_columns(groups: Sequence[Group]) -> list[str]:
+    """The titles of dataset … seconds; all groups are of one task."""
     titles = [shown.title for shown in _listed(groups[0])]
     return ["dataset", "method", "seeds", *titles, *_COSTS.values()]
 
@@ -194,11 +213,13 @@ def _number(cell: str) -> float | None:
     return float(cell) if cell else None
 
 
-def _count(value: float | None) -> str:
+def count_text(value: float | None) -> str:
+    """A whole number."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
-def _bytes(value: Any) -> str:
+def bytes_text(value: Any) -> str:
+    """In the largest unit of which there is one."""
     if value is None:
         return UNKNOWN
     size, units = float(value), ["B", "kB", "MB", "GB", "TB"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from statistics import fmean, median
 
 import numpy as np
@@ -26,13 +26,17 @@ _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, an error is told as a multiple
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """Runs in which something was shared, and each client's best alone, as test errors."""
+class Candidate:
+    """Runs in which something was shared, and each client's best alone, as test errors by name.
+
+    alone: the methods without sharing among which clients had their best.
+    """
 
     label: str
     group: Group
     own: Mapping[str, float]
     rival: Mapping[str, float]
+    alone: str
 
     def promise(self, columns: ClientErrors) -> tuple[int, float, str]:
         """By what it is chosen, the least first: the clients that it leaves without an error, then
@@ -41,10 +45,12 @@ class _Candidate:
         errors = [one.validation for of_run in of_runs for one in of_run]
         return len(self.rival.keys() - self.own), fmean(errors) if errors else inf, self.label
 
-    def ratios(self) -> list[float]:
+    def ratios(self) -> dict[str, float]:
         """Its error over the best alone, of each client that has one; infinite without an error of
         its own, and where the best alone makes none."""
-        return [_ratio(self.own.get(client, inf), error) for client, error in self.rival.items()]
+        return {
+            client: _ratio(self.own.get(client, inf), error) for client, error in self.rival.items()
+        }
 
     def p(self) -> float | None:
         """Of Wilcoxon's signed-rank test over the clients that have both errors."""
@@ -54,23 +60,30 @@ class _Candidate:
 
 def taking_part(groups: Sequence[Group]) -> list[str]:
     """A sentence for each question that both kinds of runs were asked; groups: of one task."""
+    return [sentence(chosen) for chosen in chosen_to_share(groups)]
+
+
+def chosen_to_share(groups: Sequence[Group]) -> list[Candidate]:
+    """Of the groups of each question that both kinds of runs were asked, the one that shared
+    something and has the lowest validation error; among several of unknown ones none."""
     columns = report_for(groups[0].task).client_errors
     if columns is None:
         return []
-    sentences = []
+    found = []
     for members in asked_alike(groups, columns):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         best = Alone(alone, columns)
+        names = ", ".join(sorted({group.method for group in alone}))
         candidates = [
-            _Candidate(label, group, mean_errors(group, columns), rival)
+            Candidate(label, group, mean_errors(group, columns), rival, names)
             for label, group in members
             if group not in alone and (rival := best_alone(group, best))
         ]
         if candidates:
             chosen = min(candidates, key=lambda one: one.promise(columns))
-            names = ", ".join(sorted({group.method for group in alone}))
-            sentences.append(_sentence(chosen, names, columns.name))
-    return sentences
+            if len(candidates) == 1 or isfinite(chosen.promise(columns)[1]):
+                found.append(chosen)
+    return found
 
 
 def _ratio(own: float, rival: float) -> float:
@@ -79,9 +92,11 @@ def _ratio(own: float, rival: float) -> float:
     return own / rival if rival > 0 else inf
 
 
-def _sentence(chosen: _Candidate, alone: str, error: str) -> str:
-    """alone: the methods without sharing. error: what the errors are called."""
-    ratios, dataset = chosen.ratios(), chosen.group.dataset
+def sentence(chosen: Candidate) -> str:
+    """For how many clients taking part pays, by how much, and whether by chance."""
+    columns = report_for(chosen.group.task).client_errors
+    error = columns.name if columns else "error"
+    ratios, dataset, alone = [*chosen.ratios().values()], chosen.group.dataset, chosen.alone
     better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
     median_client = f"the median client's {error} is {_beside(median(ratios))} its best alone"
     if 2 * better > clients:

@@ -7,7 +7,7 @@ Folder, progress, tables and comparison are the same for every task. What differ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedproto_app.metrics import Metric
+    from fedproto_app.report.page.charts import Section
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.roster import ClientKey
     from fedproto_app.server.round_log import ClientResult, RoundLog
@@ -83,7 +84,8 @@ class Order:
 class ClientErrors:
     """Errors by which methods are compared client by client, smaller being better.
 
-    test, validation: columns of clients.csv. name: of the test error. inputs: the settings of
+    test, validation: columns of clients.csv. right: whether `test` is the share of right answers,
+    and so the error what is left of 1. name: of the test error. inputs: the settings of
     ``[data]`` that change what models see, but not what they are asked: runs that differ in others
     have no test part in common. orders: what a table can be sorted by, the default first.
     """
@@ -91,8 +93,9 @@ class ClientErrors:
     test: str
     validation: str
     name: str
-    inputs: tuple[str, ...]
-    orders: Mapping[str, Order]
+    inputs: tuple[str, ...] = ()
+    orders: Mapping[str, Order] = field(default_factory=dict)
+    right: bool = False
 
 
 def badness(value: float | None, larger_is_better: bool) -> float:
@@ -106,13 +109,15 @@ class TaskReport(Protocol):
     """The figures of one kind of task.
 
     progress: fields of rounds.jsonl, clients: columns of clients.csv, comparison: fields of
-    summary.json that a person sees, in their order. caption: below the comparison. client_errors:
+    summary.json that a person sees, in their order. every_client: columns of clients.csv where
+    there is room for more of them, with all clients. caption: below the comparison. client_errors:
     None where methods are not compared client by client, but sorted by the measure alone.
     """
 
     measure: Measure
     progress: tuple[Shown, ...]
     clients: tuple[Shown, ...]
+    every_client: tuple[Shown, ...]
     comparison: tuple[Shown, ...]
     caption: str
     client_errors: ClientErrors | None
@@ -130,6 +135,20 @@ class TaskReport(Protocol):
 
     def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Name and text of the task's figures in the table of one run."""
+
+    def in_words(self, summary: Mapping[str, Any]) -> str:
+        """What the run reached, in a sentence without its full stop, for somebody who knows
+        nothing of it."""
+
+    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """What the run reached after each round, by label, in the unit of the measure's field.
+        rounds: the lines of rounds.jsonl."""
+
+    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
+        """What a page shows of runs with one dataset besides what it shows of all tasks.
+
+        runs: by label; a run's place is the look of its lines. first: the label of the run that the
+        page is mostly about."""
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """The pictures that the run's artefacts allow, by file name."""

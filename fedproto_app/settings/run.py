@@ -106,7 +106,7 @@ class OutputSettings(Section):
     resume: bool = setting(
         False, "go on with the run of this name; `fedproto run --resume` sets it"
     )
-    pictures: bool = setting(True, "draw them at the end")
+    pictures: bool = setting(True, "draw them, and write [`report.html`](report.md), at the end")
     tensorboard: bool = setting(
         False, "[events for TensorBoard](export.md#tensorboard) in the run's folder, round by round"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.report.alone import Alone, is_alone, with_better_off
+from fedproto_app.report.alone import Alone, client_errors, is_alone, with_better_off
 from fedproto_app.report.runs import Group, Spread, group_runs, ranked, read_run
 from fedproto_app.tasks.table import report_for
 from tests.report.made_runs import make_classification_run, make_run
@@ -104,9 +104,13 @@ def test_names_that_stand_at_two_nodes_are_left_out(tmp_path: Path) -> None:
     assert better_off(shared(tmp_path / "a", (0.1, 0.1, 0.3)), rival) == 0.0  # c2 alone counts
 
 
-def test_other_tasks_have_no_such_share(tmp_path: Path) -> None:
-    (group,) = compared(make_classification_run(tmp_path / "a")).values()
-    assert "better_off" not in group.runs[0].summary
+def test_of_accuracies_what_is_left_of_one_counts(tmp_path: Path) -> None:
+    """A kept accuracy of 0.5 beside 0.25 is an error of 0.5 beside 0.75."""
+    run = make_classification_run(tmp_path / "a", (0.5, 0.25))
+    columns = report_for("classification").client_errors
+    assert columns is not None
+    found = client_errors(read_run(run), columns)
+    assert [one.test for one in found.values()] == [0.5, 0.75]
 
 
 def test_groups_are_ranked_by_what_is_asked(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_run_of_fuels_gets_three_pictures(tmp_path: Path) -> None:
     shown = np.asarray(matrix.images[0].get_array())
     np.testing.assert_allclose(shown[:2, :2], [[0, 0.1], [0.1, 0]])  # the two of x
     assert len(matrix.lines) == 2  # the borders between the groups
-    assert bar.get_ylabel() == "Jensen-Shannon divergence of prototypes (nats)"
+    assert bar.get_ylabel() == "Jensen-Shannon divergence (nats)\nof prototypes"
 
 
 def test_an_unfinished_run_gets_what_its_artefacts_allow(tmp_path: Path) -> None:

@@ -35,12 +35,7 @@ def draw_divergence(run_dir: Path) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
-        names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
-    total = len(names)
-    shown = evenly(groups, _MOST_CLIENTS)  # clustering costs the square of what is shown
-    shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
-    groups, names, divergence = groups[shown], names[shown], divergence[np.ix_(shown, shown)]
+    names, groups, divergence, total = read_divergence(run_dir)
     matrices, title = {"prototypes": divergence}, run_dir.name
     if (raw := _divergence_of_data(run_dir, names.tolist())) is not None:
         matrices["mean days of the train part"] = raw
@@ -49,11 +44,11 @@ def draw_divergence(run_dir: Path) -> Figure:
 
     figure = Figure(figsize=(7 * len(matrices), 6), layout="constrained")
     panels = figure.subplots(1, len(matrices), squeeze=False)[0]
-    clients = f"{total}" if len(shown) == total else f"{len(shown)} of {total}"
+    clients = f"{total}" if len(names) == total else f"{len(names)} of {total}"
     for axes, (what, matrix) in zip(panels, matrices.items(), strict=True):
         axes.grid(False)
         image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
-        label = f"Jensen-Shannon divergence of {what} (nats)"
+        label = f"Jensen-Shannon divergence (nats)\nof {what}"
         figure.colorbar(image, ax=axes, label=label, shrink=0.85)
         _name_clients(axes, names, groups)
         axes.set(xlabel=f"{clients} clients in the same order")
@@ -62,6 +57,18 @@ def draw_divergence(run_dir: Path) -> Figure:
     else:
         figure.suptitle(title, fontsize=12)
     return figure
+
+
+def read_divergence(
+    run_dir: Path,
+) -> tuple[NDArray[np.str_], NDArray[np.str_], NDArray[np.floating[Any]], int]:
+    """Of ``divergence.npz`` the clients' names [N], groups [N] and divergence [N, N], alike clients
+    side by side; and of how many clients these are some."""
+    with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
+        names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
+    shown = evenly(groups, _MOST_CLIENTS)  # clustering costs the square of what is shown
+    shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
+    return names[shown], groups[shown], divergence[np.ix_(shown, shown)], len(names)
 
 
 def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:

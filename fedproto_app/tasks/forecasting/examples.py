@@ -6,7 +6,7 @@ Shown are the clients with the best, the median and the worst test error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -24,6 +24,7 @@ from fedproto_app.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
+_PERIODS_SHOWN = 4  # of the test part
 _SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
 
 
@@ -61,24 +62,44 @@ class Forecast:
     std: float
 
 
-def find_examples(run_dir: Path, settings: Settings) -> list[Example]:
-    """The clients with the best, the median and the worst test MSE, fewer if there are not three.
+def ranked_clients(run_dir: Path) -> dict[str, str]:
+    """By name the clients with the best, the median and the worst test MSE, fewer if there are not
+    three; and what each is, with its group if known: "best client c3 (office)".
 
-    Raises `FedProtoError` if no client was evaluated or a client's kept model is not there.
+    Raises `FedProtoError` if no client was evaluated.
     """
-    rows = [row for row in read_clients(run_dir) if isfinite(float(row["mse"] or "nan"))]
+    rows = _evaluated(run_dir)
     if not rows:
         raise FedProtoError(f"{run_dir / 'clients.csv'}: no client has a test error")
     rows.sort(key=lambda row: (float(row["mse"]), row["client"]))
     last = len(rows) - 1
     ranks = {last // 2: "median", last: "worst", 0: "best"}  # of few clients, best counts first
-    examples = []
+    titles = {}
     for place, rank in sorted(ranks.items()):
         client, group = rows[place]["client"], rows[place]["group"]
-        parameters = _kept_parameters(run_dir / "state" / rows[place]["node"], client, settings)
-        title = f"{rank} client {client}" + (f" ({group})" if group else "")
-        examples.append(Example(title, client, float(rows[place]["mse"]), parameters))
+        titles[client] = f"{rank} client {client}" + (f" ({group})" if group else "")
+    return titles
+
+
+def find_examples(
+    run_dir: Path, settings: Settings, titles: Mapping[str, str] | None = None
+) -> list[Example]:
+    """The clients of these names, or `ranked_clients`.
+
+    Raises `FedProtoError` if a client was not evaluated or its kept model is not there.
+    """
+    rows = {row["client"]: row for row in _evaluated(run_dir)}
+    examples = []
+    for client, title in (titles or ranked_clients(run_dir)).items():
+        if client not in rows:
+            raise FedProtoError(f"{run_dir / 'clients.csv'}: client {client!r} has no test error")
+        parameters = _kept_parameters(run_dir / "state" / rows[client]["node"], client, settings)
+        examples.append(Example(title, client, float(rows[client]["mse"]), parameters))
     return examples
+
+
+def _evaluated(run_dir: Path) -> list[dict[str, str]]:
+    return [row for row in read_clients(run_dir) if isfinite(float(row["mse"] or "nan"))]
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
@@ -92,6 +113,11 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
     if store is None or client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
     return kept_model(store, client, make_learner(settings, ForecastingTask(settings)))
+
+
+def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
+    """The places in a forecast of the last periods of the test part, as many as are shown."""
+    return np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
 
 
 def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:

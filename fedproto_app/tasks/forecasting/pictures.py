@@ -35,9 +35,5 @@ def _draw_clients(run_dir: Path) -> Figure:
 
 def _draw_rounds(run_dir: Path) -> Figure:
     rounds = read_rounds(run_dir)
-    lines = {
-        "training": [record["loss"].get("prediction") for record in rounds],
-        "validation": [record["validation_mse"] for record in rounds],
-        "test": [record["test_mse"] for record in rounds],
-    }
+    lines = ForecastingReport().curves(rounds)
     return draw_rounds(rounds, lines, "MSE (standardised)", run_dir.name)

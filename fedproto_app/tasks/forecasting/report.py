@@ -31,6 +31,7 @@ from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedproto_app.report.page.charts import Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -82,6 +83,12 @@ class ForecastingReport:
         Shown("mse", "MSE", error_text),
         Shown("mae", "MAE", error_text),
         Shown("rmse_units", "RMSE (units)", short_text),
+    )
+    every_client: tuple[Shown, ...] = (
+        *clients,
+        Shown("mase", "MASE", short_text),
+        Shown("wape", "WAPE", short_text),
+        Shown("coverage_80", "in 80% interval %", percent_text),
     )
     comparison: tuple[Shown, ...] = (
         Shown("mse", "MSE", error_text, spread=True),
@@ -195,6 +202,30 @@ class ForecastingReport:
             ("MAE in the data's units", short_text(summary["mae_units"])),
             *_interval_rows(summary),
         ]
+
+    def in_words(self, summary: Mapping[str, Any]) -> str:
+        """The median client's error beside that of a naive forecast."""
+        mase = summary.get("mase_median")
+        if mase is None:
+            return f"The clients' mean test error (MSE, standardised) is {summary['mse']:.3g}"
+        return (
+            f"The median client's forecast errs {mase:.2f} times as much as repeating the value of "
+            "one period before did on the training data"
+        )
+
+    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """MSE on the standardised scale."""
+        return {
+            "training": [record["loss"].get("prediction") for record in rounds],
+            "validation": [record["validation_mse"] for record in rounds],
+            "test": [record["test_mse"] for record in rounds],
+        }
+
+    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
+        """Error by step ahead, forecasts of single clients, who is like whom."""
+        from fedproto_app.tasks.forecasting.page_pictures import forecasting_sections
+
+        return forecasting_sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """clients-mse.png, rounds.png, divergence.png, and those of the clients' models."""

@@ -15,7 +15,13 @@ from fedproto_app.errors import FedProtoError
 from fedproto_app.report.drawing import mark_dates, plot_band
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.examples import Example, Forecast, find_examples, kept_forecasts
+from fedproto_app.tasks.forecasting.examples import (
+    Example,
+    Forecast,
+    find_examples,
+    kept_forecasts,
+    last_periods,
+)
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 
 if TYPE_CHECKING:
@@ -25,8 +31,8 @@ if TYPE_CHECKING:
 
 _BLUE, _VERMILION = "#0072B2", "#D55E00"  # of Okabe and Ito (2008), as in the other pictures
 _LARGEST_CIRCLES = 48  # phases; circles for more would be specks
+_MOVED = 0.01  # of where an entry began
 _PHASE_LABELS = 8  # about so many on an axis
-_PERIODS_SHOWN = 4  # of the test part
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +40,9 @@ _log = logging.getLogger(__name__)
 def state_pictures(run_dir: Path) -> dict[str, Figure]:
     """The pictures that the clients' models allow, by file name.
 
-    filter.png: FUELS's learned filters (P, Fig. 9). forecast.png: the last periods of the test
-    part, forecast and true. Both need the node state of a simulation, the second one also the
-    data; without them a picture is left out.
+    filter.png: FUELS's learned filters (P, Fig. 9), where they have moved. forecast.png: the last
+    periods of the test part, forecast and true. Both need the node state of a simulation, the
+    second one also the data; without them a picture is left out.
     """
     figures: dict[str, Figure] = {}
     if not (run_dir / "state").is_dir():
@@ -46,12 +52,20 @@ def state_pictures(run_dir: Path) -> dict[str, Figure]:
     try:
         settings = settings_from(read_run(run_dir).settings)
         examples = find_examples(run_dir, settings)
-        if all("filter" in example.parameters for example in examples):
+        if _filters_moved(examples, settings):
             figures["filter.png"] = _draw_filters(examples, run_dir.name)
         figures["forecast.png"] = _draw_forecasts(examples, settings, run_dir.name)
     except (FedProtoError, SafetensorError, OSError) as error:
         _log.info("%s: not every picture of its clients' models: %s", run_dir, error)
     return figures
+
+
+def _filters_moved(examples: Sequence[Example], settings: Settings) -> bool:
+    """Whether filters were learned, and are more than the grids of equal entries they began as."""
+    filters = [one.parameters["filter"] for one in examples if "filter" in one.parameters]
+    start = settings.fuels.filter_start
+    moved = [not np.allclose(weight.numpy(), start, rtol=_MOVED, atol=0) for weight in filters]
+    return len(filters) == len(examples) and any(moved)
 
 
 def _draw_filters(examples: Sequence[Example], name: str) -> Figure:
@@ -136,7 +150,7 @@ def _draw_forecasts(examples: Sequence[Example], settings: Settings, name: str) 
 
 def _plot_forecast(axes: Axes, shown: Forecast, period: int) -> None:
     """The last periods of a client's test part."""
-    steps = np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
+    steps = last_periods(shown, period)
     times = steps if shown.clock is None else shown.clock.moments(shown.positions[steps])
     forecast, half_width = shown.forecast[steps], shown.half_widths[0, steps]
     axes.plot(times, shown.truth[steps], color=_BLUE, linewidth=2.2, label="true")

@@ -15,6 +15,7 @@ from fedproto_app.report.drawing import (
     draw_rounds,
     is_wide,
     look,
+    mark_whole,
     plot_known,
 )
 from fedproto_app.report.runs import read_rounds
@@ -39,10 +40,10 @@ def classification_pictures(run_dir: Path) -> dict[str, Figure]:
     if (run_dir / "rounds.jsonl").exists():
         rounds = read_rounds(run_dir)
         figures["rounds.png"] = _draw_rounds(rounds, run_dir.name)
-        if any(len(stages) > 1 for stages in _known_stages(rounds, "local")):
+        if any(len(stages) > 1 for stages in known_stages(rounds, "local")):
             figures["stages.png"] = _draw_stages(rounds, run_dir.name)
     if (run_dir / "classes.csv").exists():
-        rows = _read_table(run_dir / "classes.csv")
+        rows = read_table(run_dir / "classes.csv")
         if any(row["accuracy_local"] for row in rows):
             figures["classes.png"] = _draw_classes(rows, run_dir.name)
     if (run_dir / "partition.csv").exists():
@@ -60,17 +61,11 @@ def _draw_clients(run_dir: Path) -> Figure:
 
 
 def _draw_rounds(rounds: list[dict[str, Any]], name: str) -> Figure:
-    errors = [record["validation_error"] for record in rounds]
-    lines = {
-        "own model (A_loc)": [record["accuracy_local"] for record in rounds],
-        "averaged model (A_glo)": [record["accuracy_global"] for record in rounds],
-        "own model, clients of the round (A_sel)": [r["accuracy_selected"] for r in rounds],
-        "validation images": [None if error is None else 1 - error for error in errors],
-    }
+    lines = ClassificationReport().curves(rounds)
     return draw_rounds(rounds, lines, "accuracy (%)", name, _SCALE)
 
 
-def _known_stages(rounds: list[dict[str, Any]], model: str) -> list[list[float | None]]:
+def known_stages(rounds: list[dict[str, Any]], model: str) -> list[list[float | None]]:
     """[M] accuracies of each round that has some."""
     return [record[f"stages_{model}"] for record in rounds if record[f"stages_{model}"]]
 
@@ -79,18 +74,19 @@ def _draw_stages(rounds: list[dict[str, Any]], name: str) -> Figure:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    models = {title: model for title, model in _MODELS.items() if _known_stages(rounds, model)}
+    models = {title: model for title, model in _MODELS.items() if known_stages(rounds, model)}
     figure = Figure(figsize=(1.5 + 4.8 * len(models), 4.2), layout="constrained")
     panels = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-    count = max(len(stages) for model in models.values() for stages in _known_stages(rounds, model))
+    count = max(len(stages) for model in models.values() for stages in known_stages(rounds, model))
     colours = colormaps["viridis"](np.linspace(0, 0.9, count))  # stages have an order
     numbers = [record["round"] for record in rounds]
     for axes, (title, model) in zip(panels, models.items(), strict=True):
         for stage in range(count):
-            values = [_stage(record[f"stages_{model}"], stage) for record in rounds]
+            values = [stage_of(record[f"stages_{model}"], stage) for record in rounds]
             looks = {**look(stage), "color": colours[stage], "label": f"stage {stage + 1}"}
             plot_known(axes, numbers, values, _SCALE, **looks)
         axes.set(xlabel="round", title=title)
+        mark_whole(axes)
     panels[0].set_ylabel(_PERCENT)
     if count <= _LEGEND_STAGES:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
@@ -98,7 +94,7 @@ def _draw_stages(rounds: list[dict[str, Any]], name: str) -> Figure:
     return figure
 
 
-def _stage(stages: list[float | None] | None, stage: int) -> float | None:
+def stage_of(stages: list[float | None] | None, stage: int) -> float | None:
     return stages[stage] if stages and stage < len(stages) else None
 
 
@@ -160,10 +156,16 @@ def _mark_thirds(axes: Axes, names: list[str]) -> None:
 def _draw_partition(run_dir: Path) -> Figure:
     from fedproto_app.tasks.partition_picture import draw_partition_picture
 
-    rows = _read_table(run_dir / "partition.csv")
+    return draw_partition_picture(*read_partition(run_dir))
+
+
+def read_partition(run_dir: Path) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
+    """Of ``partition.csv`` each client's train samples [M, C] by stage and class, and the C
+    classes."""
+    rows = read_table(run_dir / "partition.csv")
     classes = list(dict.fromkeys(row["class"] for row in rows))
     if (run_dir / "classes.csv").exists():  # all of them, in the order of the labels
-        classes = [row["class"] for row in _read_table(run_dir / "classes.csv")]
+        classes = [row["class"] for row in read_table(run_dir / "classes.csv")]
     stages: dict[str, int] = {}
     for row in rows:
         stages[row["client"]] = max(stages.get(row["client"], 0), int(row["stage"]))
@@ -174,9 +176,9 @@ def _draw_partition(run_dir: Path) -> Figure:
     column = {name: number for number, name in enumerate(classes)}
     for row in rows:
         counts[row["client"]][int(row["stage"]) - 1, column[row["class"]]] = row["train_samples"]
-    return draw_partition_picture(counts, classes)
+    return counts, classes
 
 
-def _read_table(file: Path) -> list[dict[str, str]]:
+def read_table(file: Path) -> list[dict[str, str]]:
     with file.open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))

@@ -32,6 +32,7 @@ from fedproto_app.report.task_report import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedproto_app.report.page.charts import Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.roster import ClientKey
@@ -78,6 +79,7 @@ class ClassificationReport:
         Shown("accuracy_global", "A_glo %", percent_text),
         Shown("accuracy_kept", "kept %", percent_text),
     )
+    every_client = clients
     comparison: tuple[Shown, ...] = (
         Shown("accuracy_local", "A_loc %", percent_text, spread=True),
         Shown("accuracy_global", "A_glo %", percent_text, spread=True),
@@ -88,7 +90,12 @@ class ClassificationReport:
         Shown("few_local", "few %", percent_text),
         Shown("forgetting_local", "forgetting %", percent_text),
     )
-    client_errors: ClientErrors | None = None
+    client_errors: ClientErrors | None = ClientErrors(
+        test="accuracy_kept",
+        validation="kept_validation_error",
+        name="share of wrong answers",
+        right=True,
+    )
     caption = (
         "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "
         "clients, last 10 evaluated rounds; balanced, many, medium, few, forgetting: own models"
@@ -161,6 +168,33 @@ class ClassificationReport:
                 rows.append((f"stages 1 … {len(stages)}, {title}", _percent(*stages)))
                 rows.append((f"forgetting, {title}", _percent(summary[f"forgetting_{model}"])))
         return rows
+
+    def in_words(self, summary: Mapping[str, Any]) -> str:
+        """The accuracy of the clients' own models, and where there are none of the averaged one."""
+        own = summary["accuracy_local"]
+        value, whose = (
+            (summary["accuracy_global"], "The averaged model names")
+            if own is None
+            else (own, "The clients' own models name")
+        )
+        right = percent_text(value)
+        return f"{whose} the right class of {right}% of the test images (mean over the clients)"
+
+    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """Accuracies as fractions."""
+        errors = [record["validation_error"] for record in rounds]
+        return {
+            "own model (A_loc)": [record["accuracy_local"] for record in rounds],
+            "averaged model (A_glo)": [record["accuracy_global"] for record in rounds],
+            "own model, clients of the round (A_sel)": [r["accuracy_selected"] for r in rounds],
+            "validation images": [None if error is None else 1 - error for error in errors],
+        }
+
+    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
+        """Accuracy by class and by stage, who holds which images."""
+        from fedproto_app.tasks.images.page_pictures import classification_sections
+
+        return classification_sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """clients-accuracy.png, rounds.png, stages.png, classes.png, partition.png."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.report.drawing import category_colours, look, plot_known
+from fedproto_app.report.drawing import category_colours, look, mark_whole, plot_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,6 @@ def draw_timeline(found: Clusters, name: str) -> Figure:
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     rounds = np.arange(found.rounds[0], found.rounds[-1] + 1)
     labels = np.full((len(rounds), len(found.names)), -1)
@@ -105,7 +104,7 @@ def draw_timeline(found: Clusters, name: str) -> Figure:
     )
     _name_clients(axes, found.names)
     _mark_groups(axes, found.groups, "black")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    mark_whole(axes)
     axes.set(xlabel="round")
     if count <= _NAMED_CLUSTERS:
         _name_clusters(figure, colours, absent=bool((labels < 0).any()))
@@ -194,7 +193,6 @@ def draw_similarity(found: Clusters, name: str) -> Figure:
 def draw_forgetting(found: Clusters, name: str) -> Figure:
     """The forgetting factor and the Rand index of each round, whichever are known."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -206,7 +204,7 @@ def draw_forgetting(found: Clusters, name: str) -> Figure:
         known = [None if np.isnan(value) else float(value) for value in values]
         plot_known(axes, found.rounds.tolist(), known, label=label, **look(number))
     axes.set(xlabel="round", ylim=(-0.03, 1.05))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    mark_whole(axes)
     figure.legend(loc="outside lower center", ncols=2)
     axes.set_title(name)
     return figure

@@ -9,7 +9,7 @@ from fedproto_app.report.drawing import client_figures, draw_clients, draw_round
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.tasks.sequences.cluster_pictures import cluster_pictures
 from fedproto_app.tasks.sequences.embedding_picture import embedding_picture
-from fedproto_app.tasks.sequences.report import SequenceReport, figure_of
+from fedproto_app.tasks.sequences.report import SequenceReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,19 +36,6 @@ def _draw_clients(run_dir: Path, report: SequenceReport) -> Figure:
 
 
 def _draw_rounds(run_dir: Path, report: SequenceReport) -> Figure:
-    rounds, metric = read_rounds(run_dir), report.metric
-    lines = {
-        "test, models in use": [record[metric] for record in rounds],
-        "validation, models in use": [_validation(record, report) for record in rounds],
-        "test, clients' own heads": [record[f"{metric}_local"] for record in rounds],
-        "test, averaged model": [record[f"{metric}_global"] for record in rounds],
-        "test, kept models": [record[f"{metric}_kept"] for record in rounds],
-    }
+    rounds = read_rounds(run_dir)
     axis = report.measure.axis.removeprefix("test ")
-    return draw_rounds(rounds, lines, axis, run_dir.name, report.measure.scale)
-
-
-def _validation(record: dict[str, float | None], report: SequenceReport) -> float | None:
-    """As the metric counts: a larger accuracy is better, a larger RMSE is worse."""
-    value = record[figure_of(report.validation)]
-    return 1 - value if value is not None and report.measure.larger_is_better else value
+    return draw_rounds(rounds, report.curves(rounds), axis, run_dir.name, report.measure.scale)

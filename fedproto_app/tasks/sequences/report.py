@@ -28,6 +28,7 @@ from fedproto_app.report.task_report import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedproto_app.report.page.charts import Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -50,6 +51,7 @@ class SequenceReport:
     measure: Measure
     progress: tuple[Shown, ...]
     clients: tuple[Shown, ...]
+    every_client: tuple[Shown, ...]
     comparison: tuple[Shown, ...]
     client_errors: ClientErrors | None = None
     caption = (
@@ -120,6 +122,33 @@ class SequenceReport:
         rows.append((f"{self.validation.replace('-', ' ')}, last / mean of all rounds", both))
         return rows + _cluster_rows(summary)
 
+    def in_words(self, summary: Mapping[str, Any]) -> str:
+        """Of the models that clients end with."""
+        value = self._texts(summary, f"{self.metric}_kept")
+        return f"The clients' mean test {self.title} is {value}"
+
+    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """Accuracies as fractions, or errors in the data's units."""
+        metric = self.metric
+        return {
+            "test, models in use": [record[metric] for record in rounds],
+            "validation, models in use": [self._validation(record) for record in rounds],
+            "test, clients' own heads": [record[f"{metric}_local"] for record in rounds],
+            "test, averaged model": [record[f"{metric}_global"] for record in rounds],
+            "test, kept models": [record[f"{metric}_kept"] for record in rounds],
+        }
+
+    def _validation(self, record: Mapping[str, Any]) -> float | None:
+        """As the metric counts: a larger accuracy is better, a larger RMSE is worse."""
+        value: float | None = record[figure_of(self.validation)]
+        return 1 - value if value is not None and self.measure.larger_is_better else value
+
+    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
+        """Clusters over the rounds, how alike clients are, who holds which classes."""
+        from fedproto_app.tasks.sequences.page_pictures import sequence_sections
+
+        return sequence_sections(runs, first)
+
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """clients-*.png, rounds.png, those of clusters, embeddings.png."""
         from fedproto_app.tasks.sequences.pictures import sequence_pictures
@@ -159,6 +188,12 @@ class SequenceClassificationReport(SequenceReport):
         scale=0.01,
         limits=(0, 100),
     )
+    client_errors = ClientErrors(
+        test="accuracy_kept",
+        validation="kept_validation_error",
+        name="share of wrong answers",
+        right=True,
+    )
     progress: tuple[Shown, ...] = (
         Shown("validation_error", "val error %", percent_text),
         Shown("accuracy", "accuracy %", percent_text),
@@ -169,6 +204,7 @@ class SequenceClassificationReport(SequenceReport):
         Shown("accuracy", "last %", percent_text),
         Shown("accuracy_local", "own head %", percent_text),
     )
+    every_client = clients
     comparison: tuple[Shown, ...] = (
         Shown("accuracy_kept", "kept %", percent_text, spread=True),
         Shown("accuracy", "last %", percent_text, spread=True),
@@ -191,6 +227,7 @@ class SequenceRegressionReport(SequenceReport):
         kept="rmse_kept",
         validation="kept_validation_rmse",
     )
+    client_errors = ClientErrors("rmse_kept", "kept_validation_rmse", "RMSE")
     progress: tuple[Shown, ...] = (
         Shown("validation_rmse", "val RMSE", short_text),
         Shown("rmse", "RMSE", short_text),
@@ -201,6 +238,7 @@ class SequenceRegressionReport(SequenceReport):
         Shown("rmse", "last RMSE", short_text),
         Shown("rmse_local", "own head RMSE", short_text),
     )
+    every_client = clients
     comparison: tuple[Shown, ...] = (
         Shown("rmse_kept", "kept RMSE", short_text, spread=True),
         Shown("rmse", "last RMSE", short_text, spread=True),

@@ -1,0 +1,192 @@
+"""``report.html``: one file with everything, which asks nothing of any network.
+
+Texts of strangers – names of clients, reasons, paths – pass through the templates' escaping or
+through ElementTree. The page's policy forbids it any request and any script but its own, by digest.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.resources import files
+from itertools import chain, count
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedproto_app import __version__
+from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.page import REPORT, words
+from fedproto_app.report.page.charts import Chart, Dots, Lines, Matrix, Section
+from fedproto_app.report.page.matrix import kind_colours
+from fedproto_app.report.page.pictures import errors_section, gains_section, learning_section
+from fedproto_app.report.page.records import Repeat, privacy, refusals_table, repeats
+from fedproto_app.report.page.svg import LOOKS, draw, look_of
+from fedproto_app.report.page.tables import (
+    PageTable,
+    clients_table,
+    methods_table,
+    pairs_table,
+)
+from fedproto_app.report.pairs import heavy_clients
+from fedproto_app.report.runs import Group, Run, group_runs, labels, ranked, read_run
+from fedproto_app.report.taking_part import chosen_to_share
+from fedproto_app.tasks.table import report_for
+from fedproto_app.whole_file import write_whole
+
+_TEMPLATES = "report/page/templates"
+_MOST_REPEATS = 40
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart that is drawn. key: class, or colour, and what it stands for."""
+
+    title: str
+    drawn: Markup
+    wide: bool
+    key: Sequence[tuple[str, str]]
+    colours: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a page says of the runs on one dataset."""
+
+    number: int
+    headline: str
+    lead: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    methods: PageTable
+    figures: Sequence[tuple[str, str]]
+    warnings: Sequence[str]
+    gains: Section | None
+    pairs: PageTable | None
+    clients: PageTable | None
+    errors: Section
+    details: Sequence[Section]
+    learning: Section
+    refusals: PageTable | None
+    refused: str
+    privacy: Sequence[tuple[str, str, str]]
+    repeats: Sequence[Repeat]
+    left_out: int
+
+
+def write_report(runs: Iterable[Run], file: Path) -> None:
+    """Write a page on finished runs, whole or not at all.
+
+    Runs that differ only in their seed are one row, as in a comparison; each task and dataset is a
+    part of its own.
+    """
+    page = render(runs).encode("utf-8", "replace")  # a lone surrogate in a name is no text
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, page)
+
+
+def report_of(folder: Path) -> Path:
+    """Write ``report.html`` into the folder of a finished run; returns its path."""
+    write_report([read_run(folder)], folder / REPORT)
+    return folder / REPORT
+
+
+def render(runs: Iterable[Run]) -> str:
+    """The page on these runs."""
+    groups, _ = group_runs(runs)
+    by_data: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in ranked(with_better_off(groups)):
+        by_data[group.task, group.dataset].append(group)
+    parts = [_part(number, members) for number, members in enumerate(by_data.values(), start=1)]
+    style, script = (files("fedproto_app") / _TEMPLATES / name for name in ("page.css", "page.js"))
+    texts = {"style": style.read_text("utf-8"), "script": script.read_text("utf-8")}
+    environment = Environment(
+        loader=PackageLoader("fedproto_app", _TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["figure_of"] = figure_of
+    return environment.get_template("page.html").render(
+        parts=parts,
+        **{name: Markup(text) for name, text in texts.items()},
+        **{f"{name}_digest": _digest(text) for name, text in texts.items()},
+        version=__version__,
+        date=_date(groups),
+        federated=words.FEDERATED,
+        glossary=words.GLOSSARY,
+    )
+
+
+def _digest(text: str) -> str:
+    """As a content security policy names a text that may stand in a page."""
+    return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _date(groups: Sequence[Group]) -> str:
+    """When the last of the runs ended: its summary was written then."""
+    files = [run.folder / "summary.json" for group in groups for run in group.runs]
+    last = max(file.stat().st_mtime for file in files)
+    return datetime.fromtimestamp(last, UTC).strftime("%Y-%m-%d")
+
+
+def _apart(names: Iterable[str]) -> list[str]:
+    """Names, with a number where another row has the same: runs of two versions, say."""
+    found: list[str] = []
+    for name in names:
+        numbered = chain([name], (f"{name} ({number})" for number in count(2)))
+        found.append(next(one for one in numbered if one not in found))
+    return found
+
+
+def _part(number: int, groups: Sequence[Group]) -> Part:
+    """groups: of one task and dataset, best first."""
+    names = _apart(labels(groups))
+    found = chosen_to_share(groups)
+    chosen = found[0] if len(found) == 1 else None  # of several questions none is the answer
+    place = next((n for n, one in enumerate(groups) if chosen and one is chosen.group), 0)
+    shown = groups[place]
+    runs = {name: group.runs[0].folder for name, group in zip(names, groups, strict=True)}
+    report = report_for(shown.task)
+    refusals, refused = refusals_table(groups, names)
+    return Part(
+        number=number,
+        headline=words.headline(groups, chosen),
+        lead=words.lead(groups, names, chosen),
+        facts=words.facts(groups, shown),
+        methods=methods_table(groups, names, chosen),
+        figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
+        warnings=heavy_clients(groups),
+        gains=gains_section(chosen) if chosen else None,
+        pairs=pairs_table(groups) if len(groups) > 1 else None,
+        clients=clients_table(groups, names, chosen),
+        errors=errors_section(groups, names),
+        details=report.sections(runs, names[place]),
+        learning=learning_section(groups, names),
+        refusals=refusals,
+        refused=refused,
+        privacy=privacy(groups, names),
+        repeats=repeats(groups, names)[:_MOST_REPEATS],
+        left_out=max(0, len(groups) - _MOST_REPEATS),
+    )
+
+
+def figure_of(chart: Chart) -> Figure:
+    """The chart, drawn, and the key to what is in it."""
+    key: list[tuple[str, str]] = []
+    if isinstance(chart, Lines):
+        key = [(look_of(line), line.label) for line in chart.lines]
+        bands = [line for line in chart.lines if line.band is not None]
+        key += [(f"band {look_of(line)}", f"band of {line.label}") for line in bands]
+    elif isinstance(chart, Dots):
+        key = [(f"dot c{n % LOOKS}", kind) for n, kind in enumerate(chart.kinds)]
+    elif isinstance(chart, Matrix):
+        colours = zip(kind_colours(len(chart.kinds)), chart.kinds, strict=True)
+        return Figure(chart.title, draw(chart), False, list(colours), colours=True)
+    wide = not isinstance(chart, Lines) or chart.wide
+    return Figure(chart.title, draw(chart), wide, key)
