@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from fedproto_app.data.source_checks import missing
 from fedproto_app.data.table_recognition import Reading, reading_of_parquet, reading_of_text
 from fedproto_app.data.text_table import SUFFIX
 from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import names_in
 
 _REMEDIES = {
@@ -63,6 +66,28 @@ def reading_of(path: Path) -> Reading:
     )
 
 
+def advice(data: DataSettings) -> str:
+    """What would read the path, if that is not what these settings say; "" if it is, or unknown."""
+    try:
+        told = reading_of(Path(data.path))
+    except (DataError, OSError):
+        return ""
+    if told.is_guess:
+        return ""
+    lacking = {
+        key: value
+        for key, value in told.all_settings.items()
+        if str(getattr(data, key.removeprefix("data.").replace("-", "_"))) != value
+    }
+    return f"it looks as if this read it: {flags(lacking)}" if lacking else ""
+
+
+def flags(settings: Mapping[str, object]) -> str:
+    """Settings as a command line gives them."""
+    pairs = (f"{key}={value}" for key, value in settings.items())
+    return " ".join(f"--set {shlex.quote(pair)}" for pair in pairs)
+
+
 def source_of(path: Path) -> str:
     """The source alone of what `reading_of` tells."""
     return reading_of(path).source
@@ -79,9 +104,9 @@ def _folder_reading(folder: Path) -> Reading:
             )
         return Reading(source)
     settings = dict(reading_of_text(files[0]).settings)
-    values = str(settings.pop("data.clients", "")) or settings.get("data.columns", "")
+    values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
-        settings["data.columns"] = names_in(str(values))[0]
+        settings["data.columns"] = names_in(values)[0]
     return Reading(source, {k: v for k, v in settings.items() if k != "data.client-column"})
 
 

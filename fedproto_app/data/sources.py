@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -75,7 +76,21 @@ def load_histories(settings: DataSettings) -> list[ClientSeries]:
 
 
 def _given(settings: DataSettings) -> list[ClientSeries]:
-    """Every client as its source gives it, checked."""
+    """Every client as its source gives it, checked; says what would read a table, if that is not
+    what the settings say."""
+    try:
+        return _read(settings)
+    except DataError as error:
+        if settings.source not in FILE_SOURCES or not Path(settings.path).exists():
+            raise
+        from fedproto_app.data.recognition import advice  # knows all formats, so slow to import
+
+        if not (told := advice(settings)):
+            raise
+        raise DataError(f"{error}; {told}") from None
+
+
+def _read(settings: DataSettings) -> list[ClientSeries]:
     loader, where = chosen_loader(settings, SOURCES, FILE_SOURCES)
     loaded = loader(settings)
     if not isinstance(loaded, Iterable):

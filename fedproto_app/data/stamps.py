@@ -150,8 +150,8 @@ def _unit_by_size(
     shown = int(first) if first == np.floor(first) else first
     raise DataError(
         f"{where}: {title}, {row(0)}: expected a date such as 2014-01-31 13:00, got "
-        f"{str(shown)!r}, whose size does not tell what it counts; set data.time-unit to s, ms, us or ns since "
-        "1970, or to step if these are numbers of steps"
+        f"{str(shown)!r}, whose size does not tell what it counts; set data.time-unit to s, ms, "
+        "us or ns since 1970, or to step if these are numbers of steps"
     )
 
 

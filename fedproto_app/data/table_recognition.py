@@ -34,19 +34,21 @@ _COMMA = re.compile(r"-?\d+,\d+")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _MISSING = ("", "na", "nan", "null", "none", "n/a", "inf", "-inf")
 
-Settings = dict[str, str | bool]
+Settings = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Reading:
     """What reads a path: the source, and other settings that it needs, by their keys.
 
-    notes: what a person should know of it, a line each.
+    notes: what a person should know of it, a line each. is_guess: whether nothing in the file told
+    it.
     """
 
     source: str
     settings: Settings = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_guess: bool = False
 
     @property
     def all_settings(self) -> Settings:
@@ -83,10 +85,10 @@ def reading_of_text(path: Path) -> Reading:
         settings: Settings = {}
         delimiter = _delimiter(lines, path, settings)
     except (DataError, OSError, EOFError, zlib.error):
-        return Reading("wide-csv")
+        return Reading("wide-csv", is_guess=True)
     rows = [cells(line, delimiter) for line in lines]
     if len({len(row) for row in rows}) > 1 or len(rows) < 2:
-        return Reading("wide-csv", settings)
+        return Reading("wide-csv", settings, is_guess=True)
     if delimiter != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row):
         settings["data.decimal"] = "comma"
     notes: tuple[str, ...] = ()
@@ -95,9 +97,9 @@ def reading_of_text(path: Path) -> Reading:
         rows = rows[1:]
     else:
         names = numbered(len(rows[0]))
-        settings["data.header"] = False
+        settings["data.header"] = "false"
         notes = ("line 1 is read as values; if it has names, set data.header = true",)
-    columns = [Column(name, list(its)) for name, its in zip(names, zip(*rows), strict=True)]
+    columns = [Column(name, [row[place] for row in rows]) for place, name in enumerate(names)]
     form = form_of(columns, first_column_counts="data.header" in settings)
     return Reading(f"{form.source}-csv", settings | form.settings, (*notes, *form.notes))
 
@@ -107,7 +109,7 @@ def reading_of_parquet(path: Path) -> Reading:
     try:
         head, rows = first_rows(path)
     except DataError:
-        return Reading("wide-parquet")
+        return Reading("wide-parquet", is_guess=True)
     columns = [Column(name, its) for name, its in zip(head.names, rows, strict=True)]
     form = form_of(columns)
     if head.times is not None:  # its type tells
@@ -127,7 +129,9 @@ def _sample(path: Path) -> list[str]:
             content = file.read(_SAMPLE)
     if len(content) == _SAMPLE:  # the last line is cut, perhaps in a character
         content = content[: content.rfind(b"\n") + 1]
-    return first_lines(decoded(content, str(path)))
+    if not (lines := first_lines(decoded(content, str(path)))):
+        raise DataError(f"{path}: the file is empty")
+    return lines
 
 
 def _delimiter(lines: list[str], path: Path, settings: Settings) -> str:

@@ -8,7 +8,6 @@ from fedproto_app.data.sequences.steps_csv import parse_steps
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
-
 PLAIN = DataSettings()
 
 
