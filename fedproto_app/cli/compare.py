@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedproto_app.cli.next_steps import say_next
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.pairs import heavy_clients, pairs
 from fedproto_app.report.pictures import draw, draw_comparison
@@ -119,6 +121,9 @@ def compare(
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
     if picture is not None:
         draw_comparison(groups, picture)
+    if output is Format.table and not test_pairs and len(groups) > 1:
+        where = " ".join(shlex.quote(str(place)) for place in places)
+        say_next(Console(stderr=True), f"fedproto compare {where} --pairs --picture comparison.png")
 
 
 def pictures(

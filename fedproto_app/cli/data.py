@@ -53,9 +53,9 @@ def check(
         str,
         typer.Argument(
             help="Series: a .csv, .tsv, .parquet, .h5 or .npz file, or a folder of CSV files. "
-            "Images: a folder or .zip of class folders, a CIFAR folder, or an .npz file with x_train. "
-            "Labelled sequences: a .ts file or the folder of a train and a test file, an .npz file "
-            "with points and offsets, or a folder or .zip of class folders of CSV files."
+            "Images: a folder or .zip of class folders, a CIFAR folder, or an .npz file with "
+            "x_train. Labelled sequences: a .ts file or the folder of a train and a test file, an "
+            ".npz file with points and offsets, or a folder or .zip of class folders of CSV files."
         ),
     ] = "",
     source: Annotated[
@@ -63,8 +63,8 @@ def check(
         typer.Option(
             help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
             "hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or digits; uea-ts, "
-            "sequence-npz, sequence-folder, recordings, synthetic-air-writing or synthetic-ev; package.module:factory. Default: "
-            "told from the path, but recordings must be named."
+            "sequence-npz, sequence-folder, recordings, synthetic-air-writing or synthetic-ev; "
+            "package.module:factory. Default: told from the path, but recordings must be named."
         ),
     ] = "",
     site: Annotated[
@@ -107,6 +107,8 @@ def check(
     [bold]Examples[/bold]
 
       fedproto data check traffic.csv
+
+      fedproto data check sales.parquet --columns load
 
       fedproto data check metr-la.h5 --period 288
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedproto_app.cli.next_steps import say_next
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.tasks.findings import refusals
 from fedproto_app.users_code import look_here_for_users_code
@@ -157,6 +158,11 @@ def forecast(
         console.print(f"... and {hidden} more")
     for line in refusals(left_out):
         console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
+    for file in (out, picture):
+        if file is not None:
+            console.print(f"written: {escape(str(file))}", soft_wrap=True)
+    if picture is None:
+        say_next(console, "the same with --picture next.png draws them")
 
 
 def _states(run: Path | None, state: Path | None) -> list[NodeState]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.errors import FederationError
+from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.node.site import read_site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.auxiliary import AUXILIARY
@@ -285,13 +285,25 @@ def test_a_client_that_the_source_lacks_is_named_with_some_that_it_has(
 
 def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
     of_a_run = {
-        **{"clients": "a", "columns": "b", "time_column": "c", "client_column": "d"},
-        **{"time_unit": "s", "header": "false", "delimiter": "tab", "decimal": "comma"},
+        "clients": "a",
+        "columns": "b",
+        "time_column": "c",
+        "client_column": "d",
+        "time_unit": "s",
+        "header": "false",
+        "delimiter": "tab",
+        "decimal": "comma",
     }
     told = read_site({"data-source": "long-csv"}).reads(DataSettings(**of_a_run))
     assert {key: getattr(told, key) for key in of_a_run} == {
-        **{"clients": "", "columns": "", "time_column": "", "client_column": ""},
-        **{"time_unit": "auto", "header": "auto", "delimiter": "auto", "decimal": "point"},
+        "clients": "",
+        "columns": "",
+        "time_column": "",
+        "client_column": "",
+        "time_unit": "auto",
+        "header": "auto",
+        "delimiter": "auto",
+        "decimal": "point",
     }
 
 
