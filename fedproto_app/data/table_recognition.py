@@ -199,7 +199,8 @@ def _times(columns: Sequence[Column]) -> Column | None:
 def _client(columns: Sequence[Column], times: Column | None) -> Column | None:
     """The column that tells whose row it is, if there is one.
 
-    It is named so, or holds texts or whole numbers that come again while times repeat.
+    It is named so, or holds texts or whole numbers that come again while times repeat; in the first
+    rows there may be only one client, whose name is a text.
     """
     others = [one for one in columns if one is not times]
     for one in others:
@@ -209,9 +210,9 @@ def _client(columns: Sequence[Column], times: Column | None) -> Column | None:
         return None
     repeated = [one for one in others if 0 < len(set(one.cells)) < len(one.cells)]
     texts = [one for one in repeated if not one.is_number]
+    if len(set(times.cells)) == len(times.cells):
+        return next((one for one in texts if len(set(one.cells)) == 1), None)
     if texts:
         return texts[0]
-    if len(set(times.cells)) == len(times.cells):
-        return None
     whole = [one for one in repeated if all(map(str.isdecimal, one.cells))]
     return whole[0] if whole else None

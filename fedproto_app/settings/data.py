@@ -191,7 +191,7 @@ class DataSettings(Section):
     )
     columns: NameList = setting(
         "",
-        "of values, in [tables](data.md#tables) with several: the one of `csv-folder`, `long-csv` "
+        "of values, in [tables](tables.md) with several: the one of `csv-folder`, `long-csv` "
         "and `long-parquet`, those of `sequence-folder` and `recordings`, in this order",
         NAMES,
     )
