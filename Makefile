@@ -12,15 +12,7 @@ NEWEST := $(NEWEST_VENV)/.installed
 .PHONY: demo test test-all test-newest check docs wheel bench containers faults attacks results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
-	for method in naive seasonal-naive "analytic --set analytic.sharing=none" \
-	    "kindred --set kindred.sharing=none" kindred solo fedavg fuels; do \
-	  $(BIN)/fedproto run configs/demo.toml --set output.dir=runs/demo --set method=$$method \
-	    || exit 1; \
-	done
-	@echo "solo, fedavg and fuels had 20 rounds, too few for them: their rows are no verdict"
-	$(BIN)/fedproto compare runs/demo
-	@echo "the report, to open in a browser and to send on:"
-	$(BIN)/fedproto report runs/demo
+	$(BIN)/fedproto demo
 
 test: $(DEV)  ## the tests, every method and fault once
 	$(BIN)/pytest -n auto -m "not exhaustive"

@@ -2,7 +2,7 @@
 
     import fedproto_app
 
-    run = fedproto_app.run("configs/demo.toml", method="fuels", rounds=10)
+    run = fedproto_app.run({"rounds": 10}, method="fuels")
     run.clients.sort_values("mse")
     run.forecast(frame, steps=24)
 

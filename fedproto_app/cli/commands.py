@@ -10,6 +10,7 @@ from fedproto_app import __version__
 from fedproto_app.cli.check_method import check_method
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
+from fedproto_app.cli.demo import demo
 from fedproto_app.cli.export import export
 from fedproto_app.cli.forecast import forecast
 from fedproto_app.cli.keys import keys
@@ -18,13 +19,22 @@ from fedproto_app.cli.report import report
 from fedproto_app.cli.run import run
 from fedproto_app.cli.sweep import sweep
 
+FIRST_STEPS = """\
+fedproto trains models for many clients whose data stay apart. Try, in this order:
+
+  fedproto demo                forecasts of embedded data, alone and federated: two minutes
+  fedproto data check my.csv   what a file of yours holds, and the line that trains on it
+  fedproto compare runs        what runs have reached, beside each other
+
+fedproto --help lists all commands; fedproto --install-completion teaches them to your shell."""
+
 app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
     rich_markup_mode="rich",
     help="Personalised federated learning on series, images and sequences, through Flower.",
-    epilog="Start with: fedproto run",
+    epilog="Start with: fedproto demo",
 )
+app.command()(demo)
 app.command()(run)
 app.command()(sweep)
 app.command()(compare)
@@ -46,10 +56,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     show_version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
-) -> None: ...
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedproto_app.cli.next_steps import say_next
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.differences import draw_differences
 from fedproto_app.report.pairs import heavy_clients, pairs
@@ -134,6 +136,9 @@ def compare(
         draw_differences([pair for of_task in found for pair in of_task], differences)
     if picture is not None:
         draw_comparison(groups, picture)
+    if output is Format.table and not test_pairs and len(groups) > 1:
+        where = " ".join(shlex.quote(str(place)) for place in places)
+        say_next(Console(stderr=True), f"fedproto compare {where} --pairs --picture comparison.png")
 
 
 def pictures(

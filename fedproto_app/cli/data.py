@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,11 +14,17 @@ from fedproto_app.cli.run_settings import told
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import (
+    FIRST_TASK,
     TASKS,
+    TaskRecord,
+    fitting_task,
     record_of_source,
     require_fitting_source,
     task_record,
 )
+
+if TYPE_CHECKING:
+    from fedproto_app.data.recognition import Reading
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -46,19 +52,19 @@ def check(
     path: Annotated[
         str,
         typer.Argument(
-            help="Series: a .csv, .csv.gz, .h5 or .npz file, or a folder of CSV files. Images: a "
-            "folder or .zip of class folders, a CIFAR folder, or an .npz file with x_train. "
-            "Labelled sequences: a .ts file or the folder of a train and a test file, an .npz file "
-            "with points and offsets, or a folder or .zip of class folders of CSV files."
+            help="Series: a .csv, .tsv, .parquet, .h5 or .npz file, or a folder of CSV files. "
+            "Images: a folder or .zip of class folders, a CIFAR folder, or an .npz file with "
+            "x_train. Labelled sequences: a .ts file or the folder of a train and a test file, an "
+            ".npz file with points and offsets, or a folder or .zip of class folders of CSV files."
         ),
     ] = "",
     source: Annotated[
         str,
         typer.Option(
-            help="How to read it: wide-csv, csv-folder, hdf5, npz or synthetic-traffic; "
-            "class-folders, cifar, image-npz or digits; uea-ts, sequence-npz, sequence-folder, "
-            "recordings, synthetic-air-writing or synthetic-ev; package.module:factory. Default: "
-            "told from the path, but recordings must be named."
+            help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
+            "hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or digits; uea-ts, "
+            "sequence-npz, sequence-folder, recordings, synthetic-air-writing or synthetic-ev; "
+            "package.module:factory. Default: told from the path, but recordings must be named."
         ),
     ] = "",
     site: Annotated[
@@ -102,6 +108,8 @@ def check(
 
       fedproto data check traffic.csv
 
+      fedproto data check sales.parquet --columns load
+
       fedproto data check metr-la.h5 --period 288
 
       fedproto data check sites/ --all
@@ -125,7 +133,7 @@ def check(
       fedproto data check cars/ --source recordings --scheme given --target charge --window 60
     """
     # The readers are slow to import, which every other command would wait for.
-    from fedproto_app.data.recognition import source_of
+    from fedproto_app.data.recognition import reading_of
     from fedproto_app.node.site import Site, site_file
 
     options = {name: value for name, value in given.items() if value is not None}
@@ -137,8 +145,12 @@ def check(
         source = own.reads(DataSettings()).source
     if path:
         table["data.path"] = path
-    if source or (path and "data.source" not in table):
-        table["data.source"] = source or source_of(Path(path))
+    reading = None
+    if source:
+        table["data.source"] = source
+    elif path and "data.source" not in table:
+        reading = reading_of(Path(path))
+        table = {**reading.all_settings, **table}
     source = settings_from(table).data.source
     is_users_own = ":" in source
 
@@ -159,7 +171,37 @@ def check(
         record = record_of_source(read().data)
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
     could_start = record.part("check")(read(record.holds), every, picture)
+    if reading is not None:
+        given = {OPTIONS[name].key(record.holds): value for name, value in options.items()}
+        _say_how_to_read(path, reading, _fitting(record, read(record.holds)), given)
     raise typer.Exit(0 if could_start else 1)
+
+
+def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
+    """The row of the task that the data's targets fit, where they may be of two kinds."""
+    if not record.targets:
+        return record
+    from fedproto_app.data.sequences.sources import load_sequences
+    from fedproto_app.tasks.sequences.clients import targets_of
+
+    return task_record(fitting_task(record.holds, targets_of(load_sequences(settings.data))))
+
+
+def _say_how_to_read(
+    path: str, reading: Reading, record: TaskRecord, options: Mapping[str | None, Any]
+) -> None:
+    """How the path was read, and the line that trains on it."""
+    from fedproto_app.data.recognition import flags
+
+    for note in reading.notes:
+        typer.echo(note)
+    told = reading.settings
+    typer.echo(f"read as {reading.source}{', with ' if told else ''}{flags(told)}")
+    run = {"task": record.name, "method": record.first_method}
+    if record.name == FIRST_TASK:
+        del run["task"]
+    line = flags({**run, "data.source": reading.source, "data.path": path, **told, **options})
+    typer.echo(f"train on it: fedproto run {line}")
 
 
 def _refuse_what_the_site_says(path: str, source: str, options: Mapping[str, Any]) -> None:

@@ -117,10 +117,10 @@ def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
         shutil.rmtree(run, ignore_errors=True)
         return NOTHING
     if (run / "summary.json").exists() and not changes:
-        return f"stopped when all rounds were done: {_short(run)}"
+        return f"stopped when all rounds were done: {shown(run)}"
     checkpoint, _ = newest_checkpoint(run / "checkpoint")
     saved = f"round {checkpoint.server_round} is saved" if checkpoint else "no round is saved yet"
-    words = ["fedproto", "run", "--resume", _short(run)]
+    words = ["fedproto", "run", "--resume", shown(run)]
     words += ["--app", str(app)] if app else []
     words += [word for change in changes for word in ("--set", change)]
     return f"stopped; {saved}; go on with: {shlex.join(words)}"
@@ -137,6 +137,7 @@ def removed_if_empty(run: Path) -> Iterator[None]:
         raise
 
 
-def _short(path: Path) -> str:
+def shown(path: Path) -> str:
+    """The path as seen from where the user stands, if it lies below."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

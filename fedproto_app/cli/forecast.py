@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedproto_app.cli.next_steps import say_next
 from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.tasks.findings import refusals
 from fedproto_app.users_code import look_here_for_users_code
@@ -29,7 +30,10 @@ class Source(StrEnum):
     """The sources of series that are files."""
 
     wide_csv = "wide-csv"
+    long_csv = "long-csv"
     csv_folder = "csv-folder"
+    wide_parquet = "wide-parquet"
+    long_parquet = "long-parquet"
     hdf5 = "hdf5"
     npz = "npz"
 
@@ -154,6 +158,11 @@ def forecast(
         console.print(f"... and {hidden} more")
     for line in refusals(left_out):
         console.print(f"[yellow]left out[/yellow] {escape(line)}", soft_wrap=True)
+    for file in (out, picture):
+        if file is not None:
+            console.print(f"written: {escape(str(file))}", soft_wrap=True)
+    if picture is None:
+        say_next(console, "the same with --picture next.png draws them")
 
 
 def _states(run: Path | None, state: Path | None) -> list[NodeState]:
@@ -171,9 +180,11 @@ def _reading(
     trained: DataSettings, data: Path | None, source: Source | None, site: Path | None
 ) -> DataSettings:
     """How to read the series up to now: a file, or the source that the run or the site names."""
-    from fedproto_app.data.recognition import source_of
+    from fedproto_app.data.choice import ONLY_SOURCES
+    from fedproto_app.data.recognition import Reading, reading_of
     from fedproto_app.data.sources import FILE_SOURCES
     from fedproto_app.node.site import site_file
+    from fedproto_app.settings import DataSettings
 
     reading = site_file(site).reads(trained) if site else trained
     if data is None:
@@ -182,10 +193,21 @@ def _reading(
                 f"--source {source.value} says how to read --data, which is not set"
             )
         return reading.model_copy(update={"max_steps": 0})
-    reader = source.value if source else reading.source if site else source_of(data)
+    told = Reading(source.value) if source else reading_of(data)
+    reader = reading.source if site and not source else told.source
     if reader not in FILE_SOURCES:
         raise DataError(f"{data}: holds no series, it looks like source {reader}")
-    whole = {"source": reader, "path": str(data), "max_clients": 0, "max_steps": 0}
+    whole: dict[str, object] = {
+        "source": reader,
+        "path": str(data),
+        "max_clients": 0,
+        "max_steps": 0,
+    }
+    if not site and reader != trained.source:  # the keys on tables are of another file
+        fields = DataSettings.model_fields
+        whole |= {name: fields[name].default for name in ("clients", *ONLY_SOURCES)}
+        for key, value in told.settings.items():
+            whole[key.removeprefix("data.").replace("-", "_")] = value
     return reading.model_copy(update=whole)
 
 

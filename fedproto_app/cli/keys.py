@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from fedproto_app.cli.next_steps import say_next
 from fedproto_app.ops.keys import make_keys
 
 
@@ -55,3 +57,7 @@ def keys(
         if file.path.suffix == ".pub":
             public = shlex.quote(str(file.path))
             typer.echo(f"  fedproto nodes register {public} SUPERLINK")
+    after = "fedproto run CONFIG.toml --superlink SUPERLINK, when the nodes are connected"
+    say_next(
+        Console(stderr=True), after if nodes else f"fedproto keys {folder} --node NAME, for each"
+    )

@@ -20,7 +20,7 @@ def main() -> NoReturn:
             from fedproto_app.cli.commands import app  # slow to import
 
             with WhenStopped(lambda: "stopped"):
-                app()
+                app(prog_name="fedproto")  # also where a shell asks what may come next
     except FedProtoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, FederationError) else 2)

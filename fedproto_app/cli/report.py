@@ -37,7 +37,7 @@ def report(
 
       fedproto report runs/my-run
       fedproto report runs
-      fedproto report runs/solo-* runs/fuels-* --output for-ann.html
+      fedproto report runs/solo-* runs/fuels-* --output for-the-board.html
     """
     look_here_for_users_code()  # forecasts of models may need a module of the user's
     from fedproto_app.report.page.document import write_report  # jinja2 is for this command alone

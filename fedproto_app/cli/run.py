@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from enum import StrEnum
 from functools import partial
@@ -12,8 +13,9 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
-from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty
+from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty, shown
 from fedproto_app.cli.flower_engine import require_cpus, simulate_in_flower
+from fedproto_app.cli.next_steps import say_next
 from fedproto_app.cli.process_engine import show_after, simulate_here
 from fedproto_app.cli.run_settings import (
     NODES,
@@ -30,6 +32,7 @@ from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import task_record
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 
@@ -168,6 +171,17 @@ def run(
             show_after(artefacts, console)
         if not quiet and (artefacts / REPORT).exists():
             typer.echo(f"report: {artefacts / REPORT}")
+        if (artefacts / "summary.json").exists():
+            say_next(console, *_next(settings, artefacts))
+
+
+def _next(settings: Settings, artefacts: Path) -> list[str]:
+    """What can be done with a finished run."""
+    short = shlex.quote(shown(artefacts))
+    compare = f"fedproto compare {shlex.quote(shown(artefacts.parent))}"
+    if not task_record(settings.task).forecasts or not (artefacts / "state").exists():
+        return [compare]
+    return [f"fedproto forecast {short} --steps {settings.data.horizon} --out next.csv", compare]
 
 
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:

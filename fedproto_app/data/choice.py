@@ -6,8 +6,23 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from fedproto_app.errors import DataError
+from fedproto_app.errors import DataError, SettingsError, did_you_mean
 from fedproto_app.settings import DataSettings
+
+_FILES_OF_CLIENTS = ("csv-folder", "sequence-folder", "recordings")
+_LONG = ("long-csv", "long-parquet")
+_SERIES = ("wide-csv", "wide-parquet", *_LONG, "csv-folder")
+_TEXTS = ("wide-csv", "long-csv", *_FILES_OF_CLIENTS)
+# The sources for which these keys mean something; a user's own function may read all keys.
+ONLY_SOURCES = {
+    "columns": (*_LONG, *_FILES_OF_CLIENTS),
+    "time_column": (*_SERIES, "sequence-folder", "recordings"),
+    "client_column": _LONG,
+    "time_unit": _SERIES,
+    "header": _TEXTS,
+    "delimiter": _TEXTS,
+    "decimal": _TEXTS,
+}
 
 T = TypeVar("T")
 
@@ -29,6 +44,22 @@ def chosen(
     return list(islice(clients, settings.max_clients or None))
 
 
+def require_meaning(settings: DataSettings) -> None:
+    """Refuse a key that the source does not read: it would look as if it had an effect."""
+    for field, sources in ONLY_SOURCES.items():
+        given, key = getattr(settings, field), field.replace("_", "-")
+        if given == DataSettings.model_fields[field].default or ":" in settings.source:
+            continue
+        if settings.source not in sources:
+            hint = ""
+            if field == "columns" and settings.source.startswith("wide-"):
+                hint = "; there a column is a client: data.clients"
+            raise SettingsError(
+                f"data.{key} = {given!r}: for data.source = {' or '.join(map(repr, sources))}, "
+                f"not for {settings.source!r}{hint}"
+            )
+
+
 def require_there(
     wanted: Iterable[str], there: Sequence[str], key: str, what: str, where: str
 ) -> None:
@@ -37,6 +68,6 @@ def require_there(
         if name not in there:
             more = f", … ({len(there)} in all)" if len(there) > _NAMED else ""
             raise DataError(
-                f"data.{key}: {where} has no {what} {name!r}; it has "
+                f"data.{key}: {where} has no {what} {name!r}; {did_you_mean(name, there)}it has "
                 f"{', '.join(there[:_NAMED])}{more}"
             )

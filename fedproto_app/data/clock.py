@@ -6,6 +6,7 @@ wall-clock hours have equal phase in every file and at every site, whenever its 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,25 +60,35 @@ def clock_of(times: Times, step: np.timedelta64 | None, *, utc: bool = False) ->
 
 def sampling_step(times: Times) -> np.timedelta64 | None:
     """The most common distance of neighbouring times; None for fewer than two times."""
-    if len(times) < 2:
+    return common_step([times])
+
+
+def common_step(files: Iterable[Times]) -> np.timedelta64 | None:
+    """The `sampling_step` of several clients' times together."""
+    distances = [np.diff(times) for times in files if len(times) > 1]
+    if not distances:
         return None
-    distances, counts = np.unique(np.diff(times), return_counts=True)
-    return np.timedelta64(distances[np.argmax(counts)])
+    found, counts = np.unique(np.concatenate(distances), return_counts=True)
+    return np.timedelta64(found[np.argmax(counts)])
 
 
 def on_the_clock(
-    times: Times, values: Matrix, step: np.timedelta64 | None, where: object
+    times: Times,
+    values: Matrix,
+    step: np.timedelta64 | None,
+    where: object,
+    row: Callable[[int], str] = lambda place: f"row {place + 1}",
 ) -> tuple[Matrix, int]:
     """Put rows on the regular grid of their step; rows that are missing become NaN.
 
     times: [T] strictly increasing, whole steps apart. values: [T, N].
     step: None only if there is at most one row, which then starts at 0.
-    where: the file, for the messages.
+    where: the file, for the messages. row: what to call a row there, by its place.
 
     Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
     times that are missing, unordered, repeated, irregular or mostly gaps.
     """
-    _require_increasing(times, where)
+    _require_increasing(times, where, row)
     if step is None or len(times) == 0:
         return values, 0
     offsets = times - times[0]
@@ -85,14 +96,16 @@ def on_the_clock(
     if irregular.size:
         late = int(irregular[0])
         raise DataError(
-            f"{where}: irregular times: {_text(times[late])} lies {_text(times[late] - times[0])} "
-            f"after the first, which is no multiple of the step {_text(step)}"
+            f"{where}: irregular times: {_text(times[late])} in {row(late)} lies "
+            f"{_text(times[late] - times[0])} after the first, which is no multiple of the step "
+            f"{_text(step)}; bring all rows to one step"
         )
     rows = (offsets // step).astype(np.int64)
     length = int(rows[-1]) + 1
     if length > LARGEST_GRID_PER_ROW * len(times):
         raise DataError(
-            f"{where}: {len(times)} rows in {length} steps of {_text(step)}: more gaps than rows"
+            f"{where}: {len(times)} rows in {length} steps of {_text(step)}: more gaps than rows; "
+            "is a time wrong, or the step longer in a part of them?"
         )
     grid = np.full((length, values.shape[1]), np.nan)
     grid[rows] = values
@@ -100,15 +113,22 @@ def on_the_clock(
     return grid, int((times[0] - origin) // step)
 
 
-def _require_increasing(times: Times, where: object) -> None:
+def _require_increasing(times: Times, where: object, row: Callable[[int], str]) -> None:
     if np.isnat(times).any():
-        raise DataError(f"{where}: row {int(np.argmax(np.isnat(times))) + 1} has no time")
+        raise DataError(f"{where}: {row(int(np.argmax(np.isnat(times))))} has no time")
     disorder = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
     if disorder.size:
-        before, after = times[disorder[0]], times[disorder[0] + 1]
+        place = int(disorder[0]) + 1
+        before, after = times[place - 1], times[place]
         if before == after:
-            raise DataError(f"{where}: the time {_text(after)} comes twice")
-        raise DataError(f"{where}: times must increase, but {_text(after)} follows {_text(before)}")
+            raise DataError(
+                f"{where}: the time {_text(after)} comes twice, again in {row(place)}; keep one of "
+                "the rows, or, if clocks were changed, write times with an offset from UTC"
+            )
+        raise DataError(
+            f"{where}: times must increase, but in {row(place)} {_text(after)} follows "
+            f"{_text(before)}; sort the rows by time"
+        )
 
 
 def _text(time: np.datetime64 | np.timedelta64) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from zipfile import BadZipFile, ZipFile
 
+from fedproto_app.data.room import require_room
 from fedproto_app.data.source_checks import require_inside
 from fedproto_app.errors import DataError
 
@@ -74,6 +75,7 @@ class _Folder:
 
     def read(self, name: str) -> bytes:
         try:
+            require_room((self._path / name).stat().st_size, self._path / name)
             return (self._path / name).read_bytes()
         except OSError as error:
             raise DataError(f"{self._path / name}: cannot be read: {error}") from None
@@ -104,6 +106,8 @@ class _Archive:
 
     def read(self, name: str) -> bytes:
         try:
+            # no more is unpacked than the archive declares
+            require_room(self._archive.getinfo(name).file_size, f"{self._path}: {name}")
             return self._archive.read(name)
         except KeyError:
             raise DataError(f"{self._path}: {name!r} is gone") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.csv_source import TIME_NAMES
+from fedproto_app.data.table import TIME_NAMES
 from fedproto_app.errors import DataError
 
 if TYPE_CHECKING:

@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.clock import Matrix, Times, clock_of, on_the_clock, sampling_step
+from fedproto_app.data.clock import Matrix, Times
+from fedproto_app.data.frames import columns_on_a_clock
+from fedproto_app.data.room import require_room
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.stamps import Stamps
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
@@ -36,13 +39,8 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             times, utc = _times(rows, path), "tz" in rows.attrs
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
-    start, clock = 0, None
-    if times is not None:
-        step = sampling_step(times)
-        values, start = on_the_clock(times, values, step, path)
-        clock = clock_of(times, step, utc=utc)
-    for name, column in zip(names, values.T, strict=True):
-        yield ClientSeries(name, column, start, clock=clock)
+    stamps = None if times is None else Stamps(times, utc)
+    yield from columns_on_a_clock(names, values, stamps, path)
 
 
 def _the_frame(file: Any, path: Path) -> Any:
@@ -85,7 +83,9 @@ def _names(axis: Any, path: Path) -> list[str]:
 
 def _values(frame: Any, names: list[str], path: Path) -> Matrix:
     """[T, N] float64, gathered from the blocks, one block per dtype."""
-    values = np.full((_array(frame, "axis1", 1, path).size, len(names)), np.nan)
+    rows = _array(frame, "axis1", 1, path).size
+    require_room(8 * rows * len(names), path)  # the file may be small: its chunks are compressed
+    values = np.full((rows, len(names)), np.nan)
     columns = {name: position for position, name in enumerate(names)}
     for number in range(int(frame.attrs["nblocks"])):
         items = _names(_array(frame, f"block{number}_items", 1, path), path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
@@ -13,6 +14,7 @@ from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from fedproto_app.data.room import require_room
 from fedproto_app.errors import DataError
 
 # What numpy and zipfile raise for damaged bytes; RuntimeError: encrypted, or of a later version.
@@ -45,6 +47,8 @@ def header(archive: NpzFile, name: str, path: Path) -> tuple[tuple[int, ...], np
 
 def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
     """One array of it."""
+    shape, dtype = header(archive, name, path)
+    require_room(prod(shape) * dtype.itemsize, f"{path}: array {name!r}")
     try:
         return np.asarray(archive[name])
     except _FAULTS as error:

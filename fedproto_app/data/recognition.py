@@ -2,47 +2,112 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from fedproto_app.data.csv_source import SUFFIX
 from fedproto_app.data.file_tree import opened as opened_tree
 from fedproto_app.data.images.cifar import LAYOUTS
 from fedproto_app.data.images.decoding import SUFFIXES as IMAGE_SUFFIXES
 from fedproto_app.data.npz_archive import header
 from fedproto_app.data.npz_archive import opened as opened_archive
+from fedproto_app.data.source_checks import missing
+from fedproto_app.data.table_recognition import Reading, reading_of_parquet, reading_of_text
+from fedproto_app.data.text_table import SUFFIX
 from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
+from fedproto_app.settings.choice import names_in
 
+_REMEDIES = {
+    ".xlsx": " (save the sheet as CSV)",
+    ".xls": " (save the sheet as CSV)",
+    ".feather": " (write it with DataFrame.to_parquet)",
+    ".pkl": " (nothing is unpickled; write it with DataFrame.to_parquet)",
+    ".json": " (write it with DataFrame.to_csv)",
+    ".arff": " (the archive has the same data as .ts)",
+}
 _LAYOUTS_OF_FOLDERS = ("train", "stage-*/train", "*/train", "*/stage-*/train")
 _NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are dimensions of a step
 
 
-def source_of(path: Path) -> str:
-    """The source that reads this path. Recordings look like series: they are never told.
+def reading_of(path: Path) -> Reading:
+    """What reads this path. Recordings look like series: they are never told.
 
     What is damaged is left to a reader, which says what is wrong. Raises `DataError` if no source
     reads such a path.
     """
     name = path.name.lower()
     if name.endswith(".ts") or (path.is_dir() and any(path.glob("*.ts"))):
-        return "uea-ts"
+        return Reading("uea-ts")
     if path.is_dir():
-        return _folder_source(path)
+        return _folder_reading(path)
     if name.endswith(".zip"):
-        return "sequence-folder" if _has_csv_files_of_classes(path) else "class-folders"
+        is_csv = _has_csv_files_of_classes(path)
+        return Reading("sequence-folder" if is_csv else "class-folders")
     if SUFFIX.search(name):
-        return "wide-csv"
+        return reading_of_text(path) if path.is_file() else Reading("wide-csv")
+    if name.endswith((".parquet", ".pq")):
+        return reading_of_parquet(path) if path.is_file() else Reading("wide-parquet")
     if name.endswith((".h5", ".hdf5")):
-        return "hdf5"
+        return Reading("hdf5")
     if name.endswith(".npz"):
-        return _npz_source(path)
+        return Reading(_npz_source(path))
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
+        raise DataError(missing(path))
+    if name.endswith((".txt", ".dat", ".txt.gz", ".data")):
+        return reading_of_text(path)
+    remedy = _REMEDIES.get(path.suffix.lower(), "")
     raise DataError(
-        f"{path}: no source reads such a file; known are .csv, .csv.gz, .h5, .hdf5, .npz, .zip, "
-        ".ts, folders of .csv files and folders of images"
+        f"{path}: no source reads such a file{remedy}; known are .csv, .tsv, .txt, all of these "
+        ".gz too, .parquet, .h5, .hdf5, .npz, .zip, .ts, folders of .csv files and folders of "
+        "images"
     )
+
+
+def advice(data: DataSettings) -> str:
+    """What would read the path, if that is not what these settings say; "" if it is, or unknown."""
+    try:
+        told = reading_of(Path(data.path))
+    except (DataError, OSError):
+        return ""
+    if told.is_guess:
+        return ""
+    lacking = {
+        key: value
+        for key, value in told.all_settings.items()
+        if str(getattr(data, key.removeprefix("data.").replace("-", "_"))) != value
+    }
+    return f"it looks as if this read it: {flags(lacking)}" if lacking else ""
+
+
+def flags(settings: Mapping[str, object]) -> str:
+    """Settings as a command line gives them."""
+    pairs = (f"{key}={value}" for key, value in settings.items())
+    return " ".join(f"--set {shlex.quote(pair)}" for pair in pairs)
+
+
+def source_of(path: Path) -> str:
+    """The source alone of what `reading_of` tells."""
+    return reading_of(path).source
+
+
+def _folder_reading(folder: Path) -> Reading:
+    source = _folder_source(folder)
+    files = sorted(file for file in folder.iterdir() if SUFFIX.search(file.name))
+    if source != "csv-folder" or not files:
+        if source == "csv-folder" and any(folder.glob("*.parquet")):
+            raise DataError(
+                f"{folder}: a folder of Parquet files is not read; name one file, or write them "
+                "into one: pandas.read_parquet(folder).to_parquet(file)"
+            )
+        return Reading(source)
+    settings = dict(reading_of_text(files[0]).settings)
+    values = settings.pop("data.clients", "") or settings.get("data.columns", "")
+    if values:  # columns of values beside texts
+        settings["data.columns"] = names_in(values)[0]
+    return Reading(source, {k: v for k, v in settings.items() if k != "data.client-column"})
 
 
 def _folder_source(folder: Path) -> str:

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.errors import DataError
+from fedproto_app.data.choice import require_meaning
+from fedproto_app.errors import DataError, did_you_mean
 from fedproto_app.settings import DataSettings
 from fedproto_app.users_code import named_function
 
@@ -23,7 +24,8 @@ def require_known(settings: DataSettings, known: Iterable[str]) -> None:
     known = list(known)
     if settings.source not in known:
         raise DataError(
-            f"data.source = {settings.source!r}: unknown source; known are {', '.join(known)} "
+            f"data.source = {settings.source!r}: unknown source; "
+            f"{did_you_mean(settings.source, known)}known are {', '.join(known)} "
             "and package.module:factory"
         )
 
@@ -40,6 +42,7 @@ def chosen_loader(
     if ":" in source:
         return users_function(source), source
     require_known(settings, sources)
+    require_meaning(settings)
     if source in paths:
         _require_path(settings, paths[source])
         return sources[source], settings.path
@@ -57,12 +60,22 @@ def _require_path(settings: DataSettings, wanted: PathKind) -> None:
         raise DataError(f"data.path is empty: source {settings.source} reads a path")
     path = Path(settings.path)
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
+        raise DataError(missing(path))
     if not os.access(path, os.R_OK):
         raise DataError(f"{path}: no permission to read it")
     found = "a folder" if path.is_dir() else "a file"
     if found not in wanted:
         raise DataError(f"{path}: is {found}, but source {settings.source} reads {wanted}")
+
+
+def missing(path: Path) -> str:
+    """That there is no such path, and what may be meant."""
+    try:
+        beside = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        beside = []
+    near = did_you_mean(path.name, beside).removesuffix("? ")
+    return f"{path}: no such file or folder" + (f"; {near}?" if near else "")
 
 
 def require_inside(path: Path, folder: Path) -> None:

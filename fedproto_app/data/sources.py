@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from fedproto_app.data.choice import chosen
-from fedproto_app.data.csv_source import load_csv_folder, load_wide_csv
 from fedproto_app.data.hdf5_source import load_hdf5
 from fedproto_app.data.npz_source import load_npz
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import PathKind, chosen_loader
 from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
+from fedproto_app.data.table_source import (
+    load_csv_folder,
+    load_long_csv,
+    load_long_parquet,
+    load_wide_csv,
+    load_wide_parquet,
+)
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
@@ -25,17 +32,25 @@ Loader = Callable[[DataSettings], Iterable[ClientSeries]]
 
 SOURCES: dict[str, Loader] = {
     "wide-csv": load_wide_csv,
+    "long-csv": load_long_csv,
     "csv-folder": load_csv_folder,
+    "wide-parquet": load_wide_parquet,
+    "long-parquet": load_long_parquet,
     "hdf5": load_hdf5,
     "npz": load_npz,
     "synthetic-traffic": load_synthetic_traffic,
 }
 FILE_SOURCES: dict[str, PathKind] = {
     "wide-csv": "a file",
+    "long-csv": "a file",
     "csv-folder": "a folder",
+    "wide-parquet": "a file",
+    "long-parquet": "a file",
     "hdf5": "a file",
     "npz": "a file",
 }
+# In these, clients have dates of their own, so that the first steps of each are its own first.
+_OWN_STARTS = ("csv-folder", "long-csv", "long-parquet")
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:
@@ -45,7 +60,11 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     may be empty), so that one bad client does not cost the others. Raises `DataError` naming the
     file or source, and the client or column, for everything that cannot be read.
     """
-    return _first_steps([_trimmed(series) for series in _given(settings)], settings.max_steps)
+    given, steps = _given(settings), settings.max_steps
+    if settings.source in _OWN_STARTS:
+        own = (replace(one, values=one.values[: steps or None]) for one in given)
+        return [_trimmed(series) for series in own]
+    return _first_steps([_trimmed(series) for series in given], steps)
 
 
 def load_histories(settings: DataSettings) -> list[ClientSeries]:
@@ -57,7 +76,21 @@ def load_histories(settings: DataSettings) -> list[ClientSeries]:
 
 
 def _given(settings: DataSettings) -> list[ClientSeries]:
-    """Every client as its source gives it, checked."""
+    """Every client as its source gives it, checked; says what would read a table, if that is not
+    what the settings say."""
+    try:
+        return _read(settings)
+    except DataError as error:
+        if settings.source not in FILE_SOURCES or not Path(settings.path).exists():
+            raise
+        from fedproto_app.data.recognition import advice  # knows all formats, so slow to import
+
+        if not (told := advice(settings)):
+            raise
+        raise DataError(f"{error}; {told}") from None
+
+
+def _read(settings: DataSettings) -> list[ClientSeries]:
     loader, where = chosen_loader(settings, SOURCES, FILE_SOURCES)
     loaded = loader(settings)
     if not isinstance(loaded, Iterable):

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError
 
+from fedproto_app.data.choice import require_meaning
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import (
-    Choice,
     Count,
     CountOrZero,
     DataSettings,
@@ -25,10 +25,10 @@ from fedproto_app.settings import (
     Section,
     explain,
 )
+from fedproto_app.settings.choice import Decimal, Delimiter, Header, NameList, TimeUnit
+from fedproto_app.settings.section import kebab
 
 Text = Annotated[str, Field(min_length=1)]
-# TOML and Flower give lists; `Section` is strict and frozen.
-Names = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 
 # Short keys of --node-config, and what they are called in a site's file.
 SHORT_KEYS = {
@@ -43,13 +43,12 @@ SHORT_KEYS = {
     "data-path": ("data", "path"),
 }
 
-# The sources for which these keys mean something; a user's own function may read all keys.
-_OF_TABLES = ("csv-folder", "sequence-folder", "recordings")
-ONLY_SOURCES = {
-    "columns": _OF_TABLES,
-    "time-column": ("wide-csv", *_OF_TABLES),
-    "sequences.target": ("recordings",),
-}
+# What describes the site's own files; what it leaves out is found by itself, never the run's.
+_OWN_FILES = (
+    *("clients", "columns", "time_column", "client_column", "time_unit"),
+    *("header", "delimiter", "decimal"),
+)
+SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in _OWN_FILES}
 
 
 class SiteSequences(Section):
@@ -64,21 +63,16 @@ class SiteData(Section):
     source: Text | None = None
     path: str = ""
     root: Text | None = None  # what is read lies in it
-    clients: Names | None = None
-    columns: Names | None = None
-    time_column: Text | None = None
+    clients: NameList = ""
+    columns: NameList = ""
+    time_column: str = ""
+    client_column: str = ""
+    time_unit: TimeUnit = "auto"
+    header: Header = "auto"
+    delimiter: Delimiter = "auto"
+    decimal: Decimal = "point"
     corrupt_images: Literal["refuse", "skip"] | None = None
     sequences: SiteSequences = SiteSequences()
-
-    @field_validator("clients", "columns")
-    @classmethod
-    def _named_once(
-        cls, names: tuple[str, ...] | None, info: ValidationInfo
-    ) -> tuple[str, ...] | None:
-        if names and len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"data.{info.field_name} = {list(names)}: {twice!r} is named twice")
-        return names
 
 
 class Site(Section):
@@ -118,12 +112,16 @@ class Site(Section):
                 "node config: data-source is not set, nor data.source in a site's file; a deployed "
                 "node reads only what its own --node-config names"
             )
-        self._require_meaning(data.source)
         update: dict[str, object] = {"source": data.source, "path": self._path()}
-        update["choice"] = Choice(data.clients or (), data.columns or (), data.time_column or "")
+        update |= {name: getattr(data, name) for name in _OWN_FILES}
         if data.corrupt_images is not None:
             update["corrupt_images"] = data.corrupt_images
         if data.sequences.target is not None:
+            if data.source != "recordings" and ":" not in data.source:
+                raise SettingsError(
+                    f"data.sequences.target = {data.sequences.target!r}: for data.source = "
+                    f"'recordings', not for {data.source!r}"
+                )
             own = {"target": data.sequences.target}
             update["sequences"] = run.sequences.model_copy(update=own)
         if not self.is_dealt:
@@ -131,22 +129,9 @@ class Site(Section):
             update["clusters"] = run.clusters.model_copy(update=given)
             # Its images are its own: it puts none aside for somebody else.
             update["partition"] = run.partition.model_copy(update={**given, "reserve_per_class": 0})
-        return run.model_copy(update=update)
-
-    def _require_meaning(self, source: str) -> None:
-        """Refuse a key without effect on the source: it would look as if it had one."""
-        data = self.data
-        given = {
-            "columns": data.columns,
-            "time-column": data.time_column,
-            "sequences.target": data.sequences.target,
-        }
-        for key, sources in ONLY_SOURCES.items():
-            if given[key] is not None and ":" not in source and source not in sources:
-                raise SettingsError(
-                    f"data.{key} = {given[key]!r}: for data.source = "
-                    f"{' or '.join(map(repr, sources))}, not for {source!r}"
-                )
+        read = run.model_copy(update=update)
+        require_meaning(read)
+        return read
 
     def _path(self) -> str:
         """The absolute path of the data, which links may not lead out of the root."""

@@ -7,6 +7,7 @@ docs/settings.md.
 
 from fedproto_app.methods import SEQUENCE_TASKS
 from fedproto_app.settings.aggregation import AggregationSettings
+from fedproto_app.settings.choice import DELIMITERS, Choice
 from fedproto_app.settings.compared import (
     ApflSettings,
     CnfgnnSettings,
@@ -24,7 +25,6 @@ from fedproto_app.settings.compared import (
     PFedMeSettings,
 )
 from fedproto_app.settings.data import (
-    Choice,
     ClusterSettings,
     DataSettings,
     PartitionSettings,
@@ -68,6 +68,7 @@ from fedproto_app.settings.section import (
 )
 
 __all__ = [
+    "DELIMITERS",
     "PLAIN_NAME",
     "SEQUENCE_TASKS",
     "TASK_NAMES",

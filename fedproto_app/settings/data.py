@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fedproto_app.settings.choice import (
+    NAMES,
+    Choice,
+    Decimal,
+    Delimiter,
+    Header,
+    NameList,
+    TimeUnit,
+    names_in,
+)
 from fedproto_app.settings.section import (
     PLAIN_NAMES,
     Count,
@@ -137,20 +146,6 @@ class ClusterSettings(Section):
         return self
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What of its own source a node lets take part; empty: all of it, found by itself.
-
-    No key of a run: only a node's own settings choose (site.py).
-    clients: by name. columns: those of values in CSV files with several, in this order.
-    time_column: the one of CSV files that holds times.
-    """
-
-    clients: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    time_column: str = ""
-
-
 class DataSettings(Section):
     """``[data]``: where the data come from and how they become samples (docs: data.md)."""
 
@@ -187,6 +182,40 @@ class DataSettings(Section):
     max_steps: CountOrZero = setting(
         0, "the first so many time steps, of series and `recordings`; 0: all"
     )
+    clients: NameList = setting(
+        "",
+        "those of the source's clients that take part; default: all; which a site's node "
+        "[takes](settings.md#a-nodes-own-settings), only the site says, here and in the keys on "
+        "tables below",
+        NAMES,
+    )
+    columns: NameList = setting(
+        "",
+        "of values, in [tables](tables.md) with several: the one of `csv-folder`, `long-csv` "
+        "and `long-parquet`, those of `sequence-folder` and `recordings`, in this order",
+        NAMES,
+    )
+    time_column: str = setting(
+        "", "of times; default: the first, if it is named like a time", "a column of a table"
+    )
+    client_column: str = setting(
+        "",
+        "of the clients' names in the long form; default: `unique_id` and the like",
+        "a column of a table",
+    )
+    time_unit: TimeUnit = setting(
+        "auto",
+        "what times in tables are: dates, counts since 1970 or numbers of steps; auto: dates, or "
+        "counts since 1970 if their size says which",
+    )
+    header: Header = setting(
+        "auto",
+        "whether the first line of a CSV file names the columns; auto: it must not look like "
+        "values",
+        "`auto`, true, false",
+    )
+    delimiter: Delimiter = setting("auto", "between the cells of a CSV file")
+    decimal: Decimal = setting("point", "in the numbers of a CSV file")
     classes: str = setting(
         "",
         "all classes in the order of their labels (of images the largest first); default: the "
@@ -200,7 +229,6 @@ class DataSettings(Section):
     partition: PartitionSettings = PartitionSettings()
     sequences: SequenceSettings = SequenceSettings()
     clusters: ClusterSettings = ClusterSettings()
-    choice: Choice = Field(default=Choice(), exclude=True)
 
     @model_validator(mode="after")
     def _shares_leave_a_test_part(self) -> DataSettings:
@@ -228,6 +256,12 @@ class DataSettings(Section):
                     f"{self.horizon}, or its value is not known yet"
                 )
         return self
+
+    @property
+    def choice(self) -> Choice:
+        """What of the source takes part."""
+        columns = names_in(self.columns)
+        return Choice(names_in(self.clients), columns, self.time_column, self.client_column)
 
     @property
     def further_lags(self) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ def explain(fault: Any, table: type[Section] = Settings, under: Sequence[str] = 
         return str(fault["ctx"]["error"])
     location = [str(part) for part in fault["loc"]]
     key = ".".join([*under, *location])
-    if fault["type"] in ("extra_forbidden", "dataclass_exact_type"):  # the latter: `Choice`
+    if fault["type"] == "extra_forbidden":
         return _unknown(location, table, under)
     if fault["type"] == "missing":
         return f"{key}: must be set"

@@ -36,6 +36,7 @@ class TaskRecord:
     small: a mapping with the settings of a run of seconds, 8 clients, for checks of methods.
     options: names of settings and tables of `[data]` that mean something for its data.
     draws: whether its check can draw who holds what.
+    first_method: a method that needs seconds, to try first.
     forecasts: whether its kept models say the next values of a series.
     task: the subclass of `Task`. report: the class of its `TaskReport`, without parameters.
     load: (settings, partition, partitions) → `Shard`, every `partitions`-th client of the source
@@ -62,6 +63,7 @@ class TaskRecord:
     pool: str = ""
     check_settings: str = ""
     draws: bool = False
+    first_method: str = "analytic"
     forecasts: bool = False
 
     def part(self, name: str) -> Any:
@@ -88,8 +90,10 @@ _FORECASTING = TaskRecord(
     small=f"{_HERE}.small_runs:SERIES",
     options=(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
-        *("max-clients", "max-steps"),
+        *("max-clients", "max-steps", "columns", "time-column", "client-column", "time-unit"),
+        *("header", "delimiter", "decimal"),
     ),
+    first_method="kindred",
     forecasts=True,
 )
 _CLASSIFICATION = TaskRecord(

@@ -45,3 +45,21 @@ def test_an_unknown_command_is_refused(fedproto: Fedproto) -> None:
     outcome = fedproto("trian")
     assert outcome.code == 2
     assert "No such command 'trian'" in outcome.err
+
+
+def test_alone_it_shows_what_to_try(fedproto: Fedproto) -> None:
+    outcome = fedproto()
+    assert outcome.code == 0
+    for command in ("fedproto demo", "fedproto data check my.csv", "fedproto compare runs"):
+        assert f"  {command} " in outcome.out
+
+
+def test_a_shell_completes_commands_and_options(
+    fedproto: Fedproto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--install-completion" in fedproto("--help").out
+    monkeypatch.setenv("_FEDPROTO_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "fedproto da")
+    assert '"data"' in fedproto().out
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "fedproto data check --deli")
+    assert "--delimiter" in fedproto().out

@@ -128,11 +128,45 @@ def test_as_a_run_of_a_file_would(fedproto: Fedproto, tmp_path: Path) -> None:
     assert another.out.split("\n")[1].split()[0] == "b"
 
 
+LONG = "site,when,load,rain\n" + "".join(
+    f"{site},2024-01-{hour // 24 + 1:02d} {hour % 24:02d}:00,{value:.3f},0\n"
+    for site in ("north", "south")
+    for hour, value in enumerate(wave(24, 240))
+)
+
+
+def test_the_line_that_reads_the_file_is_offered_and_reads_it(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    (tmp_path / "readings.csv").write_text(LONG)
+    outcome = fedproto("data", "check", tmp_path / "readings.csv", "--period", 12)
+    assert outcome.code == 0, outcome.err
+    assert "2, of them 2 usable" in outcome.out
+    *_, notes, read, line = outcome.out.rstrip().split("\n")
+    assert notes == "other columns of values: rain"
+    assert read.startswith("read as long-csv, with --set data.client-column=site ")
+    words = line.removeprefix("train on it: fedproto run ").split()
+    assert words[:2] == ["--set", "method=kindred"]
+    assert words[-1] == "data.period=12"
+    again = fedproto("data", "check", *words, "--all")
+    assert again.code == 0, again.err
+    assert "2, of them 2 usable" in again.out
+    wrong = fedproto("data", "check", tmp_path / "readings.csv", "--source", "wide-csv")
+    assert wrong.err.count("\n") == 1
+    assert "it looks as if this read it: --set data.source=long-csv" in wrong.err
+    missing = fedproto("data", "check", tmp_path / "reading.csv")
+    assert "did you mean 'readings.csv'?" in missing.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--period", "1"], "data.period = 1: input should be greater than or equal to 2"),
-        (["--source", "parquet"], "data.source = 'parquet': unknown source; known are wide-csv, "),
+        (["--source", "tables"], "data.source = 'tables': unknown source; known are wide-csv, "),
+        (
+            ["--source", "wide-cvs"],
+            "data.source = 'wide-cvs': unknown source; did you mean 'wide-c",
+        ),
         (["--set", "data.perod=3"], "data.perod: unknown setting; did you mean data.period? "),
         (["--set", "data.source=3"], "data.source = 3: input should be a valid string"),
         (["--set", "data.period"], "--set data.period: expected KEY=VALUE"),

@@ -3,77 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sources import load_series
 from fedproto_app.errors import DataError
-from fedproto_app.settings import Choice, DataSettings, SequenceSettings
+from fedproto_app.settings import DataSettings, SequenceSettings
 
 
-def wide(folder: Path, choice: Choice, max_clients: int = 0) -> dict[str, list[float]]:
+def wide(folder: Path, max_clients: int = 0, **choice: Any) -> dict[str, list[float]]:
     file = folder / "wide.csv"
     file.write_text("note,a,when,b,c\nx,1,2024-01-01,2,inf\ny,3,2024-01-02,4,5\n")
-    settings = DataSettings(
-        source="wide-csv", path=str(file), choice=choice, max_clients=max_clients
-    )
+    settings = DataSettings(source="wide-csv", path=str(file), max_clients=max_clients, **choice)
     return {one.name: one.values.tolist() for one in load_series(settings)}
 
 
 def test_only_the_chosen_columns_are_read(tmp_path: Path) -> None:
-    choice = Choice(clients=("b", "a"), time_column="when")
-    assert wide(tmp_path, choice) == {"a": [1, 3], "b": [2, 4]}  # in the file's order
-    assert wide(tmp_path, choice, max_clients=1) == {"a": [1, 3]}
+    choice = {"clients": "b, a", "time_column": "when"}
+    assert wide(tmp_path, **choice) == {"a": [1, 3], "b": [2, 4]}  # in the file's order
+    assert wide(tmp_path, max_clients=1, **choice) == {"a": [1, 3]}
     with pytest.raises(DataError, match="column 'note', line 2: 'x' is not a number"):
-        wide(tmp_path, Choice(time_column="when"))
+        wide(tmp_path, time_column="when")
     with pytest.raises(DataError, match="infinite"):
-        wide(tmp_path, Choice(clients=("c",), time_column="when"))
+        wide(tmp_path, clients="c", time_column="when")
 
 
 @pytest.mark.parametrize(
     ("choice", "told"),
     [
-        (Choice(clients=("d",)), r"data\.clients: .*wide\.csv has no column 'd'; it has note, a"),
-        (Choice(time_column="day"), r"data\.time-column: .* has no column 'day'; it has note, a"),
-        (Choice(clients=("when",), time_column="when"), r"has no column 'when'; it has note, a, b"),
+        ({"clients": "d"}, r"data\.clients: .*wide\.csv has no column 'd'; it has note, a"),
+        ({"time_column": "day"}, r"data\.time-column: .* has no column 'day'; it has note, a"),
+        ({"clients": "when", "time_column": "when"}, r"has no column 'when'; it has note, a, b"),
     ],
 )
-def test_a_column_that_is_not_there_is_named(tmp_path: Path, choice: Choice, told: str) -> None:
+def test_a_column_that_is_not_there_is_named(
+    tmp_path: Path, choice: dict[str, str], told: str
+) -> None:
     with pytest.raises(DataError, match=told):
-        wide(tmp_path, choice)
+        wide(tmp_path, **choice)
 
 
 def test_of_a_folder_only_the_chosen_files_and_their_column_are_read(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text("time,rain,load\n2024-01-01,0,1\n2024-01-02,0,2\n")
     (tmp_path / "broken.csv").write_text("")
-    choice = Choice(clients=("a", "b"), columns=("load",))
-    settings = DataSettings(source="csv-folder", path=str(tmp_path), choice=choice)
+    settings = DataSettings(source="csv-folder", path=str(tmp_path), clients="a,b", columns="load")
     found = {one.name: one.values.tolist() for one in load_series(settings)}
     assert found == {"a": [1, 2], "b": [1, 2]}
-    both = settings.model_copy(update={"choice": Choice(clients=("a",))})
-    with pytest.raises(DataError, match=r"2 columns of values .*in its data\.columns"):
+    both = settings.model_copy(update={"clients": "a", "columns": ""})
+    with pytest.raises(DataError, match=r"2 columns of values .*choose it with data\.columns"):
         load_series(both)
 
 
-def recordings(folder: Path, **changes: Choice | str) -> tuple[tuple[str, ...], list[float]]:
+def recordings(
+    folder: Path, target: str = "charge", **choice: Any
+) -> tuple[tuple[str, ...], list[float]]:
     (folder / "car.csv").write_text("stamp,v,note,i,charge\nmo,1,x,2,3\ntu,4,y,5,6\n")
-    target = str(changes.get("target", "charge"))
-    choice = changes["choice"]
-    assert isinstance(choice, Choice)
     sequences = SequenceSettings(window=2, target=target)
     path = str(folder / "car.csv")
     pool = load_sequences(
-        DataSettings(source="recordings", path=path, choice=choice, sequences=sequences)
+        DataSettings(source="recordings", path=path, sequences=sequences, **choice)
     )
     return pool.dimensions, pool.sequences[0].ravel().tolist()
 
 
 def test_columns_of_recordings_come_in_the_order_of_the_choice(tmp_path: Path) -> None:
     """Sites whose files differ in their columns' names and order make the same inputs."""
-    assert recordings(tmp_path, choice=Choice(columns=("i", "v"))) == (("i", "v"), [2, 1, 5, 4])
+    assert recordings(tmp_path, columns="i,v") == (("i", "v"), [2, 1, 5, 4])
     with pytest.raises(DataError, match=r"data\.columns: .* has no column 'u'; it has stamp, v"):
-        recordings(tmp_path, choice=Choice(columns=("u",)))
+        recordings(tmp_path, columns="u")
     with pytest.raises(DataError, match=r"data\.sequences\.target = ''"):
-        recordings(tmp_path, choice=Choice(columns=("i",)), target="")
+        recordings(tmp_path, columns="i", target="")

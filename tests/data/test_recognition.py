@@ -21,13 +21,15 @@ def test_the_source_is_told_from_the_path(tmp_path: Path) -> None:
         ("metr-la.h5", "hdf5"),
         ("x.hdf5", "hdf5"),
         ("x.npz", "npz"),
+        ("x.tsv.gz", "wide-csv"),
+        ("x.parquet", "wide-parquet"),
     ]:
         assert source_of(Path(name)) == source
-    (tmp_path / "x.parquet").touch()
-    with pytest.raises(DataError, match="no source reads such a file"):
-        source_of(tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="no such file or folder"):
+    (tmp_path / "x.feather").touch()
+    with pytest.raises(DataError, match=r"reads such a file \(write it with DataFrame.to_p"):
         source_of(tmp_path / "x.feather")
+    with pytest.raises(DataError, match="no such file or folder"):
+        source_of(tmp_path / "y.weather")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,10 @@ def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("parquet", "unknown source; known are wide-csv, csv-folder, hdf5, npz, synthetic-traffic"),
+        (
+            "parquet",
+            "unknown source; did you mean 'wide-parquet' or 'long-parquet'\\? known are wide-csv, ",
+        ),
         ("no_such_module:load", "No module named 'no_such_module'"),
         (f"{HERE}:no_such_name", "has no attribute 'no_such_name'"),
         (f"{HERE}:not_a_function", "not_a_function is not a function"),
@@ -113,7 +116,9 @@ def test_unknown_sources(source: str, message: str) -> None:
         load(source)
 
 
-@pytest.mark.parametrize("source", ["wide-csv", "csv-folder", "hdf5", "npz"])
+@pytest.mark.parametrize(
+    "source", ["wide-csv", "long-csv", "csv-folder", "long-parquet", "hdf5", "npz"]
+)
 def test_paths_that_cannot_be_read(tmp_path: Path, source: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"data.path is empty: source {source} reads a path"):

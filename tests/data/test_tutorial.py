@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedproto_app.data.recognition import flags, reading_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import DataSettings
 from fedproto_app.tasks.forecasting.check import facts_of, period_votes
@@ -41,3 +42,14 @@ def test_both_ways_give_the_same_clients(folder: Path, monkeypatch: pytest.Monke
 
 def test_the_function_is_short(folder: Path) -> None:
     assert len((folder / "my_data.py").read_text().splitlines()) < 30
+
+
+def test_the_long_form_is_read_as_the_page_says(folder: Path) -> None:
+    subprocess.run([sys.executable, "-W", "error", "write_sites.py"], cwd=folder, check=True)
+    page = (Path(__file__).parents[2] / "docs" / "tutorial-your-data.md").read_text()
+    line = flags(reading_of(folder / "loads.csv").settings)
+    assert f"read as long-csv, with {line}\n" in page
+    own = {"client_column": "site", "time_column": "when"}
+    clients = load_series(DataSettings(source="long-csv", path=str(folder / "loads.csv"), **own))
+    assert [len(series.values) for series in clients] == [8 * 7 * 24] * 20
+    assert "site-00,2024-03-04 01:00:00,25.541" in (folder / "loads.csv").read_text()

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.node.site import read_site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.auxiliary import AUXILIARY
+from fedproto_app.settings import DataSettings
 from tests.local_grid import (
     digits_settings,
     run_locally,
@@ -281,10 +283,28 @@ def test_a_client_that_the_source_lacks_is_named_with_some_that_it_has(
         run_locally(settings(tmp_path), [node])
 
 
-def test_a_run_cannot_choose_a_sites_clients_or_columns(tmp_path: Path) -> None:
-    for key in ("data.choice", "data.choice.clients", "data.columns", "data.clients"):
-        with pytest.raises(SettingsError, match=r"data\.\w+: unknown setting"):
-            small_settings(tmp_path, **{key: "a"})
+def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
+    of_a_run = {
+        "clients": "a",
+        "columns": "b",
+        "time_column": "c",
+        "client_column": "d",
+        "time_unit": "s",
+        "header": "false",
+        "delimiter": "tab",
+        "decimal": "comma",
+    }
+    told = read_site({"data-source": "long-csv"}).reads(DataSettings(**of_a_run))
+    assert {key: getattr(told, key) for key in of_a_run} == {
+        "clients": "",
+        "columns": "",
+        "time_column": "",
+        "client_column": "",
+        "time_unit": "auto",
+        "header": "auto",
+        "delimiter": "auto",
+        "decimal": "point",
+    }
 
 
 def test_sites_do_not_join_the_windows_of_their_clients(tmp_path: Path) -> None:

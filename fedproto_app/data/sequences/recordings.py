@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.csv_source import SUFFIX
 from fedproto_app.data.file_tree import opened
+from fedproto_app.data.room import whole_content
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.sequences.sequence_folder import read_steps, require_same_columns
 from fedproto_app.data.sequences.steps_csv import parse_steps
+from fedproto_app.data.text_table import SUFFIX
 from fedproto_app.errors import DataError
 from fedproto_app.settings import Choice, DataSettings
 
@@ -29,7 +30,7 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     has no sequence, but stands in the pool's groups, with "" as its group.
     """
     path, wanted = Path(settings.path), settings.sequences.target
-    columns, recordings = _read(path, _with_target(settings.choice, wanted))
+    columns, recordings = _read(path, settings)
     if wanted not in columns:
         raise DataError(
             f"data.sequences.target = {wanted!r}: expected a column of {path}: {', '.join(columns)}"
@@ -74,11 +75,11 @@ def _ends(steps: int, settings: DataSettings) -> range:
     return range(settings.sequences.window, steps + 1, settings.sequences.stride)
 
 
-def _read(path: Path, choice: Choice) -> tuple[tuple[str, ...], Recordings]:
+def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], Recordings]:
     """The columns and the values [T, columns] of each client, in the order of the names."""
+    choice = _with_target(settings.choice, settings.sequences.target)
     if path.is_file() and SUFFIX.search(path.name):
-        content = path.read_bytes()
-        columns, values = parse_steps(content, str(path), choice.time_column, choice.columns)
+        columns, values = parse_steps(whole_content(path), str(path), settings, choice)
         return columns, {SUFFIX.sub("", path.name): values}
     columns, recordings, first = (), {}, ""
     with opened(path) as tree:
@@ -88,7 +89,7 @@ def _read(path: Path, choice: Choice) -> tuple[tuple[str, ...], Recordings]:
         for name in names:
             if "/" in name:
                 raise DataError(f"{path}: {name}: expected <client>.csv, not in a folder")
-            found, values = read_steps(tree, name, path, choice)
+            found, values = read_steps(tree, name, path, settings, choice)
             columns, first = columns or found, first or name
             require_same_columns(found, name, columns, first, path)
             client = SUFFIX.sub("", name)

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.csv_source import SUFFIX
 from fedproto_app.data.file_tree import FileTree, opened
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.sequences.steps_csv import parse_steps
+from fedproto_app.data.text_table import SUFFIX
 from fedproto_app.errors import DataError
 from fedproto_app.settings import Choice, DataSettings
 
@@ -34,7 +34,7 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
         if not names:
             raise DataError(f"{path}: no file {_LAYOUT}")
         places = _places(names, path)
-        dimensions, sequences = _sequences(tree, names, path, settings.choice)
+        dimensions, sequences = _sequences(tree, names, path, settings)
     labels = [place[-2] for place in places]
     classes, targets = np.unique(labels, return_inverse=True)
     clients = np.array([place[0] for place in places]) if len(places[0]) == 3 else None
@@ -44,7 +44,7 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
 
 
 def read_steps(
-    tree: FileTree, name: str, path: Path, choice: Choice
+    tree: FileTree, name: str, path: Path, settings: DataSettings, choice: Choice
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """The dimensions [d] and the steps [T, d] of one file of a tree; path: the tree's."""
     try:
@@ -53,7 +53,7 @@ def read_steps(
         raise
     except Exception as error:  # a damaged archive fails in many ways
         raise DataError(f"{path}: {name} cannot be read: {error}") from None
-    return parse_steps(content, f"{path}: {name}", choice.time_column, choice.columns)
+    return parse_steps(content, f"{path}: {name}", settings, choice)
 
 
 def require_same_columns(
@@ -82,12 +82,12 @@ def _places(names: list[str], path: Path) -> list[list[str]]:
 
 
 def _sequences(
-    tree: FileTree, names: list[str], path: Path, choice: Choice
+    tree: FileTree, names: list[str], path: Path, settings: DataSettings
 ) -> tuple[tuple[str, ...], list[NDArray[np.float32]]]:
     dimensions: tuple[str, ...] = ()
     sequences = []
     for name in names:
-        columns, values = read_steps(tree, name, path, choice)
+        columns, values = read_steps(tree, name, path, settings, settings.choice)
         dimensions = dimensions or columns
         require_same_columns(columns, name, dimensions, names[0], path)
         sequences.append(float32_steps(values))

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.data.room import whole_content
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps, numbered_dimensions
 from fedproto_app.data.source_checks import require_inside
+from fedproto_app.data.text_table import decoded
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
+_VERSIONS = ("_nmv", "_eq")
+_COMMENTS = ("#", "%")
 _TAGS = {
     "problemname", "timestamps", "missing", "univariate", "dimension", "dimensions", "equallength",
     "serieslength", "classlabel", "targetlabel",
@@ -77,7 +82,7 @@ def _paths(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     inside = path.resolve()
-    found = sorted(path.glob(f"*{_TRAIN}"))
+    found = _one_version(sorted(path.glob(f"*{_TRAIN}")))
     if len(found) != 1:
         names = ", ".join(one.name for one in found) or "none"
         raise DataError(f"{path}: expected one file <name>{_TRAIN}, found {names}")
@@ -89,15 +94,41 @@ def _paths(path: Path) -> list[Path]:
     return [found[0], test]
 
 
-def _read(path: Path) -> tuple[Header, list[Case]]:
+def _one_version(found: list[Path]) -> list[Path]:
+    """Of a problem in several versions, as aeon's folders have it, the one to read.
+
+    That is the original, whose cases may differ in length; where it lacks values, the version in
+    which these are filled (nmv) or else the one with cases of one length as well (eq).
+    """
+    versions = {file.name.removesuffix(_TRAIN): file for file in found}
+    for name, file in versions.items():
+        others = [versions.get(name + version) for version in ("", *_VERSIONS)]
+        if {one for one in others if one} == set(found):
+            complete = (one for one in others if one and not _lacks_values(one))
+            return [next(complete, file)]
+    return found
+
+
+def _lacks_values(file: Path) -> bool:
+    """Whether the file says so itself."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+        with file.open(encoding="utf-8-sig") as lines:
+            tags = (line.split() for line in takewhile(lambda one: not _begins_data(one), lines))
+            return any([tag.lower() for tag in one[:2]] == ["@missing", "true"] for one in tags)
+    except (OSError, UnicodeDecodeError):  # its reader tells
+        return False
+
+
+def _begins_data(line: str) -> bool:
+    return line.strip().lower().startswith("@data")
+
+
+def _read(path: Path) -> tuple[Header, list[Case]]:
+    lines = decoded(whole_content(path), str(path)).splitlines()
     tags: dict[str, list[str]] = {}
     numbered = enumerate(map(str.strip, lines), start=1)
     for number, line in numbered:
-        if not line or line.startswith("#"):
+        if not line or line.startswith(_COMMENTS):
             continue
         tag, *values = line.split()
         tag = tag.lower()
@@ -112,7 +143,7 @@ def _read(path: Path) -> tuple[Header, list[Case]]:
     cases = [
         _case(line, header, f"{path}: line {number}")
         for number, line in numbered
-        if line and not line.startswith("#")
+        if line and not line.startswith(_COMMENTS)
     ]
     if not cases:
         raise DataError(f"{path}: no case after @data")

@@ -71,7 +71,7 @@ def test_the_first_steps_only(tmp_path: Path) -> None:
         (
             {"a.csv": b"speed,charge\n1,\n"},
             {},
-            "a.csv: line 2, column 'charge': '' is not a number",
+            "a.csv: column 'charge', line 2: no value",
         ),
     ],
 )

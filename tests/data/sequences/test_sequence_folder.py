@@ -55,7 +55,7 @@ def test_the_folder_of_a_single_client(tmp_path: Path) -> None:
         ({"a/b/c/d.csv": ONE}, "a/b/c/d.csv: expected"),
         (NOBODYS | OF_CLIENTS, "nod/a.CSV lies in no folder of a client, but ann/wave/a.csv does"),
         ({"a/a.csv": ONE, "a/b.csv": b"y,x\n1,2\n"}, "a/b.csv has the columns y, x, but a/a.csv h"),
-        ({"a/a.csv": b"x\nno\n"}, "a/a.csv: line 2, column 'x': 'no' is not a number"),
+        ({"a/a.csv": b"x\nno\n"}, "a/a.csv: column 'x', line 2: 'no' is not a number"),
         ({"a/a.csv": b"x\n1e39\n"}, "sequence 0: x at step 0 is inf"),
     ],
 )

@@ -101,8 +101,47 @@ def test_bad_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "Two.ts").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="cannot be read: 'utf-8' codec"):
+    with pytest.raises(DataError, match="looks like UTF-16 text; save it as UTF-8"):
         load(tmp_path / "Two.ts")
+
+
+def test_comments_of_either_kind(tmp_path: Path) -> None:
+    """% stands in front of aeon's own, # in others'."""
+    plain = "@problemName Two\n@univariate true\n@classLabel true a b\n@data\n1,2:a\n3,4:b\n"
+    (tmp_path / "Plain.ts").write_text(plain)
+    (tmp_path / "Two.ts").write_text("%% source\n#\n" + plain.replace("1,2", "% the cases\n1,2"))
+    one, two = load(tmp_path / "Plain.ts"), load(tmp_path / "Two.ts")
+    assert [steps.tolist() for steps in one.sequences] == [[[1], [2]], [[3], [4]]]
+    assert [steps.tolist() for steps in two.sequences] == [[[1], [2]], [[3], [4]]]
+
+
+def versions(folder: Path, lacks: str, **values: int) -> Path:
+    """A folder of aeon's: a problem in several versions, each with a value of its own."""
+    folder.mkdir()
+    for version, value in values.items():
+        for part in ("TRAIN", "TEST"):
+            name = f"Two{version.removeprefix('plain')}_{part}.ts"
+            tags = f"@missing {lacks if version == 'plain' else 'false'}\n@univariate true\n"
+            lines = f"{tags}@classLabel true a b\n@data\n{value}:a\n{value}:b\n"
+            (folder / name).write_text(lines)
+    return folder
+
+
+def test_of_several_versions_the_original_or_the_complete_one_is_read(tmp_path: Path) -> None:
+    def first(folder: Path) -> float:
+        pool = load(folder)
+        assert pool.is_test is not None
+        assert pool.is_test.tolist() == [False, False, True, True]
+        return float(pool.sequences[0][0, 0])
+
+    assert first(versions(tmp_path / "a", "false", plain=1, _eq=2)) == 1
+    assert first(versions(tmp_path / "b", "false", plain=1, _eq=2, _nmv=3)) == 1
+    assert first(versions(tmp_path / "c", "true", plain=1, _eq=2, _nmv=3)) == 3
+    assert first(versions(tmp_path / "d", "true", plain=1, _eq=2)) == 2
+    assert first(versions(tmp_path / "e", "true", _eq=2)) == 2
+    (tmp_path / "a" / "Other_TRAIN.ts").write_text("")
+    with pytest.raises(DataError, match=r"expected one file <name>_TRAIN.*, found Other_TRAIN"):
+        load(tmp_path / "a")
 
 
 def test_real_japanese_vowels() -> None:
