@@ -77,8 +77,8 @@ def test_a_client_that_claims_many_samples_counts_as_the_others() -> None:
 
 
 def test_a_fit_is_judged_by_the_samples_of_all() -> None:
-    """Slopes 1, 1.1, 0.9 and −5 on z with Σ z² = s: 1's errors on the four samples are 0, 0.01·s,
-    0.01·s and 36·s. The lower median is 0.01·s; for −5 it is (5.9² and 6² and 6.1² and 0) 5.9²·s."""
+    """Slopes 1, 1.1, 0.9 and −5 on z with Σ z² = s. On the four clients' samples 1 errs by 0,
+    0.01·s, 0.01·s and 36·s, of which the lower median is 0.01·s; −5 by 36·s, 6.1²·s, 5.9²·s, 0."""
     gram, moment = stacked(sums_of(1, 1), sums_of(1.1, 1), sums_of(0.9, 1), sums_of(-5, 1))
     s = float(gram[0, 0, 0, 0])
     found = judged(gram, moment)
