@@ -9,7 +9,8 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-all test-newest check docs wheel bench containers faults attacks results clean
+.PHONY: demo test test-all test-newest check docs fuzz wheel bench containers faults attacks leakage \
+  results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	$(BIN)/fedproto demo
@@ -31,6 +32,9 @@ check: $(DEV)  ## lint, format, types
 docs: $(DEV)  ## the docs as a site in docs/_build, every link of it checked
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 
+fuzz: $(DEV)  ## what reads bytes of others, with anything, ten minutes; SECONDS: another time
+	FUZZ_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -n 0 -s tests/test_fuzz.py
+
 wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; three minutes
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/wheel
 
@@ -47,8 +51,11 @@ containers: $(DEV)  ## the federation in containers, for real; BASE_IMAGE: what 
 faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS: only these
 	$(BIN)/python -m benchmarks.faults $(FAULTS)
 
-attacks: $(DEV)  ## hostile clients against every rule of aggregation, five minutes
+attacks: $(DEV)  ## hostile clients against every rule of aggregation, seven minutes on two cores
 	$(BIN)/python -m benchmarks.attacks --page
+
+leakage: $(DEV)  ## what clients' messages tell of their data, two minutes
+	$(BIN)/python -m benchmarks.leakage --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results

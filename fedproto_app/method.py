@@ -45,7 +45,7 @@ class Method:
     joined_clients: of series, what makes a node's clients where these see other clients' values,
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
-    averages: whether it makes one of its clients' models or prototypes, so that
+    averages: whether it makes one of its clients' models, prototypes or sums, so that
         ``aggregation.rule`` is about it.
     by_time: whether the server must know when each client's samples are.
     small: what a run of seconds of it needs set besides, for checks of methods.

@@ -39,7 +39,6 @@ _NEAR_VECTORS = "fedproto_app.learners.knn_per:KnnPerVectorsLearner"
 _TABLE = (
     Method(
         name="fuels",
-        averages=False,
         strategy="fedproto_app.strategies.jsd_prototype:JSDPrototypeStrategy",
         learner="fedproto_app.learners.jsd_prototype:JSDPrototypeLearner",
         section=attrgetter("fuels"),
@@ -118,7 +117,6 @@ _TABLE = (
     ),
     Method(
         name="analytic",
-        averages=False,
         strategy={
             "forecasting": "fedproto_app.strategies.analytic:AnalyticStrategy",
             "classification": _CLASSES,
@@ -383,7 +381,7 @@ def require_fit(method: Method, settings: Settings) -> None:
     if settings.aggregation.rule != "mean" and not method.averages:
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: method = {settings.method!r} makes "
-            "no mean of its clients' models or prototypes that a rule could replace"
+            "no mean of its clients' models, prototypes or sums that a rule could replace"
         )
     if method.check is not None:
         try:

@@ -7,9 +7,11 @@ field of bytes, and the arrays beside it. Everything per client stands in the or
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, TypeVar, cast
+from io import BytesIO
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 from flwr.app import (
@@ -151,8 +153,34 @@ def _first_fault(error: ValidationError) -> str:
 def read_order(message: Message) -> Order:
     """The order in a message of any phase; raises `Unusable` if there is none."""
     told = read_record(message.content, OrderTold)
-    arrays = numpy_arrays(message.content.array_records.get(ARRAYS, ArrayRecord()))
+    record = message.content.get(ARRAYS, ArrayRecord())
+    if not isinstance(record, ArrayRecord):
+        raise Unusable(f"malformed message: {ARRAYS!r} are a {type(record).__name__}")
+    arrays = {name: read_array(name, array) for name, array in record.items()}
     return Order(**dict(told), arrays=arrays)
+
+
+def read_array(name: str, array: Array, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """The array in Flower's NumPy serialisation, of numbers; raises `Unusable`, whatever it holds.
+
+    Nothing is allocated unless the bytes are there. shape: float32 of this shape is expected.
+    """
+    try:
+        file = BytesIO(array.data)
+        major = np.lib.format.read_magic(file)[0]
+        readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+        found, fortran, dtype = readers[major](file)
+        values = file.read()
+    except Exception as error:  # what a broken header raises is NumPy's own business
+        raise Unusable(f"array {name!r} cannot be read: {str(error)[:200]!r}") from None
+    if shape is not None and found != shape:
+        raise Unusable(f"array {name!r} has shape {str(found)[:100]}, expected {shape}")
+    if dtype.kind not in "fiub" if shape is None else dtype != np.float32:
+        raise Unusable(f"array {name!r} has dtype {str(dtype)[:100]}, expected float32")
+    if min(found, default=0) < 0 or len(values) != dtype.itemsize * math.prod(found):
+        raise Unusable(f"array {name!r} has {len(values)} bytes for shape {str(found)[:100]}")
+    flat = np.frombuffer(values, dtype=dtype)
+    return flat.reshape(found, order="F" if fortran else "C").copy()
 
 
 def write_reply(reply: Reply, to: Message) -> Message:

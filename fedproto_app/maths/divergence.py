@@ -15,7 +15,7 @@ as fast as torch's where there is AVX-512, and equal elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Indices = Sequence[int] | Tensor
+# (members [K, N] bool, the N clients' values [N, D], whose rows these are [K]) → [K, D]
+Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 TILE_ROWS = 16  # 16 x 32 pairs at a time measured best; smaller tiles wait for Python
 TILE_COLUMNS = 32
@@ -111,6 +113,7 @@ def contrast_prototypes(
     beta_value: float,
     wanted: Indices | None = None,
     places: Tensor | None = None,
+    combine: Combine | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The global positive and negative prototypes PR_n and NR_n of the wanted clients.
 
@@ -121,10 +124,12 @@ def contrast_prototypes(
     wanted: K clients, in the order of the result; None = all.
     places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n is then as large as
         by divergence, but its members are those nearest to n on the circle.
+    combine: what is made of the members instead of their mean (`maths/robust_means.py`).
     Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
     """
     clients = range(len(prototypes)) if wanted is None else wanted
     flat = prototypes.flatten(1)
+    combine = combine or _mean_of_members
     positive = flat.new_empty(len(clients), flat.shape[1])
     negative = torch.empty_like(positive)
     has_negative = torch.empty(len(clients), dtype=torch.bool)
@@ -134,8 +139,8 @@ def contrast_prototypes(
         similar = divergence[rows] <= beta_value  # [block, N]
         if places is not None:
             similar = _nearest(places, rows, similar.sum(dim=1))
-        positive[block] = _mean_of_members(similar, flat)
-        negative[block] = _mean_of_members(~similar, flat)
+        positive[block] = combine(similar, flat, rows)
+        negative[block] = combine(~similar, flat, rows)
         has_negative[block] = ~similar.all(dim=1)
     shape = (len(clients), *prototypes.shape[1:])
     return positive.reshape(shape), negative.reshape(shape), has_negative
@@ -150,7 +155,7 @@ def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
     return ranks < sizes.unsqueeze(1)
 
 
-def _mean_of_members(members: Tensor, flat: Tensor) -> Tensor:
+def _mean_of_members(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
     """Mean of the member rows of flat: [K, N] bool, [N, D] → [K, D]; zeros without members."""
     return members.to(flat.dtype) @ flat / members.sum(dim=1, keepdim=True).clamp(min=1)
 

@@ -116,7 +116,8 @@ def _read(place: Path) -> Checkpoint:
     server = json.loads((place / SERVER).read_text())
     strategy: dict[str, NDArray[Any]] = {}
     if STRATEGY in digests:
-        with np.load(place / STRATEGY, allow_pickle=False) as arrays:
+        file = (place / STRATEGY).open("rb")  # which a damaged archive leaves open
+        with file, np.load(file, allow_pickle=False) as arrays:
             strategy = {name: arrays[name] for name in arrays.files}
     arrays = load_file(place / MODEL) if MODEL in digests else {}
     model = {name: arrays[name] for name in server.pop("order")}  # sums depend on it

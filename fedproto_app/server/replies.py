@@ -8,13 +8,9 @@ holds, they raise only what they document.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from io import BytesIO
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Message
-from numpy.typing import NDArray
+from flwr.app import ArrayRecord, Message
 
 from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of
@@ -26,6 +22,7 @@ from fedproto_app.wire import (
     ReplyTold,
     RosterTold,
     Unusable,
+    read_array,
     read_record,
 )
 
@@ -154,7 +151,7 @@ def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Ar
     if set(record) != set(expected):
         missing, extra = set(expected) - set(record), set(record) - set(expected)
         raise Unusable(f"arrays missing: {sorted(missing)}, not expected: {sorted(extra)}")
-    return {name: _array(name, record[name], shape) for name, shape in expected.items()}
+    return {name: read_array(name, record[name], shape) for name, shape in expected.items()}
 
 
 def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[int]]:
@@ -165,26 +162,6 @@ def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[
         if len(set(classes)) != len(classes) or not all(0 <= c < spec.classes for c in classes):
             raise Unusable(f"malformed reply: classes {classes[:10]} of {spec.classes}")
     return told
-
-
-def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The array in Flower's NumPy serialisation; nothing is allocated unless the header fits."""
-    try:
-        file = BytesIO(array.data)
-        major = np.lib.format.read_magic(file)[0]
-        readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-        found, fortran, dtype = readers[major](file)
-        values = file.read()
-    except Exception as error:  # what a broken header raises is NumPy's own business
-        raise Unusable(f"array {name!r} cannot be read: {error!r}") from None
-    if found != shape:
-        raise Unusable(f"array {name!r} has shape {found}, expected {shape}")
-    if dtype != np.float32:
-        raise Unusable(f"array {name!r} has dtype {dtype}, expected float32")
-    if len(values) != 4 * math.prod(shape):
-        raise Unusable(f"array {name!r} has {len(values)} bytes for shape {shape}")
-    flat = np.frombuffer(values, dtype=np.float32)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
 def _bad_values(reply: Reply, spec: ArraySpec, before: float) -> dict[str, str]:

@@ -12,12 +12,12 @@ Rule = Literal["mean", "clipped-mean", "median", "trimmed-mean", "krum", "multi-
 
 
 class AggregationSettings(Section):
-    """``[aggregation]``, of the methods that average a model (docs: robust.md)."""
+    """``[aggregation]``, of the methods that make one of what clients send (docs: robust.md)."""
 
     rule: Rule = setting(
         "mean",
-        "of the clients' models; all others [bear hostile clients](robust.md), and make nodes send "
-        "each client's own model",
+        "of the clients' models, prototypes, heads or sums; all others [bear hostile "
+        "clients](robust.md), and make nodes send each client's own model",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,

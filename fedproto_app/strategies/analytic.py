@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fedproto_app.learners.analytic import GRAM, MOMENT
-from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
+from fedproto_app.maths.ridge import sums_fault, symmetric, triangle, triangle_size
+from fedproto_app.maths.robust_means import judged, levelled
 from fedproto_app.messages import Arrays
 from fedproto_app.server.roster import ClientKey
+from fedproto_app.settings import AggregationSettings
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.strategies.summed import SumsStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -26,6 +30,30 @@ class SumsOfRegressors(ClientSums):
         gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
         fault = sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
         return fault and f"its sums cannot be those of {samples} samples: {fault}"
+
+    def robust_totals(self, settings: AggregationSettings) -> Arrays:
+        """Of clients that count alike, without those whose fits suit the others' samples worst.
+
+        The trimmed mean and Multi-Krum leave the hostile share out, the median half of all, Krum
+        all but the best; clipping leaves nobody out.
+        """
+        moment = torch.from_numpy(self.latest.stacked(MOMENT)).double().unsqueeze(-1)
+        packed = torch.from_numpy(self.latest.stacked(GRAM)).double()
+        gram, moment = levelled(symmetric(packed, moment.shape[-2]), moment)
+        clients = len(gram)
+        kept = {
+            "clipped-mean": clients,
+            "median": clients // 2 + 1,
+            "krum": 1,
+        }.get(settings.rule, clients - math.floor(settings.hostile_share * clients))
+        best = judged(gram, moment).sort(stable=True).indices[:kept].sort().values
+        # As many samples as all have, so that a penalty pulls as it does on the plain sums.
+        factor = clients / kept
+        total = {
+            GRAM: triangle(gram[best].sum(dim=0)),
+            MOMENT: moment[best].sum(dim=0).squeeze(-1),
+        }
+        return {name: (factor * value).float().numpy() for name, value in total.items()}
 
 
 class AnalyticStrategy(SumsStrategy):

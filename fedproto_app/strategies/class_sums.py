@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.learners.class_fit import COUNTS, arrived, sums_shapes
+from fedproto_app.learners.class_fit import COUNTS, arrived, packed, sums_shapes
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault
+from fedproto_app.maths.robust_means import robust_class_sums
 from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
-from fedproto_app.settings import Settings
+from fedproto_app.settings import AggregationSettings, Settings
 from fedproto_app.strategies.beyond_median import LARGEST_FACTOR, largest_believed
+from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.tasks.table import make_task
 
@@ -54,6 +56,18 @@ class SumsOfClasses(ClientSums):
             for key, size in mine.items()
             if size > limit
         }
+
+    def robust_totals(self, settings: AggregationSettings) -> Arrays:
+        """By `robust_class_sums`: a class's mean is that of `middle`."""
+
+        def every() -> Iterator[ClassSums]:
+            for key in self.latest.clients():
+                sums = self.latest.of(key)
+                assert sums is not None
+                yield _unpacked(sums)
+
+        total = robust_class_sums(every, lambda rows: middle(rows, settings))
+        return {name: value.float().numpy() for name, value in packed(total).items()}
 
     def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
         """The sizes that those of some clients, who sent theirs together, can stand beside: all

@@ -12,6 +12,7 @@ from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
+from fedproto_app.settings import AggregationSettings
 from fedproto_app.strategies.latest_arrays import LatestArrays
 
 
@@ -54,8 +55,15 @@ class ClientSums(ABC):
                 self.latest.keep(key, sums)
 
     def totals(self) -> Arrays:
-        """Over all clients; {} before any was heard from."""
-        return self.latest.totals()
+        """Over all clients, by the rule of the settings; {} before any was heard from."""
+        rule = self.federation.settings.aggregation
+        if rule.rule == "mean" or not self.latest.clients():
+            return self.latest.totals()
+        return self.robust_totals(rule)
+
+    @abstractmethod
+    def robust_totals(self, settings: AggregationSettings) -> Arrays:
+        """Totals that bear hostile clients; somebody was heard from."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""

@@ -27,6 +27,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedReactSettings, Settings
+from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask
 from fedproto_app.tasks.table import make_task
@@ -166,6 +167,14 @@ class ClusteredHeadStrategy(PersonalStrategy):
             self._heard = set(keys_of(of_group(state, "heard")))
             pending = of_group(state, "pending")
             self._pending = dict(zip(keys_of(pending), pending["heads"], strict=True))
+
+    def head_of(self, members: Iterable[Fitted]) -> NDArray[np.float64]:
+        """A cluster's head of those of its clients: the mean weighted by samples, or by another
+        rule of the settings, which counts clients alike (`middle`)."""
+        rule = self.settings.aggregation
+        if rule.rule == "mean":
+            return weighted_head(members)
+        return middle(np.stack([one.head for one in members]), rule).astype(np.float64)
 
     def _is_bounded(self, key: ClientKey, fitted: Fitted) -> bool:
         """Whether the head can be used; if not, its client is refused."""

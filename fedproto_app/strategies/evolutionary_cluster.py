@@ -31,7 +31,6 @@ from fedproto_app.strategies.clustered_heads import (
     Fitted,
     of_group,
     under,
-    weighted_head,
 )
 from fedproto_app.strategies.head_smoothers import make_smoother
 from fedproto_app.strategies.pair_memory import PairMemory, Rows
@@ -141,7 +140,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
                 self._smoothers[cluster] = make_smoother(self.section)
             if not answered or not (members == old.get(cluster) or always):
                 continue
-            smoothed = self._smoothers[cluster].update(weighted_head(answered), forgetting)
+            smoothed = self._smoothers[cluster].update(self.head_of(answered), forgetting)
             new |= dict.fromkeys(members, smoothed.astype(np.float32))
         return new
 

@@ -29,7 +29,6 @@ from fedproto_app.strategies.clustered_heads import (
     Fitted,
     of_group,
     under,
-    weighted_head,
 )
 
 
@@ -61,7 +60,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         for cluster, mean in enumerate(self._means):
             members = [fitted[key] for key, its in chosen.items() if its[cluster]]
             if members:
-                self._heads[cluster] = mean.update(weighted_head(members), 0.0)
+                self._heads[cluster] = mean.update(self.head_of(members), 0.0)
         self._tell(server_round)
         return {
             key: self._heads[its].mean(axis=0, dtype=np.float64).astype(np.float32)

@@ -23,13 +23,20 @@ from fedproto_app.learners.jsd_prototype import (
     PROTOTYPE_BATCHES,
     PROTOTYPES,
 )
-from fedproto_app.maths.divergence import contrast_prototypes, threshold, update_divergence
+from fedproto_app.maths.divergence import (
+    Combine,
+    contrast_prototypes,
+    threshold,
+    update_divergence,
+)
+from fedproto_app.maths.robust_means import middle_of_members, shortened_mean
 from fedproto_app.messages import ArraySpec, Order
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FuelsSettings, Settings
+from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 
@@ -71,7 +78,12 @@ class JSDPrototypeStrategy(PersonalStrategy):
         assert self._divergence is not None
         wanted = torch.tensor([self._rows_of[key] for key in known])
         positive, negative, has_negative = contrast_prototypes(
-            self._prototypes, self._divergence, self._threshold, wanted, self._places()
+            self._prototypes,
+            self._divergence,
+            self._threshold,
+            wanted,
+            self._places(),
+            self._combine(),
         )
         guided = [key.client for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
         if not guided:
@@ -105,6 +117,21 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._prototypes = prototypes
         self._divergence = update_divergence(self._divergence, prototypes, changed)
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
+
+    def _combine(self) -> Combine | None:
+        """What the rule of the settings makes of prototypes; None: their mean.
+
+        A divergence is blind to what is added to all values of a row, so who copies a client's
+        prototype is among its partners with anything added.
+        """
+        settings = self.settings.aggregation
+        if settings.rule == "mean":
+            return None
+        if settings.rule == "clipped-mean":
+            return shortened_mean
+        return lambda members, flat, _: middle_of_members(
+            members, flat, lambda rows: middle(rows, settings)
+        )
 
     def _places(self) -> Tensor | None:
         """For `comparison = "random"` the clients' places on a circle, each drawn once from the

@@ -2,89 +2,39 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Order, Refusal, Reply, SampleTimes
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal, Reply
 from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from fedproto_app.wire import (
     MOST_BYTES,
     Unusable,
     array_record,
     read_order,
-    write_order,
-    write_reply,
     write_roster,
 )
-from tests.told import Told, tell, told
-
-ASKED = {"a": 10, "b": 20, "c": 5}
-SPEC = ArraySpec(per_client={"head": (3,)}, per_class={"prototypes": (2,)}, classes=5)
-MSE, KEPT_MSE = Metric("mse"), Metric("mse", Model.KEPT)
-REPLY = Reply(
-    names=["a", "b"],
-    samples=[10, 7],
-    losses={"total": [0.1, 1e-320]},
-    metrics={MSE: [0.1 + 0.2, 2.0], KEPT_MSE: [1.0, 1 / 3], Metric("mse", shared=True): [3.0, 4.0]},
-    kept_rounds=[1, 0],
-    failed={"c": "its disk is full"},
-    arrays={
-        "head": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "prototypes": np.ones((3, 2), np.float32),
-    },
-    seconds=0.25,
-    classes=[[0, 4], [2]],
+from tests.server.messages import (
+    ASKED,
+    REPLY,
+    ROSTER,
+    SPEC,
+    fault,
+    message_of,
+    order_message,
+    read,
+    roster_message,
 )
-ROSTER = NodeRoster(
-    label="n",
-    partitions=2,
-    samples={"a": 10, "b": 20},
-    groups={"a": "", "b": "g"},
-    missing_shares={"a": 0.0, "b": 0.1},
-    refused={"c": "too short"},
-    inputs=(3, 4),
-    classes=("x", "y"),
-    class_counts={"a": ((1, 9),), "b": ((5, 5), (10, 0))},
-    notes={"b": "half of it is missing"},
-    times={"a": SampleTimes("1 hours", 7, 17, 20)},
-)
-
-
-def fault(metrics: Mapping[Metric, float]) -> str | None:
-    """Why these metrics cannot be true."""
-    bad = [str(metric) for metric, value in metrics.items() if not 0 <= value < math.inf]
-    return f"not finite and positive: {bad[0]}" if bad else None
-
-
-def order_message(order: Order | None = None) -> Message:
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-    message = write_order(order or Order("run", "token", 1, ["a", "b"]), 1, "train")
-    message.metadata.__dict__["_message_id"] = "order"
-    return message
-
-
-def message_of(reply: Reply = REPLY) -> Message:
-    return write_reply(reply, to=order_message())
-
-
-def roster_message() -> Message:
-    return write_roster(ROSTER, to=order_message())
-
-
-def read(message: Message) -> tuple[Reply | None, list[Refusal]]:
-    return read_reply(message, "n", ASKED, SPEC, (MSE, KEPT_MSE), fault)
+from tests.spoilt import changed
+from tests.told import tell, told
 
 
 def same_arrays(one: Arrays, other: Arrays) -> bool:
@@ -266,45 +216,6 @@ def test_a_node_carries_out_no_order_of_another_form(change: Any, reason: str) -
 
 
 # --- anything ---------------------------------------------------------------------------------
-
-NUMBERS = st.integers() | st.integers(-(2**70), 2**70) | st.floats()
-LEAVES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | st.sampled_from(["a", "mse"])
-VALUES = st.recursive(
-    LEAVES, lambda its: st.lists(its, max_size=4) | st.dictionaries(st.text(max_size=5), its)
-)
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container in a value of JSON with a key of it."""
-    keys = range(len(value)) if isinstance(value, list) else value
-    if not isinstance(value, list | dict):
-        return []
-    return [(value, key) for key in keys] + [one for key in keys for one in places(value[key])]
-
-
-@st.composite
-def changed(draw: st.DrawFn, fields: Told) -> bytes:
-    """These fields as JSON, with up to three values changed, dropped or added, or bytes spoilt."""
-    fields = copy.deepcopy(fields)
-    for _ in range(draw(st.integers(0, 3))):
-        container, key = draw(st.sampled_from(places(fields)))
-        what = draw(st.sampled_from(["change", "drop", "add"]))
-        if what == "change":
-            container[key] = draw(VALUES)
-        elif what == "drop":
-            del container[key]
-        elif isinstance(container, list):
-            container.insert(key, draw(VALUES))
-        else:
-            container[draw(st.text(max_size=5))] = draw(VALUES)
-        if not places(fields):
-            break
-    said = bytearray(json.dumps(fields).encode())
-    for place, byte in draw(
-        st.dictionaries(st.integers(0, 10**4), st.integers(0, 255), max_size=2)
-    ).items():
-        said[place % len(said)] = byte
-    return bytes(said)
 
 
 @given(changed(told(message_of())), st.floats() | st.integers(-5, 5) | st.text(max_size=3))

@@ -12,7 +12,7 @@ from fedproto_app.messages import Arrays, Reply
 from fedproto_app.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.round_log import NodeReply
-from fedproto_app.settings import settings_from
+from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.analytic import AnalyticStrategy
 from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
@@ -68,6 +68,27 @@ def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> Non
     assert set(reasons) == {"b", "c"}
     assert all("its sums cannot be those of 4 samples" in reason for reason in reasons.values())
     assert totals(analytic)["gram"].tolist() == [[4, 0, 4, 0, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [("multi-krum", "ab"), ("median", "ab"), ("krum", "a"), ("clipped-mean", "abc")],
+)
+def test_a_rule_leaves_out_sums_that_suit_nobody_and_levels_the_others(
+    analytic: AnalyticStrategy, rule: str, kept: str
+) -> None:
+    """a and b say y = x, of 2 and of 4 samples alike; c says y = −x. One of three is too many."""
+    changes = {"aggregation.rule": rule, "aggregation.hostile-share": 0.4}
+    robust = settings_from({**flat_settings(analytic.settings), **changes})
+    strategy = AnalyticStrategy(robust, robust.analytic, one_node(robust))
+    half = {name: array / 2 for name, array in sums_of(1.0).items()}
+    opposite = {**sums_of(1.0), "moment": -sums_of(1.0)["moment"]}
+    report(strategy, a=half, b=sums_of(1.0), c=opposite)
+    made = totals(strategy)
+    # Each has the median trace, 8: Σ x² + Σ 1 of four samples. Three count in all.
+    np.testing.assert_allclose(made["gram"], [[12, 0, 12, 0, 0, 12]], rtol=1e-6)
+    slope = 12 if kept != "abc" else 4
+    np.testing.assert_allclose(made["moment"], [[slope, 0, slope]], rtol=1e-6)
 
 
 def test_a_run_is_one_message_up_of_which_every_value_counts(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.round_log import NodeReply
-from fedproto_app.settings import settings_from
+from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
 from fedproto_app.wire import numpy_arrays
 from tests.strategies.one_node import NODE, SAMPLES, one_node
@@ -69,6 +69,21 @@ def totals(strategy: AnalyticClassesStrategy) -> Arrays:
     strategy.federation.log.server_round = 1
     [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
     return numpy_arrays(order.content.array_records["arrays"])
+
+
+def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes(
+    server: AnalyticClassesStrategy,
+) -> None:
+    settings = server.settings.model_copy(
+        update={"aggregation": AggregationSettings(rule="median")}
+    )
+    robust = strategy_of(settings, server.federation.shape)
+    good, liar = sums_of(0), sums_of(0)
+    liar["moment"] = -liar["moment"]
+    assert report(robust, a=good, b=good, c=liar) == {}
+    made = totals(robust)
+    for name, total in made.items():
+        np.testing.assert_allclose(total, 3 * good[name], rtol=1e-4, atol=1e-4)
 
 
 def test_the_latest_sums_of_each_client_add_up(server: AnalyticClassesStrategy) -> None:

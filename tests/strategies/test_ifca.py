@@ -45,6 +45,17 @@ def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it() -> None:
     assert strategy.federation.log.figures == {"clusters": 2.0, "rand_index": 1.0}
 
 
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean", "krum"])
+def test_a_rule_makes_a_clusters_head_whatever_samples_its_clients_claim(rule: str) -> None:
+    """Of (4, 0), (8, 4) and (−900, 900) the middle is (4, 4)."""
+    changes = {"aggregation.rule": rule, "aggregation.hostile-share": 0.4}
+    strategy = ifca("ab", "cd", groups=PAIRS, **changes)
+    chosen = {**BY_GROUP, "c": EAST}
+    heads_sent: dict[str, Head] = {**HEADS, "c": (-900, 900)}
+    play(strategy, 1, heads_sent, samples={"a": 1, "b": 1, "c": 8}, chosen=chosen)
+    assert heads(strategy)[0] == [4, 4]
+
+
 def test_the_next_round_shows_the_means_and_averages_over_the_rounds() -> None:
     strategy = ifca("abcd")
     play(strategy, 1, HEADS, chosen=BY_GROUP)  # (6, 2) and (1, 2)

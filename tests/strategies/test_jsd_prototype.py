@@ -27,6 +27,7 @@ def strategy(**changes: Any) -> JSDPrototypeStrategy:
 
 ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
 OTHER = [[0.0, 3.0], [3.0, 0.0]]
+SHARE = {"aggregation.hostile-share": 0.4}
 
 
 def test_positive_and_negative_prototypes_by_hand() -> None:
@@ -95,6 +96,25 @@ def test_only_those_who_reported_are_recomputed(monkeypatch: pytest.MonkeyPatch)
     assert after["divergence"][0, 2] == before[0, 2]
     expected = pairwise_divergence(torch.from_numpy(after["prototypes"])).numpy()
     np.testing.assert_array_equal(after["divergence"], expected)
+
+
+@pytest.mark.parametrize("rule", ["mean", "clipped-mean", "median", "trimmed-mean"])
+def test_who_copies_a_client_is_its_partner_and_no_rule_but_the_mean_obeys_it(rule: str) -> None:
+    """late sends a's prototype with 300 added to every value, which the divergence does not see.
+    From a the others are 0.2 (b), 6 (c) and 600 away: clipping leaves 3 of the 300."""
+    fuels = strategy(**{"fuels.beta": 50, "aggregation.rule": rule, **SHARE})
+    shifted = (np.array(ALIKE_A) + 300).tolist()
+    report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER, "late": shifted})
+    order = guidance(fuels, "a")
+    made = order.arrays["positive"][0]
+    partners = np.array([ALIKE_A, ALIKE_B, shifted])
+    if rule == "clipped-mean":
+        moved = np.array([np.zeros((2, 2)), np.array(ALIKE_B) - ALIKE_A, np.full((2, 2), 3.0)])
+        np.testing.assert_allclose(made, np.array(ALIKE_A) + moved.mean(axis=0), rtol=1e-5)
+    elif rule == "mean":
+        np.testing.assert_allclose(made, partners.mean(axis=0), rtol=1e-5)
+    else:
+        np.testing.assert_allclose(made, np.median(partners, axis=0), rtol=1e-5)
 
 
 def test_a_late_joiner_is_not_guided_before_it_reports() -> None:

@@ -1,0 +1,108 @@
+"""The tables of docs/robust.md: what hostile clients reach, by method, attack and rule.
+
+    python -m benchmarks.attacks [STUDY …] [--page]
+
+Ten clients of an embedded data set, one a node, in this process or some of its own. Some lie about
+what they trained (`lies.py`) or train on poisoned data (`poisoned.py`); they know what they were
+sent and what the first client sent. The figure is the mean over the honest clients, by their models
+after the last round. Seven minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.attacks.studies import NOTHING, STUDIES, Study
+from benchmarks.attacks.trial import HOSTILE, PREPARED_FOR, Attack, Trial, figures_of, honest_mean
+from benchmarks.machine import machine_line
+from benchmarks.result_runs import ROOT, write_section
+
+Figures = Mapping[Trial, Mapping[int, float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    names = [study.name for study in STUDIES]
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(names)}")
+    parser.add_argument("--page", action="store_true", help="write the tables to docs/robust.md")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.studies) - set(names):
+        parser.error(f"no study {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    console = Console()
+    for study in STUDIES:
+        if study.name in (arguments.studies or names):
+            lines = [*table(study, _figures(study, console)), "", _footnote(study)]
+            console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+            if arguments.page:
+                section = f"attacks-{study.name}"
+                write_section(ROOT / "docs" / "robust.md", section, "benchmarks.attacks", lines)
+
+
+def _figures(study: Study, console: Console) -> Figures:
+    trials = list(study.trials())
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_quiet) as pool:
+        done = pool.map(figures_of, trials)
+        shown = track(done, study.name, total=len(trials), console=console)
+        return dict(zip(trials, shown, strict=True))
+
+
+def _quiet() -> None:
+    logging.disable(logging.WARNING)
+
+
+def table(study: Study, figures: Figures) -> list[str]:
+    """A line an attack and rule; of each column the best figure of an attack is bold."""
+    shares = [f"{10 * count}%" for count in HOSTILE]
+    lines = [
+        ["what hostile clients send", "rule", *shares],
+        ["---", "---", *["---:"] * len(shares)],
+    ]
+    for attack in (NOTHING, *study.attacks):
+        for rule in study.rules:
+            cells = [_cell(study, figures, attack, rule, count) for count in HOSTILE]
+            says = "nothing: the same clients" if attack is NOTHING else attack.says
+            lines.append([says, f"`{rule}`", *cells])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
+    if not hostile and attack is not NOTHING:
+        return ""
+
+    def figure(other: str) -> float:
+        there = 0 if attack is NOTHING else hostile
+        return honest_mean(figures[study.trial(other, attack, there)], hostile)
+
+    if math.isnan(figure(rule)):
+        return "stopped"
+    return _marked(figure(rule), [figure(other) for other in study.rules], study.higher)
+
+
+def _marked(value: float, others: Sequence[float], higher: bool) -> str:
+    there = [one for one in others if not math.isnan(one)]
+    best = max(there) if higher else min(there)
+    return f"**{value:.3g}**" if value == best and len(others) > 1 else f"{value:.3g}"
+
+
+def _footnote(study: Study) -> str:
+    settings = study.settings
+    kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
+    return (
+        f"`python -m benchmarks.attacks {study.name} --page`: `{settings['method']}`, test {kind}, "
+        f"10 clients, {settings['rounds']} rounds, `aggregation.hostile-share` = {PREPARED_FOR:g}, "
+        f"seed 0; {machine_line()}."
+    )
+
+
+if __name__ == "__main__":
+    main()

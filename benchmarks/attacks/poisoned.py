@@ -1,0 +1,45 @@
+"""Data of hostile clients that train as asked, as sources of one's own (`data-source`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from fedproto_app.data.images.digits import load_digits
+from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writing
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.synthetic_traffic import load_synthetic_traffic
+from fedproto_app.settings import DataSettings
+
+
+def reversed_series(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The sites with time running backwards."""
+    for one in load_synthetic_traffic(settings):
+        yield replace(one, values=one.values[::-1].copy())
+
+
+def mirrored_series(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The sites with every second value on the other side of the mean: high follows low."""
+    for one in load_synthetic_traffic(settings):
+        mean = float(np.nanmean(one.values))
+        signs = np.where(np.arange(len(one.values)) % 2, -1.0, 1.0)
+        yield replace(one, values=mean + signs * (one.values - mean))
+
+
+def shifted_digits(settings: DataSettings) -> ImagePool:
+    """Images of digits with the next digit's label."""
+    pool = load_digits(settings)
+    classes = len(pool.classes)
+    train = replace(pool.train, labels=(pool.train.labels + 1) % classes)
+    return replace(pool, train=train)
+
+
+def shifted_writing(settings: DataSettings) -> SequencePool:
+    """Gestures with the next class's label."""
+    pool = synthetic_air_writing(settings)
+    targets = (pool.targets.astype(np.int64) + 1) % len(pool.classes)
+    return replace(pool, targets=targets)

@@ -1,0 +1,159 @@
+"""The tables: methods, attacks and the rules against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from benchmarks.attacks import lies
+from benchmarks.attacks.trial import CLIENTS, HOSTILE, Attack, Trial
+from fedproto_app.settings import AggregationSettings
+from fedproto_app.tasks.table import small_run
+
+EVERY_RULE: tuple[str, ...] = get_args(AggregationSettings.model_fields["rule"].annotation)
+NOTHING = Attack("nothing")
+_SOURCES = "benchmarks.attacks.poisoned:"
+_MIRRORED = Attack(
+    "honest steps on series of which every second value is mirrored",
+    source=_SOURCES + "mirrored_series",
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table. name: of its section of the page. metric: its column of clients.csv; lower is
+    better unless `higher`."""
+
+    name: str
+    settings: Mapping[str, Any]
+    attacks: tuple[Attack, ...]
+    rules: tuple[str, ...]
+    metric: str = "mse"
+    higher: bool = False
+
+    def trial(self, rule: str, attack: Attack, hostile: int) -> Trial:
+        return Trial(self.settings, self.metric, rule, attack, hostile)
+
+    def trials(self) -> Iterator[Trial]:
+        """Every run of the table; one a rule in which nobody lies."""
+        for rule in self.rules:
+            yield self.trial(rule, NOTHING, 0)
+            for attack in self.attacks:
+                for hostile in HOSTILE[1:]:
+                    yield self.trial(rule, attack, hostile)
+
+
+def _series(method: str, rounds: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        **small_run("forecasting"),
+        "data.synthetic.clients": CLIENTS,
+        "method": method,
+        "rounds": rounds,
+        "evaluate-every": rounds,
+        **more,
+    }
+
+
+_WRITING = {
+    **small_run("sequence-classification"),
+    "data.clusters.clients": CLIENTS,
+    "method": "fed-react",
+    "rounds": 4,
+    "data.synthetic.sequences": 1500,
+    "sequence.batch-size": 30,
+    "encoder.rounds": 3,
+    "encoder.steps": 20,
+    "encoder.channels": 12,
+    "encoder.output-dim": 24,
+    "fed-react.samples": 60,
+}
+_DIGITS = {
+    **small_run("classification"),
+    "data.partition.clients": CLIENTS,
+    "data.partition.samples": 40,
+    "data.partition.stages": 1,
+    "data.partition.imbalance-factor": 1.0,
+    "data.partition.classes": 5,
+}
+_HEAD, _PROTOTYPES = ("head",), ("prototypes",)
+_LABELS = Attack(
+    "honest, but each image has the next digit's label", source=_SOURCES + "shifted_digits"
+)
+
+STUDIES = (
+    Study(
+        "fedavg",
+        _series("fedavg", 15),
+        (
+            Attack("step flipped", lies.flipped),
+            Attack("step flipped, tenfold", lies.flipped_tenfold),
+            Attack("noise, tenfold", lies.noise),
+            Attack("one direction together, tenfold", lies.together),
+            _MIRRORED,
+        ),
+        EVERY_RULE,
+    ),
+    Study(
+        "fuels",
+        _series("fuels", 12, **{"optimizer.learning-rate": 0.005}),
+        (
+            Attack("its prototype times −100", lies.negated_far, about=_PROTOTYPES),
+            Attack(
+                "together: one victim's prototype, shifted by 100", lies.copied, about=_PROTOTYPES
+            ),
+        ),
+        ("mean", "clipped-mean", "median"),
+    ),
+    Study(
+        "heads",
+        _WRITING,
+        (
+            Attack("its head times −100", lies.negated_far, about=_HEAD),
+            Attack(
+                "honest, but each gesture has the next class's label",
+                source=_SOURCES + "shifted_writing",
+            ),
+        ),
+        ("mean", "median"),
+        metric="accuracy",
+        higher=True,
+    ),
+    Study(
+        "gldp",
+        {**_DIGITS, "method": "gldp", "rounds": 6, "evaluate-every": 6},
+        (Attack("its prototypes negated", lies.negated, about=_PROTOTYPES), _LABELS),
+        ("mean", "median"),
+        metric="accuracy_global",
+        higher=True,
+    ),
+    Study(
+        "analytic",
+        _series("analytic", **{"analytic.sharing": "federated"}),
+        (
+            Attack("sums of the opposite targets", lies.opposite_sums),
+            Attack("the same times 50", lies.many_opposite_sums),
+            _MIRRORED,
+        ),
+        ("mean", "clipped-mean", "trimmed-mean", "krum"),
+    ),
+    Study(
+        "classes",
+        {**_DIGITS, "method": "analytic", "analytic.sharing": "federated"},
+        (_LABELS,),
+        ("mean", "clipped-mean", "trimmed-mean"),
+        metric="accuracy",
+        higher=True,
+    ),
+    Study(
+        "kindred",
+        _series("kindred"),
+        (
+            Attack("sums of the opposite targets", lies.opposite_sums),
+            Attack("the same times 50", lies.many_opposite_sums),
+            Attack("the same, and one victim's prototype", lies.copied_opposite),
+            _MIRRORED,
+        ),
+        ("mean",),
+    ),
+)

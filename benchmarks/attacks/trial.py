@@ -1,0 +1,128 @@
+"""One run with hostile nodes, in this process: one client a node."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MessageType
+
+from benchmarks.attacks.lies import Lie, Told
+from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing
+from fedproto_app.errors import FederationError
+from fedproto_app.messages import Arrays
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_clients
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.wire import ARRAYS, array_record, numpy_arrays
+
+CLIENTS = 10
+HOSTILE = (0, 1, 2, 4)  # of the ten
+# Who is hostile first: where clients come in two halves or four kinds, about as many of each.
+ORDER = (9, 4, 8, 3)
+VICTIM = FIRST_ID  # never hostile
+PREPARED_FOR = 0.4  # aggregation.hostile-share of all runs
+
+
+@dataclass(frozen=True)
+class Attack:
+    """says: what it is, for the table. lie: what is sent. source: what is trained on instead.
+    about: the arrays that the lie is about; (): all."""
+
+    says: str
+    lie: Lie | None = None
+    source: str = ""
+    about: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a study. settings: of all its runs."""
+
+    settings: Mapping[str, Any] = field(hash=False)
+    metric: str
+    rule: str
+    attack: Attack
+    hostile: int
+
+
+class HostileGrid(LocalGrid):
+    """Some nodes lie."""
+
+    def __init__(self, settings: Settings, folder: Path, hostile: int, attack: Attack) -> None:
+        configs = nodes_sharing(settings.data, CLIENTS, folder)
+        self.hostile = {FIRST_ID + number for number in ORDER[:hostile]}
+        for number in ORDER[:hostile] if attack.source else ():
+            configs[number]["data-source"] = attack.source
+        super().__init__(settings, configs)
+        self._attack = attack
+        self._heard: Arrays = {}
+
+    def answer(self, message: Message) -> Message | None:
+        reply = super().answer(message)
+        order = message.metadata
+        if order.message_type != MessageType.TRAIN or reply is None or reply.has_error():
+            return reply
+        if ARRAYS not in reply.content:
+            return reply
+        sent = numpy_arrays(reply.content.array_records[ARRAYS])
+        if order.dst_node_id == VICTIM:
+            self._heard = sent
+        about = [name for name in sent if name in (self._attack.about or sent)]
+        if order.dst_node_id in self.hostile and self._attack.lie and about:
+            lies = self._attack.lie(self._told(message, {name: sent[name] for name in about}))
+            told = {name: lies[name].reshape(sent[name].shape) for name in about}
+            reply.content[ARRAYS] = array_record({**sent, **told})
+        return reply
+
+    def _told(self, message: Message, sent: Arrays) -> Told:
+        """Where each client's own model is sent, it has an axis of one client."""
+        brought = message.content.array_records.get(ARRAYS)
+        before = numpy_arrays(brought) if brought else {}
+        before = {name: value for name, value in before.items() if name in sent}
+        after = {
+            name: value.reshape(before[name].shape)
+            if name in before and before[name].size == value.size
+            else value
+            for name, value in sent.items()
+        }
+        before = {name: value for name, value in before.items() if value.size == sent[name].size}
+        return Told(before, after, int(message.metadata.group_id), self._heard)
+
+
+def figures_of(trial: Trial) -> dict[int, float]:
+    """The metric of each client by the last models, by its number; {} if the run came to no end."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        settings = settings_from(
+            {
+                **trial.settings,
+                **AT_ONCE,
+                "keep": "last",
+                "aggregation.rule": trial.rule,
+                "aggregation.hostile-share": PREPARED_FOR if trial.rule != "mean" else 0.0,
+                "output.dir": str(folder),
+                "output.name": "run",
+                "output.pictures": False,
+            }
+        )
+        grid = HostileGrid(settings, folder / "state", trial.hostile, trial.attack)
+        try:
+            with RunFolder(settings) as run:
+                conduct(grid, settings, run)
+                rows = read_clients(run.path)
+        except FederationError:
+            return {}
+    return {int(row["node"]): float(row[trial.metric]) for row in rows}
+
+
+def honest_mean(figures: Mapping[int, float], hostile: int) -> float:
+    """Over those who are honest if so many are hostile; NaN if the run came to no end."""
+    honest = [figures[one] for one in range(CLIENTS) if one not in ORDER[:hostile] and figures]
+    return float(np.mean(honest)) if honest else math.nan

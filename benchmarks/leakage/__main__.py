@@ -1,0 +1,119 @@
+"""What the server learns of clients from what they send: the tables and picture of docs/leakage.md.
+
+    python -m benchmarks.leakage [--data milano | electricity | synthetic] [--rounds 8] [--page]
+
+Real data where FEDPROTO_DATA has it, else the app's own; the tables say which. A minute on a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from benchmarks.leakage.attackers import Estimate, Vectors
+from benchmarks.leakage.membership import Membership, memberships
+from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
+from benchmarks.leakage.victims import REAL, Victims, data_settings
+from benchmarks.machine import machine_line
+from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.report.drawing import STYLE, look
+
+PAGE, PICTURE = ROOT / "docs" / "leakage.md", ROOT / "docs" / "leakage.svg"
+SHOWN = 3  # clients in the picture
+
+
+class Found(NamedTuple):
+    """Of one data set."""
+
+    clients: int
+    days: Vectors
+    profiles: list[Reconstruction]
+    window: Reconstruction
+    memberships: list[Membership]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", default="milano", choices=[*REAL, "synthetic"])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--page", action="store_true", help="write tables and picture to docs/")
+    arguments = parser.parse_args()
+    title, data = data_settings(arguments.data)
+    console = Console()
+    console.print(f"data: {title}", highlight=False)
+    found = measured(Victims(data, arguments.rounds), console)
+    command = f"python -m benchmarks.leakage --data {arguments.data} --rounds {arguments.rounds}"
+    footnote = f"`{command} --page`: {found.clients} clients of {title}, seed 0; {machine_line()}."
+    sections = {
+        "profiles": [*profile_table(found), "", footnote],
+        "membership": [*membership_table(found.memberships), "", footnote],
+    }
+    for name, lines in sections.items():
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        if arguments.page:
+            write_section(PAGE, name, "benchmarks.leakage", lines)
+    if arguments.page:
+        draw(found, PICTURE)
+
+
+def measured(victims: Victims, console: Console) -> Found:
+    """All attacks on these clients."""
+    with console.status("reconstruction"):
+        days, guessed = profiles(victims)
+        window = window_from_gradient(victims)
+    with console.status("membership"):
+        members = memberships(victims)
+    return Found(len(victims.names), days, guessed, window, members)
+
+
+def profile_table(found: Found) -> list[str]:
+    """A row for each thing that is sent; the last is of one window, from its gradient."""
+    head = ["what the server sees", "share of the error that it saves", "correlation"]
+    lines = [head, ["---", "---:", "---:"]]
+    for one in (*found.profiles, found.window):
+        lines.append([one.says, _estimate(one.share, 2), f"{one.matched:.2f}"])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def membership_table(rows: Sequence[Membership]) -> list[str]:
+    """A row for each thing that is sent."""
+    lines = [["what the server sees", "whose member", "AUC"], ["---", "---", "---:"]]
+    lines += [[one.says, one.of, _estimate(one.area, 3)] for one in rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _estimate(one: Estimate, digits: int) -> str:
+    return f"{one.value:.{digits}f} ({one.low:.{digits}f} … {one.high:.{digits}f})"
+
+
+def draw(found: Found, file: Path) -> None:
+    """Mean days of some clients, and what is guessed of them."""
+    shown = [one for one in found.profiles if one.drawn]
+    hours = np.arange(found.days.shape[1])
+    with rc_context(STYLE | {"svg.hashsalt": "leakage", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(9, 2.8), layout="constrained")
+        panels = figure.subplots(1, SHOWN, sharex=True, sharey=True)
+        places = np.linspace(0, len(found.days) - 1, SHOWN).astype(int)
+        for axes, client in zip(panels, places, strict=True):
+            axes.plot(hours, found.days[client], color="black", linewidth=2.2, label="the truth")
+            for number, one in enumerate(shown):
+                axes.plot(hours, one.guesses[client], label=one.drawn, **look(number))
+            axes.set_title(f"client {client + 1}")
+            axes.set_xlabel("phase of the day")
+        panels[0].set_ylabel("mean day, standardised")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        figure.savefig(file, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What somebody can do who sees what clients send. Pure functions of arrays.
+
+Reconstruction: a decoder learned from other clients, whose data the attacker has; a window from the
+gradient of one sample. Membership: scores whose area under the curve tells how well members are
+told from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from sklearn.linear_model import RidgeCV
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+Vectors = NDArray[np.float64]
+PENALTIES = np.logspace(-3, 6, 19)
+DRAWS = 1000  # of a bootstrap
+
+
+class Estimate(NamedTuple):
+    """With a 95% confidence interval by bootstrap over clients."""
+
+    value: float
+    low: float
+    high: float
+
+
+def decoded(sent: Vectors, secrets: Vectors) -> Vectors:
+    """[N, p] each client's secret, guessed from what it sent by ridge regression on the others.
+
+    sent: [N, d]; secrets: [N, p]. The penalty is chosen among the others, by leaving one out.
+    """
+    guesses = np.empty_like(secrets)
+    for client in range(len(sent)):
+        others = np.arange(len(sent)) != client
+        scale = StandardScaler().fit(sent[others])
+        model = RidgeCV(PENALTIES).fit(scale.transform(sent[others]), secrets[others])
+        guesses[client] = model.predict(scale.transform(sent[[client]]))[0]
+    return guesses
+
+
+def mean_of_others(secrets: Vectors) -> Vectors:
+    """[N, p] what is guessed without having seen anything of the client."""
+    return np.asarray((secrets.sum(axis=0) - secrets) / (len(secrets) - 1))
+
+
+def explained(guesses: Vectors, secrets: Vectors, seed: int = 0) -> Estimate:
+    """The share of the squared error of `mean_of_others` that the guesses save, over all clients.
+
+    1: the secrets are known; 0: nothing was learned; below: the guesses mislead.
+    """
+    errors = np.square(guesses - secrets).sum(axis=1)
+    blind = np.square(mean_of_others(secrets) - secrets).sum(axis=1)
+    return bootstrapped(lambda some: 1 - errors[some].sum() / blind[some].sum(), len(errors), seed)
+
+
+def correlation(guesses: Vectors, secrets: Vectors) -> float:
+    """The mean over clients of the correlation of guess and secret."""
+    pairs = zip(guesses, secrets, strict=True)
+    return float(np.mean([np.corrcoef(guess, secret)[0, 1] for guess, secret in pairs]))
+
+
+def told_apart(members: Sequence[Vectors], others: Sequence[Vectors], seed: int = 0) -> Estimate:
+    """The area under the curve of scores, higher for members: the chance that a member's is the
+    higher of two. Client by client, then the mean: windows of different clients are not compared.
+
+    members, others: for each client the scores of its windows.
+    """
+    pairs = zip(members, others, strict=True)
+    areas = np.array([_area(mine, its) for mine, its in pairs])
+    return bootstrapped(lambda some: areas[some].mean(), len(areas), seed)
+
+
+def _area(members: Vectors, others: Vectors) -> float:
+    """The Mann-Whitney statistic, ties half."""
+    ranks = rankdata(np.concatenate([members, others]))[: len(members)]
+    wins = ranks.sum() - len(members) * (len(members) + 1) / 2
+    return float(wins / (len(members) * len(others)))
+
+
+def bootstrapped(figure: Callable[[NDArray[np.int64]], float], clients: int, seed: int) -> Estimate:
+    rng = np.random.default_rng(seed)
+    draws = [figure(rng.integers(0, clients, clients)) for _ in range(DRAWS)]
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return Estimate(float(figure(np.arange(clients))), float(low), float(high))
+
+
+def in_mean(windows: Vectors, mean: Vectors, population: Vectors) -> Vectors:
+    """[n] how much like members of a mean windows are: Σ (x − p)(m − p), the likelihood ratio of a
+    mean of independent values of one variance (Dwork et al., FOCS 2015).
+
+    windows: [n, d]; mean: m [d], that was sent; population: p [d], what is known without it.
+    """
+    return np.asarray((windows - population) @ (mean - population))
+
+
+def in_products(windows: Vectors, gram: Vectors) -> Vectors:
+    """[n] how much like members of XᵀX windows are: minus their leverage xᵀ(XᵀX + λI)⁻¹x, as what
+    was added up is foreign to its own sum less than others.
+
+    windows: [n, d]; gram: [d, d].
+    """
+    ridge = 1e-6 * np.trace(gram) / len(gram) * np.eye(len(gram))
+    solved = np.linalg.solve(gram + ridge, windows.T).T
+    return np.asarray(-(windows * solved).sum(axis=1))
+
+
+def inverted(
+    gradient_of: Callable[[Tensor, Tensor], Sequence[Tensor]],
+    seen: Sequence[Tensor],
+    inputs: Tensor,
+    target: Tensor,
+    iterations: int = 300,
+) -> Tensor:
+    """The inputs with the gradient most like the one that was seen (Zhu, Liu, Han, NeurIPS 2019).
+
+    gradient_of: (inputs, target) → gradients, differentiable. inputs, target: where to begin.
+    Minimises the squared difference of the gradients, relative to what was seen, by L-BFGS.
+    """
+    guess = [inputs.clone().requires_grad_(), target.clone().requires_grad_()]
+    size = sum(float(one.square().sum()) for one in seen)
+    search = torch.optim.LBFGS(
+        guess, max_iter=iterations, history_size=50, line_search_fn="strong_wolfe",
+        tolerance_grad=1e-12, tolerance_change=1e-14,
+    )  # fmt: skip
+
+    def objective() -> Tensor:
+        search.zero_grad()
+        found = gradient_of(*guess)
+        pairs = zip(found, seen, strict=True)
+        loss = torch.stack([(one - its).square().sum() for one, its in pairs]).sum() / size
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    search.step(objective)  # type: ignore[arg-type]
+    return guess[0].detach()

@@ -1,0 +1,114 @@
+"""Whether a window, or a day, was among the data that a client trained on.
+
+A random half of each client's train days is trained on, then the other half. So each window is a
+member in one world and none in the other, and nothing but membership tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.leakage.attackers import (
+    Estimate,
+    Vectors,
+    in_mean,
+    in_products,
+    mean_of_others,
+    told_apart,
+)
+from benchmarks.leakage.victims import Victims
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.tasks.forecasting.task import CohortSamples
+
+LONGER = 4  # times the rounds, for a model that was trained too long
+NOISES = (0.1, 0.3, 1.0)  # standard deviations, on a mean day
+
+
+class Membership(NamedTuple):
+    """says: what is seen. of: what may be a member."""
+
+    says: str
+    of: str
+    area: Estimate
+
+
+def memberships(victims: Victims) -> list[Membership]:
+    """All attacks, each as the area under its curve."""
+    halves = [victims.halved(world) for world in (0, 1)]
+    found = []
+    for rounds in (victims.rounds, LONGER * victims.rounds):
+        models = [half.fedavg(range(len(half.names)), rounds)[0] for half in halves]
+        losses = [[_losses(half, model) for model in models] for half in halves]
+        says = f"FedAvg's model after {rounds} rounds"
+        found.append(Membership(says, "a window, by its loss", _area(losses)))
+    windows = [_regressors(half) for half in halves]
+    grams = [[one.T @ one for one in every] for every in windows]
+    leverages = [[list(map(in_products, every, seen)) for seen in grams] for every in windows]
+    says = "`analytic`'s sums"
+    found.append(Membership(says, "a window, by its leverage", _area(leverages)))
+    days = [_days(half) for half in halves]
+    for noise in (0.0, *NOISES):
+        means = [_means(every, noise, world) for world, every in enumerate(days)]
+        products = [[_products(every, mean) for mean in means] for every in days]
+        says = "Kindred's prototype" + (f" with Gaussian noise of {noise:g}" if noise else "")
+        found.append(Membership(says, "a day, by its product with it", _area(products)))
+    return found
+
+
+def _area(scores: Sequence[Sequence[Sequence[Vectors]]]) -> Estimate:
+    """scores[half][world]: of each client's windows of a half, with what was seen in a world. A
+    half's windows are members in the world of the same number."""
+    clients = range(len(scores[0][0]))
+    members, others = (
+        [np.concatenate([scores[half][half ^ other][one] for half in (0, 1)]) for one in clients]
+        for other in (0, 1)
+    )
+    return told_apart(members, others)
+
+
+def _used(samples: CohortSamples) -> list[Tensor]:
+    """The numbers of each client's train windows."""
+    counted = zip(samples.batches, samples.batch_counts, strict=True)
+    return [batches[:count].flatten() for batches, count in counted]
+
+
+@torch.no_grad()
+def _losses(victims: Victims, model: dict[str, Tensor]) -> list[Vectors]:
+    """Minus the squared errors of each client's train windows."""
+    task, samples = victims.learner("fedavg").task, victims.samples()
+    everyone = {n: v.expand(len(samples.names), *v.shape) for n, v in model.items()}
+    forecast = task.forecast(everyone, samples.inputs)
+    errors = (forecast - samples.targets).square().mean(dim=2).double()
+    return [-errors[row, used].numpy() for row, used in enumerate(_used(samples))]
+
+
+def _regressors(victims: Victims) -> list[Vectors]:
+    """[n, d] of each client's train windows, one step ahead."""
+    task, samples = victims.learner("fedavg").task, victims.samples()
+    made = next(task.layout.each_regressors(samples.inputs)).double()
+    return [made[row, used].numpy() for row, used in enumerate(_used(samples))]
+
+
+def _days(victims: Victims) -> list[Vectors]:
+    """[S, p] the values of each client's train days."""
+    samples = victims.samples()
+    counted = zip(samples.batches, samples.batch_counts, strict=True)
+    rows = enumerate(batches[:count] for batches, count in counted)
+    return [samples.targets[row, days, 0].double().numpy() for row, days in rows]
+
+
+def _means(days: Sequence[Vectors], noise: float, world: int) -> list[Vectors]:
+    """Each client's mean day as it is sent."""
+    rng = numpy_stream(0, "mean days", world)
+    return [day.mean(axis=0) + noise * rng.standard_normal(day.shape[1]) for day in days]
+
+
+def _products(days: Sequence[Vectors], means: Sequence[Vectors]) -> list[Vectors]:
+    """The attacker knows the other clients' mean days."""
+    known = mean_of_others(np.stack(means))
+    return list(map(in_mean, days, means, known))

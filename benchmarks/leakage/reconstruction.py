@@ -1,0 +1,146 @@
+"""A client's mean day, and one window, from what the client sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.leakage.attackers import (
+    Estimate,
+    Vectors,
+    bootstrapped,
+    correlation,
+    decoded,
+    explained,
+    inverted,
+    mean_of_others,
+)
+from benchmarks.leakage.victims import Victims
+from fedproto_app.maths.noise import noisy
+from fedproto_app.maths.ridge import triangle
+from fedproto_app.randomness import torch_stream
+from fedproto_app.tasks.forecasting.profiles import mean_day
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+NOISES = (0.1, 0.3, 1.0)  # standard deviations; the paper's is 1
+TRIES = 12  # windows whose gradient is inverted
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """says: what is seen. guesses: [N, p] of the secrets. drawn: its name in the picture, "" where
+    it has no curve. share: of the error that it saves. matched: its mean correlation."""
+
+    says: str
+    guesses: Vectors
+    share: Estimate
+    matched: float
+    drawn: str = ""
+
+
+def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
+    """The clients' true mean days [N, p], and what is guessed of them, from nothing to all."""
+    samples = victims.samples()
+    days = mean_day(samples).double().numpy()
+    sent = victims.prototypes()
+    _, first, last = victims.fedavg(range(len(victims.names)), victims.rounds)
+
+    def found(says: str, guesses: Vectors, drawn: str = "") -> Reconstruction:
+        share = explained(guesses, days)
+        return Reconstruction(says, guesses, share, correlation(guesses, days), drawn)
+
+    size = np.sqrt(np.square(sent).mean())
+    with_noise = [
+        found(
+            f"FUELS's prototype with Gaussian noise of {scale:g}",
+            decoded(_noisy(sent, scale, victims.names), days),
+            "with noise of 1" if scale == NOISES[-1] else "",
+        )
+        for scale in NOISES
+    ]
+    return days, [
+        found("nothing: the mean of the other clients", mean_of_others(days), "nothing"),
+        found(
+            f"FUELS's prototype (root mean square {size:.2f})",
+            decoded(sent, days),
+            "FUELS's prototype",
+        ),
+        *with_noise,
+        found("FedAvg's model, the first round's step", decoded(first, days)),
+        found("FedAvg's model, the last round's step", decoded(last, days), "FedAvg's step"),
+        found("`analytic`'s sums without a calendar", decoded(_sums(victims), days)),
+        found('`analytic`\'s sums with `data.calendar = "phase"`, by division', _divided(victims)),
+        found("Kindred's prototype: it is the mean day", days.astype(np.float32)),
+    ]
+
+
+def _noisy(sent: Vectors, scale: float, names: list[str]) -> Vectors:
+    rows = zip(torch.from_numpy(sent), names, strict=True)
+    spoilt = [noisy(row, "gaussian", scale, torch_stream(0, name, "noise")) for row, name in rows]
+    return torch.stack(spoilt).numpy()
+
+
+def _sums(victims: Victims) -> Vectors:
+    """[N, d] each client's sums per sample."""
+    samples = victims.samples()
+    gram, moment = _task(victims).regression_sums(samples)
+    counts = torch.tensor(samples.train_samples)[:, None]
+    flat = torch.cat([triangle(gram).flatten(1), moment.flatten(1)], dim=1) / counts
+    return flat.numpy()
+
+
+def _divided(victims: Victims) -> Vectors:
+    """[N, p] Σ y·1[phase] / Σ 1[phase], both of which stand in the sums as they are sent."""
+    samples = victims.samples(**{"data.calendar": "phase"})
+    task = _task(victims, **{"data.calendar": "phase"})
+    gram, moment = (one.float().double() for one in task.regression_sums(samples))
+    width = task.layout.calendar_width
+    counts = gram[:, 0].diagonal(dim1=-2, dim2=-1)[:, -width:]
+    return (moment[:, 0, -width:, 0] / counts.clamp(min=1)).numpy()
+
+
+def _task(victims: Victims, **more: str) -> ForecastingTask:
+    task = victims.learner("fedavg", **more).task
+    assert isinstance(task, ForecastingTask)
+    return task
+
+
+def window_from_gradient(victims: Victims) -> Reconstruction:
+    """One window of some clients, each from the gradient of that window alone at the first model.
+
+    What is guessed without the gradient is the mean of the others' windows of the same phase.
+    """
+    learner, samples = victims.learner("fedavg"), victims.samples()
+    task = learner.task
+    model = {n: v[None].double() for n, v in learner.initial_parameters().items()}
+
+    def gradient_of(inputs: Tensor, target: Tensor) -> list[Tensor]:
+        weights = {n: v.clone().requires_grad_() for n, v in model.items()}
+        forecast = task.forecast(weights, inputs)
+        loss = (forecast - target).square().mean()
+        return list(torch.autograd.grad(loss, list(weights.values()), create_graph=True))
+
+    rows = np.linspace(0, len(victims.names) - 1, TRIES).astype(int)
+    windows = samples.batches[:, 0, 12]  # the first day's noon, where a day has 24 steps
+    every = samples.inputs[torch.arange(len(windows)), windows].double()
+    truth, guess, blind = [], [], []
+    for row in rows.tolist():
+        inputs = every[row][None, None]
+        target = samples.targets[row, windows[row]].double()[None, None]
+        others = torch.cat([every[:row], every[row + 1 :]]).mean(dim=0)
+        seen = [one.detach() for one in gradient_of(inputs, target)]
+        found = inverted(gradient_of, seen, others[None, None], torch.zeros_like(target))
+        truth.append(every[row].numpy())
+        guess.append(found.flatten().numpy())
+        blind.append(others.numpy())
+    truths, guesses, blinds = (np.stack(one) for one in (truth, guess, blind))
+    errors, without = (np.square(one - truths).sum(axis=1) for one in (guesses, blinds))
+    share = bootstrapped(lambda some: 1 - errors[some].sum() / without[some].sum(), TRIES, 0)
+    matched = float(
+        np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(guesses, truths, strict=True)])
+    )
+    says = "the gradient of one window alone: that window's inputs"
+    return Reconstruction(says, guesses, share, matched)

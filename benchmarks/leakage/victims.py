@@ -1,0 +1,147 @@
+"""What clients send: of FUELS as it crosses the wire, of the others as their learners give it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, MessageType
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.result_runs import data_root
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import ClientWindows, make_windows
+from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Order
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+from fedproto_app.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
+
+Vectors = NDArray[np.float64]
+REAL = {
+    "milano": "milano_internet_hourly.csv.gz",
+    "electricity": "electricity_2014_hourly.csv.gz",
+}
+
+
+def data_settings(name: str) -> tuple[str, dict[str, Any]]:
+    """What is attacked, in words, and the settings of it: the real set, else the embedded one."""
+    file = data_root() / REAL.get(name, "")
+    if name in REAL and file.is_file():
+        return name, {"data.source": "wide-csv", "data.path": str(file), "data.max-steps": 720}
+    return "synthetic-traffic", {"data.synthetic.clients": 24, "data.synthetic.days": 30}
+
+
+class Victims:
+    """The clients of one data set, all whose windows have batches of whole days."""
+
+    def __init__(self, data: dict[str, Any], rounds: int) -> None:
+        self.rounds = rounds
+        self._base = {
+            **data,
+            "model.representation-dim": 32,
+            "fuels.prototype-dim": 16,
+            "optimizer.learning-rate": 0.005,
+            "rounds": rounds,
+        }
+        settings = self.settings("fedavg")
+        windows = [make_windows(one, settings.data) for one in load_series(settings.data)]
+        self.windows = sorted(windows, key=lambda one: (-len(one.batches), one.name))
+        self.names = [one.name for one in self.windows]
+
+    def settings(self, method: str, **more: Any) -> Settings:
+        return settings_from({**self._base, **AT_ONCE, "method": method, **more})
+
+    def learner(self, method: str, **more: Any) -> AnyLearner:
+        settings = self.settings(method, **more)
+        return make_learner(settings, ForecastingTask(settings))
+
+    def cohort(
+        self, learner: AnyLearner, windows: Sequence[ClientWindows], model: dict[str, Tensor]
+    ) -> Cohort:
+        parameters = {n: v.expand(len(windows), *v.shape).clone() for n, v in model.items()}
+        samples = learner.task.gather(list(windows), 1)
+        return new_cohort(learner, parameters, samples, server_round=1)
+
+    def halved(self, world: int) -> Victims:
+        """The same clients with a random half of their train days, or with the other half."""
+        half = copy(self)
+        half.windows = []
+        for one in self.windows:
+            drawn = numpy_stream(0, "half of the days", one.name).permutation(len(one.batches))
+            kept = np.sort(drawn[world::2])
+            half.windows.append(replace(one, batches=one.batches[kept]))
+        return half
+
+    def samples(self, **more: Any) -> CohortSamples:
+        """Of all clients; more: other settings of the data, which make other windows."""
+        learner = self.learner("fedavg", **more)
+        windows = self.windows
+        if more:
+            settings = learner.task.settings
+            series = {one.name: one for one in load_series(settings.data)}
+            windows = [make_windows(series[name], settings.data) for name in self.names]
+        found: CohortSamples = learner.task.gather(windows, 1)
+        return found
+
+    def fedavg(self, who: Sequence[int], rounds: int) -> tuple[dict[str, Tensor], Vectors, Vectors]:
+        """FedAvg of some clients: the last model, and each one's first and last update, [N, d]."""
+        learner = self.learner("fedavg")
+        windows = [self.windows[one] for one in who]
+        model, updates = learner.initial_parameters(), []
+        for number in range(1, rounds + 1):
+            cohort = self.cohort(learner, windows, model)
+            order = Order("run", "token", number, cohort.names)
+            train_cohort(learner, cohort, learner.context(order, cohort))
+            steps = [(cohort.parameters[n] - v).flatten(start_dim=1) for n, v in model.items()]
+            updates.append(torch.cat(steps, dim=1).double().numpy())
+            weights = torch.tensor(cohort.samples.train_samples).float()
+            model = {
+                n: torch.tensordot(weights / weights.sum(), v, dims=1)
+                for n, v in cohort.parameters.items()
+            }
+        return model, updates[0], updates[-1]
+
+    def prototypes(self) -> Vectors:
+        """[N, p · d_p] FUELS's prototypes of the last round, as the server received them."""
+        with tempfile.TemporaryDirectory() as place:
+            settings = self.settings(
+                "fuels", **{"output.dir": place, "output.name": "run", "output.pictures": False}
+            )
+            grid = _Listening(settings, nodes_sharing(settings.data, 1, Path(place) / "state"))
+            with RunFolder(settings) as folder:
+                conduct(grid, settings, folder)
+        return np.stack([grid.heard[name] for name in self.names])
+
+
+class _Listening(LocalGrid):
+    """heard: the prototype that each client sent last, flat."""
+
+    heard: dict[str, Vectors]
+
+    def __init__(self, settings: Settings, configs: Sequence[dict[str, Any]]) -> None:
+        super().__init__(settings, configs)
+        self.heard = {}
+
+    def answer(self, message: Message) -> Message | None:
+        reply = super().answer(message)
+        if message.metadata.message_type == MessageType.TRAIN and reply is not None:
+            rows = numpy_arrays(reply.content.array_records[ARRAYS])["prototypes"]
+            names = read_record(reply.content, ReplyTold).names
+            self.heard |= {
+                n: row.astype(np.float64).ravel() for n, row in zip(names, rows, strict=True)
+            }
+        return reply

@@ -1,0 +1,132 @@
+"""Strategies of what broken or hostile senders make of bytes, JSON, arrays and whole messages."""
+
+from __future__ import annotations
+
+import copy
+import json
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import strategies as st
+
+NUMBERS = st.integers() | st.integers(-(2**70), 2**70) | st.floats()
+LEAVES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | st.sampled_from(["a", "mse"])
+VALUES = st.recursive(
+    LEAVES, lambda its: st.lists(its, max_size=4) | st.dictionaries(st.text(max_size=5), its)
+)
+# Of headers that lie about what follows.
+DTYPES = ["<f4", ">f4", "<f8", "<i8", "<U3", "|O", "|V8", "<M8[s]", "<c8", "no type", "|b1"]
+SIZES = st.integers(-2, 6) | st.sampled_from([10**6, 10**12, 2**31, 2**63, -(2**63), 2**70])
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container in a value of JSON with a key of it."""
+    keys = range(len(value)) if isinstance(value, list) else value
+    if not isinstance(value, list | dict):
+        return []
+    return [(value, key) for key in keys] + [one for key in keys for one in places(value[key])]
+
+
+@st.composite
+def changed(draw: st.DrawFn, fields: Any) -> bytes:
+    """These fields as JSON, with up to three values changed, dropped or added, or bytes spoilt."""
+    fields = copy.deepcopy(fields)
+    for _ in range(draw(st.integers(0, 3))):
+        container, key = draw(st.sampled_from(places(fields)))
+        what = draw(st.sampled_from(["change", "drop", "add"]))
+        if what == "change":
+            container[key] = draw(VALUES)
+        elif what == "drop":
+            del container[key]
+        elif isinstance(container, list):
+            container.insert(key, draw(VALUES))
+        else:
+            container[draw(st.text(max_size=5))] = draw(VALUES)
+        if not places(fields):
+            break
+    said = bytearray(json.dumps(fields).encode())
+    for place, byte in draw(
+        st.dictionaries(st.integers(0, 10**4), st.integers(0, 255), max_size=2)
+    ).items():
+        said[place % len(said)] = byte
+    return bytes(said)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
+    """Bytes like these with some changed, cut out, put in or repeated; or any others."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.binary(max_size=200))
+    made = bytearray(good)
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(made)))
+        end = min(len(made), start + draw(st.integers(0, 16)))
+        what = draw(st.sampled_from(["change", "cut", "put", "repeat", "end"]))
+        if what == "change":
+            made[start:end] = draw(st.binary(min_size=end - start, max_size=end - start))
+        elif what == "cut":
+            del made[start:end]
+        elif what == "put":
+            made[start:start] = draw(st.binary(max_size=16))
+        elif what == "repeat":
+            made[start:start] = made[start:end]
+        else:
+            del made[start:]
+    return bytes(made)
+
+
+@st.composite
+def npy(draw: st.DrawFn) -> bytes:
+    """An array's file whose header says anything."""
+    file = BytesIO()
+    header = {
+        "descr": draw(st.sampled_from(DTYPES)),
+        "fortran_order": draw(st.booleans()),
+        "shape": tuple(draw(st.lists(SIZES, max_size=4))),
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + draw(st.binary(max_size=64))
+
+
+RECORDS: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        lambda: ConfigRecord({"json": "text", "x": [1, 2]}),
+        lambda: ConfigRecord({"json": [b"bytes", b"twice"]}),
+        lambda: ConfigRecord({"json": b"{}", "seconds": [1.0]}),
+        lambda: MetricRecord({"num-examples": 10**18, "json": [0.5]}),
+        lambda: ArrayRecord({"json": Array(np.ones(2, np.float32))}),
+        ConfigRecord,
+        ArrayRecord,
+    ]
+)
+
+
+@st.composite
+def spoilt_content(draw: st.DrawFn, good: RecordDict, fields: Any) -> RecordDict:
+    """A message's records with what is told, arrays, or whole records spoilt. fields: what the
+    good one tells."""
+    told = ConfigRecord(dict(good.config_records["told"]))
+    told["json"] = draw(changed(fields) | spoilt(bytes(told["json"])))  # type: ignore[arg-type]
+    arrays = ArrayRecord(dict(good.array_records.get("arrays", ArrayRecord())))
+    for name in sorted(arrays):
+        what = draw(st.sampled_from(["leave", "leave", "spoil", "lie", "drop", "twice", "claim"]))
+        array = arrays[name]
+        if what in ("spoil", "lie"):
+            data = draw(spoilt(array.data) if what == "spoil" else npy())
+            arrays[name] = Array(array.dtype, array.shape, array.stype, data)
+        elif what == "drop":
+            del arrays[name]
+        elif what == "twice":
+            arrays[draw(st.text(max_size=5))] = array
+        elif what == "claim":
+            shape = tuple(draw(st.lists(SIZES, max_size=3)))
+            arrays[name] = Array(draw(st.text(max_size=5)), shape, "other", array.data)
+    records: dict[str, Any] = {"told": told, "arrays": arrays}
+    if draw(st.integers(0, 4)) == 0:
+        records[draw(st.sampled_from(["told", "arrays", "more"]))] = draw(RECORDS)()
+    for name in ("told", "arrays"):
+        if draw(st.integers(0, 9)) == 0:
+            del records[name]
+    return RecordDict(records)

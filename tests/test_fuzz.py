@@ -1,0 +1,39 @@
+"""The decoders under anything: a little in each run of the tests, a minute in CI, ten minutes by
+`make fuzz`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from hypothesis import strategies as st
+
+from fedproto_app.wire import Unusable, read_order
+from tests.fuzz import TARGETS, fuzz
+from tests.server.messages import order_message
+from tests.spoilt import spoilt_content
+from tests.told import told
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "2.5"))  # of all targets together
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_but_refusals_comes_out(name: str) -> None:
+    """Short runs try the same inputs every time; longer ones inputs of their own, told by seed."""
+    seed = 0 if SECONDS < 10 else int(time.time())
+    tried = fuzz(TARGETS[name], SECONDS / len(TARGETS), seed)
+    print(f"{name}: {tried} inputs from seed {seed} on")
+    assert tried > 0
+
+
+def test_what_escapes_is_found() -> None:
+    """A target that lets out what a reader raises does not pass: here a refusal itself."""
+
+    def careless(data: st.DataObject) -> None:
+        message = order_message()
+        message.content = data.draw(spoilt_content(message.content, told(message)))
+        read_order(message)
+
+    with pytest.raises((Unusable, ExceptionGroup)):  # a group of several that it found
+        fuzz(careless, 5, 0)
