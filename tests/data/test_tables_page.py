@@ -1,4 +1,4 @@
-"""The examples of docs/tables.md: below each file stands what `data check` tells, which reads it."""
+"""Examples of docs/tables.md: below each file stands what `data check` tells, which reads it."""
 
 from __future__ import annotations
 
