@@ -26,7 +26,7 @@ ROOMS = {
     "reports": ["report.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
     "operations": ["ops.*"],
     "node": ["node.*"],
-    "methods": ["halves"],
+    "methods": ["halves", "privacy_plan"],
     "strategies": ["strategies.*"],
     "server": ["server.*"],
     "learners": ["learners.*"],

@@ -16,6 +16,8 @@ from fedproto_app.tasks.task import AnyTask
 class SoloLearner(Learner[Context, AnyTask]):
     """The supervised loss alone, on the client's own model."""
 
+    private = ()  # nothing leaves
+
     def context(self, order: Order, cohort: Cohort) -> Context:
         return Context()
 

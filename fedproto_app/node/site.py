@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from fedproto_app.errors import SettingsError
+from fedproto_app.node.privacy_ledger import SitePrivacy
 from fedproto_app.settings import (
     Choice,
     Count,
@@ -92,6 +93,7 @@ class Site(Section):
     num_partitions: Count = 1
     tells_classes: bool = False  # whether a method may learn of the classes of its clients
     data: SiteData = SiteData()
+    privacy: SitePrivacy = SitePrivacy()
 
     @property
     def label(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.learners.analytic import GRAM, MOMENT
-from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
+from fedproto_app.learners.analytic import GRAM, MOMENT, sample_bound
+from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle, triangle_size
 from fedproto_app.messages import Arrays
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.strategies.client_sums import ClientSums
@@ -26,6 +26,16 @@ class SumsOfRegressors(ClientSums):
         gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
         fault = sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
         return fault and f"its sums cannot be those of {samples} samples: {fault}"
+
+
+    def sample_bound(self, clip: float) -> float:
+        return sample_bound(clip, self.shapes[GRAM][0])
+
+    def usable(self, totals: Arrays, deviation: float) -> Arrays:
+        width = self.shapes[MOMENT][-1]
+        gram = symmetric(torch.from_numpy(totals[GRAM]).double(), width)
+        packed = triangle(definite(gram, deviation)).float().numpy()
+        return {**totals, GRAM: packed}
 
 
 class AnalyticStrategy(SumsStrategy):
