@@ -53,8 +53,10 @@ def _require(settings: Settings, learner: str) -> tuple[Release, ...]:
     method = method_named(settings.method)
     on = f"privacy.mechanism = {settings.privacy.mechanism!r}"
     if releases is None or method.joined_clients:
-        why = "its clients see each other's values" if method.joined_clients else (
-            "how far one client can change what it sends is not known"
+        why = (
+            "its clients see each other's values"
+            if method.joined_clients
+            else ("how far one client can change what it sends is not known")
         )
         able = [n for n in methods_of(settings.task) if _is_able(n, settings.task)]
         raise SettingsError(

@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(
-    path: Path, content: bytes, mark: str = ".new", *, durable: bool = False
-) -> None:
+def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool = False) -> None:
     """Write the file, in place of one that is there; raises OSError, and then leaves nothing.
 
     mark: behind its name while it is written; writers of one file at once have one each.

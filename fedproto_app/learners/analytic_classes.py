@@ -30,7 +30,13 @@ from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, Vectors
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.learners.release import Release
-from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums, log_loss, shortened
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    LabelledVectors,
+    class_sums,
+    log_loss,
+    shortened,
+)
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD

@@ -25,9 +25,7 @@ def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, 
     return weighed @ regressors, weighed @ targets.double()
 
 
-def clipped_samples(
-    regressors: Tensor, targets: Tensor, length: float
-) -> tuple[Tensor, Tensor]:
+def clipped_samples(regressors: Tensor, targets: Tensor, length: float) -> tuple[Tensor, Tensor]:
     """X [..., n, d] and Y [..., n, t] with each sample (x, y) shortened to this length at most.
 
     Then one sample adds to XᵀX and Xᵀy together no more than length²: ‖x‖⁴ + ‖x‖²y² ≤ length⁴.

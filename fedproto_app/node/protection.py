@@ -87,7 +87,9 @@ class Protection:
             {},
         )
         for row in rows:
-            hidden = [self._hidden(one, learner, cohort, order, row, models, sent) for one in releases]
+            hidden = [
+                self._hidden(one, learner, cohort, order, row, models, sent) for one in releases
+            ]
             client = cohort.names[row]
             keys = [self._key(one, client, order.server_round, asked) for one in hidden]
             if self._ledger is not None:
@@ -192,7 +194,14 @@ def _put(leaving: Leaving, row: int, order: Order, hidden: _Hidden, noised: Arra
 def _digest(order: Order) -> bytes:
     """Of all that a client's answer may depend on, besides its own state."""
     found = hashlib.sha256()
-    parts = [order.run, order.token, order.server_round, order.guided, order.classes, sorted(order.options.items())]
+    parts = [
+        order.run,
+        order.token,
+        order.server_round,
+        order.guided,
+        order.classes,
+        sorted(order.options.items()),
+    ]
     found.update(repr(parts).encode())
     for name, array in sorted(order.arrays.items()):
         found.update(f"{name}{array.shape}{array.dtype}".encode())

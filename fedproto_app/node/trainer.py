@@ -113,7 +113,7 @@ class Node:
         rows = [row for row, ok in enumerate(_finite_rows(cohort.parameters)) if ok]
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
         sent = self._learner.contribution(cohort, context, order.server_round)
-        models = self._learner.own_models(cohort)
+        models = self._models(cohort)
         if self._protection is not None:
             leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
             models, sent = leaving.models, leaving.sent
@@ -131,6 +131,12 @@ class Node:
         if order.evaluate:
             self._evaluate(cohort, rows, order, reply, final=not self._learner.shared)
         return reply
+
+    def _models(self, cohort: Cohort) -> dict[str, Tensor]:
+        """What each client tells of the shared model, [K, …] each."""
+        if not self._learner.sends_mean:
+            return self._learner.own_models(cohort)
+        return {n: v for n, v in cohort.parameters.items() if self._learner.is_shared(n)}
 
     def _judge(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)

@@ -27,7 +27,6 @@ class SumsOfRegressors(ClientSums):
         fault = sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
         return fault and f"its sums cannot be those of {samples} samples: {fault}"
 
-
     def sample_bound(self, clip: float) -> float:
         return sample_bound(clip, self.shapes[GRAM][0])
 
