@@ -54,7 +54,8 @@ def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
 def shortened(features: Tensor, length: float) -> Tensor:
     """[..., D] with no row longer than this."""
     norms = features.norm(dim=-1, keepdim=True)
-    return features * (length / norms.clamp(min=1e-30)).clamp(max=1.0)
+    factor: Tensor = (length / norms.clamp(min=1e-30)).clamp(max=1.0)
+    return features * factor
 
 
 def without_noise(sums: ClassSums, deviation: float) -> ClassSums:

@@ -44,7 +44,8 @@ def definite(gram: Tensor, deviation: float) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(gram)
     least = 2 * deviation * math.sqrt(gram.shape[-1])
-    return vectors @ (values.clamp(min=least).unsqueeze(-1) * vectors.transpose(-1, -2))
+    raised: Tensor = vectors @ (values.clamp(min=least).unsqueeze(-1) * vectors.transpose(-1, -2))
+    return raised
 
 
 def solve(gram: Tensor, moment: Tensor, penalty: float, toward: Tensor | float = 0.0) -> Tensor:

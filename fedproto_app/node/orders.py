@@ -198,7 +198,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 def _require_allowed(settings: Settings, site: Site) -> None:
     """Refuse a method that no site can run, or that tells of its data what it has not allowed."""
     plan = privacy_plan(settings)
-    site.privacy.require(settings.privacy, plan and plan.noise_multiplier)
+    site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
     method = method_named(settings.method)
     why = method.needs_simulation(settings) if method.needs_simulation else ""
     if why and not site.is_dealt:

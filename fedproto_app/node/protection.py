@@ -34,7 +34,7 @@ from fedproto_app.maths.gaussian_mechanism import (
     clipped_together,
     gaussian_noise,
 )
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Order
 from fedproto_app.node.privacy_ledger import BudgetSpentError, PrivacyLedger
 from fedproto_app.settings import PrivacyPlan
 from fedproto_app.settings.privacy import FACTOR
@@ -169,10 +169,10 @@ def _present(sent: Contribution, name: str, row: int) -> Values:
     return np.asarray(kept)
 
 
-def _noised(hidden: _Hidden, key: bytes) -> Arrays:
-    """Independent noise over all arrays of a release, rounded to what travels."""
+def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
+    """The values with independent noise over all arrays of a release."""
     noise = gaussian_noise(key, sum(value.size for value in hidden.values.values()))
-    found, start = {}, 0
+    found, start = dict[str, Values](), 0
     for name, value in hidden.values.items():
         its = noise[start : start + value.size].reshape(value.shape)
         found[name] = value + hidden.deviation * its
@@ -180,7 +180,10 @@ def _noised(hidden: _Hidden, key: bytes) -> Arrays:
     return found
 
 
-def _put(leaving: Leaving, row: int, order: Order, hidden: _Hidden, noised: Arrays) -> None:
+def _put(
+    leaving: Leaving, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
+) -> None:
+    """In place of what it hides, rounded to what travels."""
     for name, value in noised.items():
         if hidden.release.bound == "step":
             model = (order.arrays[name] + value).astype(np.float32)

@@ -16,7 +16,7 @@ from fedproto_app.settings import PrivacyPlan
 
 
 class Spending:
-    """Releases so far, by client. plan: None where nothing is protected; then nothing is counted."""
+    """Releases so far, by client. plan: None where nothing is protected, so nothing is counted."""
 
     def __init__(self, plan: PrivacyPlan | None) -> None:
         self.plan = plan
