@@ -226,8 +226,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def footnote() -> str:
     """How the tables were made."""
     return (
-        f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients if not said otherwise, "
-        f"δ = {DELTA:g}, all clients in every round, seed {' and '.join(map(str, SEEDS))}; "
+        f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients if not said "
+        f"otherwise, δ = {DELTA:g}, all clients in every round, seed {' and '.join(map(str, SEEDS))}; "
         f"{machine_line()}."
     )
 
