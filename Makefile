@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-all test-newest check docs wheel bench containers faults attacks results clean
+.PHONY: demo test test-all test-newest check docs wheel bench containers faults attacks privacy results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	for method in naive seasonal-naive "analytic --set analytic.sharing=none" \
@@ -55,6 +55,9 @@ faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS
 
 attacks: $(DEV)  ## hostile clients against every rule of aggregation, five minutes
 	$(BIN)/python -m benchmarks.attacks --page
+
+privacy: $(DEV)  ## what noise that protects clients costs, by ε, five minutes
+	$(BIN)/python -m benchmarks.privacy_results --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results

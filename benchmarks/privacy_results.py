@@ -227,8 +227,8 @@ def footnote() -> str:
     """How the tables were made."""
     return (
         f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients if not said "
-        f"otherwise, δ = {DELTA:g}, all clients in every round, seed {' and '.join(map(str, SEEDS))}; "
-        f"{machine_line()}."
+        f"otherwise, δ = {DELTA:g}, all clients in every round, seed "
+        f"{' and '.join(map(str, SEEDS))}; {machine_line()}."
     )
 
 
