@@ -20,16 +20,22 @@ _BITS = 53  # of a double's fraction
 
 def clipped_rows(rows: NDArray[np.floating], length: float) -> Values:
     """[..., D] with each row at most so long: row · min(1, length / ‖row‖)."""
-    exact = rows.astype(np.float64)
+    exact = finite(rows)
     norms = np.linalg.norm(exact, axis=-1, keepdims=True)
     return exact * _shrinking(norms, length)
 
 
 def clipped_together(arrays: Mapping[str, Values], length: float) -> dict[str, Values]:
     """Arrays that are one vector, at most so long."""
-    norm = math.sqrt(sum(float(np.square(value).sum()) for value in arrays.values()))
+    exact = {name: finite(value) for name, value in arrays.items()}
+    norm = math.sqrt(sum(float(np.square(value).sum()) for value in exact.values()))
     factor = float(_shrinking(np.float64(norm), length))
-    return {name: value * factor for name, value in arrays.items()}
+    return {name: value * factor for name, value in exact.items()}
+
+
+def finite(values: NDArray[np.floating]) -> Values:
+    """In double precision, with 0 for what is no number: noise would not hide it."""
+    return np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _shrinking(norms: NDArray[np.float64] | np.float64, length: float) -> Values:

@@ -32,6 +32,7 @@ from fedproto_app.maths.gaussian_mechanism import (
     Values,
     clipped_rows,
     clipped_together,
+    finite,
     gaussian_noise,
 )
 from fedproto_app.messages import Order
@@ -129,7 +130,7 @@ class Protection:
             return _Hidden(release, rows, noise * settings.clip * math.sqrt(count))
         bound, counts = learner.sums_bound(cohort)
         most = bound * (counts[row] if settings.unit == "client" else 1)
-        return _Hidden(release, {n: a.astype(np.float64) for n, a in own.items()}, noise * most)
+        return _Hidden(release, {n: finite(array) for n, array in own.items()}, noise * most)
 
     def _key(self, hidden: _Hidden, client: str, server_round: int, asked: bytes) -> bytes:
         """Of the noise: nobody without the secret can tell it, and nothing else has it."""

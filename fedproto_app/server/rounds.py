@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -128,6 +129,8 @@ def run_rounds(
     criterion = task_class(settings.task).criterion
     for server_round in range(outcome.rounds + 1, settings.all_rounds + 1):
         outcome.spent = federation.spending.forbids(server_round)
+        if outcome.spent:
+            tell("privacy-spent", WARNING, round=outcome.rounds, limit=settings.privacy.max_epsilon)
         if outcome.patience.exhausted or outcome.spent:
             return
         federation.begin_round(server_round, grid)

@@ -38,6 +38,13 @@ def test_huge_values_are_shortened_too() -> None:
     np.testing.assert_allclose(clipped_rows(rows, 1.0), 0.5)
 
 
+def test_what_is_no_number_is_nothing() -> None:
+    """Its place would tell of the data, however much noise is added."""
+    rows = np.array([[np.nan, 3.0, 4.0], [np.inf, 0.0, 1.0]], np.float32)
+    assert clipped_rows(rows, 5.0).tolist() == [[0, 3, 4], [0, 0, 1]]
+    assert clipped_together({"a": rows[0]}, 5.0)["a"].tolist() == [0, 3, 4]
+
+
 def test_noise_is_standard_normal_and_of_independent_entries() -> None:
     noise = gaussian_noise(b"key", 200_000)
     assert kstest(noise, "norm").pvalue > 0.01

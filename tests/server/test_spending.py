@@ -179,3 +179,27 @@ def test_a_server_that_is_killed_and_resumed_gets_no_second_draw(tmp_path: Path)
     told = read_rounds(folder)[-1]["privacy"]["releases"]
     assert told == 4
     assert accounts(runs.state("killed")) == [4] * 8
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [
+        ("forecasting", {"method": "analytic", "analytic.sharing": "federated"}),
+        ("forecasting", {"aggregation.rule": "median"}),
+        ("classification", {"method": "gldp"}),
+        ("classification", {"method": "analytic"}),
+        ("sequence-classification", {"method": "fed-react"}),
+    ],
+)
+def test_whatever_is_released_a_server_can_use_it(
+    tmp_path: Path, task: str, changes: dict[str, Any]
+) -> None:
+    """Nothing is refused, not the sums that no samples have; every client's error is a number."""
+    made = small_settings(tmp_path, task, **{"method": "fedavg", **NOISED, **changes})
+    folder, _ = run_locally(made, nodes_sharing(made.data, 2, tmp_path / "state"))
+    assert [line["refused"] for line in lines(folder)] == [[]] * made.all_rounds
+    releases = made.all_rounds * (2 if made.method == "gldp" else 1)
+    assert summary(folder)["privacy"]["releases"] == releases
+    assert accounts(tmp_path / "state") == [releases] * 8
+    clients = (folder.path / "clients.csv").read_text()
+    assert "nan" not in clients
