@@ -185,9 +185,9 @@ def test_a_server_that_is_killed_and_resumed_gets_no_second_draw(tmp_path: Path)
     ("task", "changes"),
     [
         ("forecasting", {"method": "analytic", "analytic.sharing": "federated"}),
-        ("forecasting", {"aggregation.rule": "median"}),
         ("classification", {"method": "gldp"}),
-        ("classification", {"method": "analytic"}),
+        pytest.param("forecasting", {"aggregation.rule": "median"}, marks=pytest.mark.exhaustive),
+        pytest.param("classification", {"method": "analytic"}, marks=pytest.mark.exhaustive),
         ("sequence-classification", {"method": "fed-react"}),
     ],
 )
