@@ -17,8 +17,8 @@ RUN echo 'fedproto:x:10001:10001::/flwr:/usr/sbin/nologin' >>/etc/passwd \
 WORKDIR /app
 COPY pyproject.toml constraints.txt LICENSE README.md ./
 # Before the code, so that a new version of it leaves this layer alone. Ray, of Flower's simulation,
-# is nothing that a node needs.
-RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+# is nothing that a node needs; what counts privacy, a node may.
+RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['privacy'], sep='\n')" \
     | sed 's/\[simulation\]//' >/tmp/requirements.txt \
  && pip install --no-cache-dir ${PIP_ARGS} --constraint constraints.txt --requirement /tmp/requirements.txt \
  && rm /tmp/requirements.txt

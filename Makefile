@@ -10,7 +10,7 @@ NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
 .PHONY: demo test test-all test-newest check docs fuzz wheel bench containers faults attacks leakage \
-  results clean
+  privacy results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	$(BIN)/fedproto demo
@@ -56,6 +56,9 @@ attacks: $(DEV)  ## hostile clients against every rule of aggregation, seven min
 
 leakage: $(DEV)  ## what clients' messages tell of their data, two minutes
 	$(BIN)/python -m benchmarks.leakage --page
+
+privacy: $(DEV)  ## what noise that protects clients costs, by ε, five minutes
+	$(BIN)/python -m benchmarks.privacy_results --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from fedproto_app.errors import FedProtoError
 from fedproto_app.events import tell
 from fedproto_app.halves import make_strategy
+from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.paths import within_root
@@ -32,6 +33,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run configuration describes."""
     with telling_of_errors() as known:
         settings = within_root(settings_from(context.run_config))
+        privacy_plan(settings)  # refuses what cannot be protected before a folder is made
         folder = known.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
         conduct(grid, settings, folder)
@@ -77,7 +79,7 @@ def conduct(
     """Gather the nodes, train, write what came of it; go on from a checkpoint if so set."""
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
-    federation = Federation(settings, folder.name, token)
+    federation = Federation(settings, folder.name, token, privacy_plan(settings))
     if checkpoint:
         federation.recall(checkpoint.federation)
     federation.await_nodes(grid)

@@ -6,15 +6,30 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes, mark: str = ".new") -> None:
+def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool = False) -> None:
     """Write the file, in place of one that is there; raises OSError, and then leaves nothing.
 
     mark: behind its name while it is written; writers of one file at once have one each.
+    durable: return when it is on the disk, name and all: power may fail.
     """
     beside = path.with_name(path.name + mark)
     try:
-        beside.write_bytes(content)
+        with beside.open("wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(beside, path)
+        if durable:
+            _flush_names(path.parent)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _flush_names(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

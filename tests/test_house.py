@@ -35,7 +35,7 @@ ROOMS = {
     "reports": ["report.*", "export.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
     "operations": ["ops.*"],
     "node": ["node.*"],
-    "methods": ["halves"],
+    "methods": ["halves", "privacy_plan"],
     "strategies": ["strategies.*"],
     "server": ["server.*"],
     "learners": ["learners.*"],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.methods import METHODS, method_named
+from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import reasons_against
 
@@ -34,10 +35,11 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     """How many clients can take part.
 
     Raises `DataError` now for data that every node would refuse after the start, `SettingsError`
-    for fewer clients than the method needs.
+    for fewer clients than the method needs, and for privacy that it cannot give.
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
+    privacy_plan(settings)
     reasons = reasons_against(settings)
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))

@@ -8,12 +8,15 @@ client's own coefficients are pulled towards it as strongly as its validation sa
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
+from fedproto_app.learners.release import Release
 from fedproto_app.maths.ridge import solve, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
@@ -22,6 +25,14 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT = "gram", "moment"
+
+
+def sample_bound(clip: float, steps: int) -> float:
+    """The most length that a sample adds to the sums of so many steps ahead, as one vector.
+
+    To those of one step (x, y), at most `clip` long, adds clip² at most (`ridge.clipped_samples`).
+    """
+    return math.sqrt(steps) * clip**2
 
 
 class SumsContext(Context):
@@ -35,6 +46,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     """The client's own sums, and what is made of them and of those of all."""
 
     section: AnalyticSettings
+    private = (Release("sums", (GRAM, MOMENT)),)
 
     def context(self, order: Order, cohort: Cohort) -> SumsContext:
         return SumsContext(*self.task.regression_sums(cohort.samples))
@@ -47,8 +59,16 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     def contribution(self, cohort: Cohort, context: SumsContext, server_round: int) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
-        gram, moment = triangle(context.gram).float(), context.moment.squeeze(-1).float()
+        sums = (context.gram, context.moment)
+        if self.training.sample_clip is not None:
+            sums = self.task.regression_sums(cohort.samples, self.training.sample_clip)
+        gram, moment = triangle(sums[0]).float(), sums[1].squeeze(-1).float()
         return Contribution({GRAM: gram.cpu().numpy(), MOMENT: moment.cpu().numpy()})
+
+    def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
+        assert self.training.sample_clip is not None
+        bound = sample_bound(self.training.sample_clip, self.task.layout.horizon)
+        return bound, cohort.samples.train_samples
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client again, now that the sums over all are known."""

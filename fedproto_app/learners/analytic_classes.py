@@ -21,6 +21,7 @@ from fedproto_app.learners.class_fit import (
     ClassFit,
     Classifier,
     packed,
+    sample_bound,
     sums_shapes,
     total_in,
     unpacked,
@@ -28,7 +29,14 @@ from fedproto_app.learners.class_fit import (
 from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
-from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums, log_loss
+from fedproto_app.learners.release import Release
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    LabelledVectors,
+    class_sums,
+    log_loss,
+    shortened,
+)
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD
@@ -46,6 +54,7 @@ class AnalyticClassesLearner(
     """The client's own sums, and what is made of them and of those of all."""
 
     section: AnalyticSettings
+    private = (Release("sums", (GRAM, MOMENT, COUNTS)),)
 
     def __init__(self, training: Training, section: AnalyticSettings, task: Any) -> None:
         super().__init__(training, section, task)
@@ -86,6 +95,11 @@ class AnalyticClassesLearner(
         sent = {name: cohort.parameters[kept] for name, kept in MEMORY.items()}
         return Contribution({name: value.cpu().numpy() for name, value in sent.items()})
 
+    def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
+        assert self.training.sample_clip is not None
+        counts = cohort.parameters[MEMORY[COUNTS]].sum(dim=1)
+        return sample_bound(self.training.sample_clip), [round(count) for count in counts.tolist()]
+
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
         total = total_in(order, self.task.device)
@@ -116,6 +130,8 @@ class AnalyticClassesLearner(
         """The clients' sums with those of stages that are new to them, which they remember."""
         memory, new = cohort.parameters, new_stage(cohort)
         features, labels, present = vectors
+        if self.training.sample_clip is not None:
+            features = shortened(features, self.training.sample_clip)
         come = LabelledVectors(features, labels, present * new.unsqueeze(1))
         own = self._own(cohort).plus(class_sums(come, self._classes))
         for name, value in packed(own).items():

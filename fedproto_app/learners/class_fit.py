@@ -8,6 +8,7 @@ weighed by the likelihood of its validation samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -40,6 +41,12 @@ Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; of all: [D,
 def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
     """Of a client's sums as they travel: D(D + 1)/2 + C·D + C values."""
     return {GRAM: (triangle_size(width),), MOMENT: (classes, width), COUNTS: (classes,)}
+
+
+def sample_bound(clip: float) -> float:
+    """The most length that a vector, at most `clip` long, adds to its client's sums: clip² to the
+    products, clip to its class's sum, 1 to its number."""
+    return math.sqrt(clip**4 + clip**2 + 1)
 
 
 def packed(sums: ClassSums) -> dict[str, Tensor]:

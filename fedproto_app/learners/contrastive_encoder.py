@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner, Phase
+from fedproto_app.learners.release import STEP
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
 from fedproto_app.messages import Order
 from fedproto_app.settings import EncoderSettings, Training
@@ -28,6 +29,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     needs_representation = True
 
     section: EncoderSettings
+    private = (STEP,)
 
     def __init__(self, training: Training, section: EncoderSettings, task: SequenceTask) -> None:
         super().__init__(training, section, task)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.learners.release import Release
 from fedproto_app.maths.linear_heads import Head, Vectors
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
@@ -42,6 +43,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     needs_representation = True
     section: FedReactSettings
+    private = (Release("rows", (HEAD,)),)
 
     def initial_parameters(self) -> dict[str, Tensor]:
         (width,) = self.task.shape.inputs  # the vectors'

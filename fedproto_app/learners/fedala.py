@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
+from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.maths.local_aggregation import mixed, settled, stepped
 from fedproto_app.messages import Order
@@ -41,6 +42,7 @@ class FedAlaLearner(SoloLearner):
     """FedAvg's local training, from a mixture of the client's own."""
 
     section: FedAlaSettings
+    private = (STEP,)
 
     def __init__(self, training: Training, section: FedAlaSettings, task: AnyTask) -> None:
         super().__init__(training, section, task)

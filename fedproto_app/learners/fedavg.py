@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Phase
+from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedAvgSettings, Training
@@ -24,6 +25,7 @@ class FedAvgLearner(SoloLearner):
 
     shared = ("",)
     section: FedAvgSettings
+    private = (STEP,)
 
     def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
         super().__init__(training, section, task)

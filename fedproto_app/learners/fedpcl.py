@@ -17,6 +17,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.learners.prototype import PeriodPrototype
+from fedproto_app.learners.release import STEP, Release
 from fedproto_app.maths.losses import prototype_contrast
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedPclSettings, Training
@@ -47,6 +48,7 @@ class FedPclLearner(Learner[ContrastContext, ForecastingTask]):
 
     needs_representation = True
     section: FedPclSettings
+    private = (STEP, Release("rows", (PROTOTYPES,)))
 
     def __init__(self, training: Training, section: FedPclSettings, task: ForecastingTask) -> None:
         super().__init__(training, section, task)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
+from fedproto_app.learners.release import Release
 from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedProtoSettings
@@ -38,6 +39,7 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
 
     needs_representation = True
     section: FedProtoSettings
+    private = (Release("rows", (PROTOTYPES,)),)
 
     def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
         received = order.arrays.get(PROTOTYPE)

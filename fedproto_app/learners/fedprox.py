@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.release import STEP
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.messages import Order
 from fedproto_app.tasks.task import AnyTask
@@ -31,6 +32,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
     """The supervised loss and the distance from the global model."""
 
     shared = ("",)
+    private = (STEP,)
 
     def context(self, order: Order, cohort: Cohort) -> ProximalContext:
         to = self.task.device

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedproto_app.learners.learner import Phase
+from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.settings import FedRepSettings, Training
 from fedproto_app.tasks.task import AnyTask
@@ -19,6 +20,7 @@ class FedRepLearner(SoloLearner):
 
     needs_representation = True
     section: FedRepSettings
+    private = (STEP,)
 
     def __init__(self, training: Training, section: FedRepSettings, task: AnyTask) -> None:
         super().__init__(training, section, task)

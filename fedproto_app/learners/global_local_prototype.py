@@ -17,6 +17,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.learners.release import STEP, Release
 from fedproto_app.maths.class_prototypes import (
     class_means,
     global_relation,
@@ -48,6 +49,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
     section: GldpSettings
+    private = (STEP, Release("rows", (PROTOTYPES,)))
     weighs_samples = False  # a plain mean (GLDP, eq. 5)
     needs_representation = True
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.learners.release import Release
 from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
@@ -63,6 +64,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     """FUELS's three losses on a model that never leaves the node."""
 
     section: FuelsSettings
+    private = (Release("rows", (PROTOTYPES,)),)
     needs_representation = True
 
     def __init__(self, training: Training, section: FuelsSettings, task: ForecastingTask) -> None:

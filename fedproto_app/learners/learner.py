@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from fedproto_app.learners.release import Release
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric
 from fedproto_app.settings import Training
@@ -66,6 +67,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     needs_representation: whether it needs a model with a representation besides the prediction.
     keeps_guidance: whether what an order to evaluate brings besides the model is kept with it.
+    private: all that it sends and noise can protect, None if that is not known. Not inherited: a
+        subclass that sends more must say so, and one that sends the same says it again.
     """
 
     section: Any
@@ -74,6 +77,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     weighs_samples = True
     needs_representation = False
     keeps_guidance = True
+    private: ClassVar[tuple[Release, ...] | None] = None
 
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
@@ -137,6 +141,11 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
         """What the cohort's clients send, apart from their shared parameters."""
         return Contribution()
+
+    def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
+        """Of what is sent as sums: the most length that one sample adds to all of them together,
+        and how many samples each client's are of. `Training.sample_clip` is set."""
+        raise NotImplementedError(f"{type(self).__name__} sends no sums")
 
     def answer(self, cohort: Cohort, order: Order) -> Contribution:
         """What the cohort's clients say to a question that the server asks between the phases of a

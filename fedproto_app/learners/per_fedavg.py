@@ -21,6 +21,7 @@ from torch import Tensor
 from fedproto_app.learners.batches import Pair, pairs_of
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context
+from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.messages import Order
 from fedproto_app.randomness import torch_stream
@@ -32,6 +33,7 @@ class PerFedAvgLearner(SoloLearner):
 
     shared = ("",)
     section: PerFedAvgSettings
+    private = (STEP,)
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Pair]:
         """A client with a single batch does not train."""

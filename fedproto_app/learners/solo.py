@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.learners.release import Release
 from fedproto_app.messages import Order
 from fedproto_app.tasks.task import AnyTask
 
 
 class SoloLearner(Learner[Context, AnyTask]):
     """The supervised loss alone, on the client's own model."""
+
+    private: ClassVar[tuple[Release, ...] | None] = ()  # nothing leaves
 
     def context(self, order: Order, cohort: Cohort) -> Context:
         return Context()

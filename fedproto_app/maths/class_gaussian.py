@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.maths.ridge import definite
+
 UNKNOWN_CLASS = -1e4  # in place of log 0: nobody has seen the class
 _FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
 _SLACK = 1e-4  # relative, feature by feature; sums travel in float32
@@ -47,6 +49,26 @@ def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
     return ClassSums(
         weighed.transpose(-1, -2) @ features, members.transpose(-1, -2) @ features, members.sum(-2)
     )
+
+
+def shortened(features: Tensor, length: float) -> Tensor:
+    """[..., D] with no row longer than this."""
+    norms = features.norm(dim=-1, keepdim=True)
+    factor: Tensor = (length / norms.clamp(min=1e-30)).clamp(max=1.0)
+    return features * factor
+
+
+def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
+    """What can be used of sums whose every entry has independent Gaussian noise.
+
+    A class whose number of samples is within twice the noise is taken for one that nobody has; the
+    products of the others become those of a positive covariance within classes.
+    """
+    known = sums.counts > 2 * deviation
+    moment, counts = sums.moment * known.unsqueeze(-1), sums.counts * known
+    means = class_means(moment, counts)
+    between = means.transpose(-1, -2) @ moment
+    return ClassSums(definite(sums.gram - between, deviation) + between, moment, counts)
 
 
 def class_means(moment: Tensor, counts: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ thousand samples lose in float32 what small penalties need.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,29 @@ def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, 
     regressors = regressors.double()
     weighed = (regressors * weights.double().unsqueeze(-1)).transpose(-1, -2)
     return weighed @ regressors, weighed @ targets.double()
+
+
+def clipped_samples(regressors: Tensor, targets: Tensor, length: float) -> tuple[Tensor, Tensor]:
+    """X [..., n, d] and Y [..., n, t] with each sample (x, y) shortened to this length at most.
+
+    Then one sample adds to XᵀX and Xᵀy together no more than length²: ‖x‖⁴ + ‖x‖²y² ≤ length⁴.
+    """
+    norms = torch.cat([regressors, targets], dim=-1).double().norm(dim=-1, keepdim=True)
+    factor = (length / norms.clamp(min=1e-30)).clamp(max=1.0)
+    return regressors * factor, targets * factor
+
+
+def definite(gram: Tensor, deviation: float) -> Tensor:
+    """The symmetric matrix [..., d, d] without what may be noise alone.
+
+    deviation: of independent Gaussian noise on every entry of the upper triangle. Such noise has
+    eigenvalues up to 2·deviation·√d (Wigner, 1958), so smaller ones of the sum say nothing: they
+    are raised to that.
+    """
+    values, vectors = torch.linalg.eigh(gram)
+    least = 2 * deviation * math.sqrt(gram.shape[-1])
+    raised: Tensor = vectors @ (values.clamp(min=least).unsqueeze(-1) * vectors.transpose(-1, -2))
+    return raised
 
 
 def solve(gram: Tensor, moment: Tensor, penalty: float, toward: Tensor | float = 0.0) -> Tensor:

@@ -29,10 +29,15 @@ from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
 from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
+from fedproto_app.node.privacy_ledger import PrivacyLedger
 from fedproto_app.node.process import store_of
+from fedproto_app.node.protection import Protection
 from fedproto_app.node.representations import represented
+from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node, shares_of, torch_device
+from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.settings import PLAIN_NAME, Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import load_shard, make_task
@@ -147,10 +152,35 @@ def _done(
             shares = [share for one in shares if (share := one.of(shard)).clients]
             task = make_task(settings, shard.shape, device)
         learner = make_learner(settings, task, order.server_round)
-        node = Node(settings, shard, store, learner, tells_classes=site.is_dealt)
+        node = Node(
+            settings,
+            shard,
+            store,
+            learner,
+            tells_classes=site.is_dealt,
+            protection=_protection(phase, settings, site, simulated=simulated),
+        )
         work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
         cohorts = work[phase](order, shares)
     return PartReply(cohorts, absent, time.perf_counter() - start)
+
+
+def _protection(
+    phase: Phase, settings: Settings, site: Site, *, simulated: bool
+) -> Protection | None:
+    """What makes of the clients' answers what may leave; None if the run has no such thing."""
+    plan = privacy_plan(settings)
+    if plan is None:
+        return None
+    if phase == "question":
+        raise SettingsError(
+            f"privacy.mechanism = {settings.privacy.mechanism!r}: no answer to a question of "
+            f"method = {settings.method!r} can be protected"
+        )
+    if simulated:
+        return Protection(plan, secret_of_simulation(settings.seed), None)
+    folder = _state_root(site) / LEDGER
+    return Protection(plan, own_secret(folder), PrivacyLedger(folder, site.privacy))
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
@@ -167,6 +197,8 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 def _require_allowed(settings: Settings, site: Site) -> None:
     """Refuse a method that no site can run, or that tells of its data what it has not allowed."""
+    plan = privacy_plan(settings)
+    site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
     method = method_named(settings.method)
     why = method.needs_simulation(settings) if method.needs_simulation else ""
     if why and not site.is_dealt:
@@ -200,12 +232,17 @@ def _state_dir(
     run = _plain("run", order.run)
     if site.state_dir is None and simulated:
         return Path(settings.output.dir).resolve() / run / "state" / node
-    home = Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
-    root = Path(site.state_dir or home).expanduser().resolve()
+    root = _state_root(site)
     folder = root / f"{run}-{_plain('token', order.token)}" / node
     if not folder.resolve().is_relative_to(root):
         raise FedProtoError(f"{folder}: a link to {folder.resolve()}, outside state-dir = {root}")
     return folder
+
+
+def _state_root(site: Site) -> Path:
+    """The folder of all that a site keeps."""
+    home = Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
+    return Path(site.state_dir or home).expanduser().resolve()
 
 
 def _plain(what: str, name: str) -> str:

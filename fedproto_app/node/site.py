@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from fedproto_app.data.choice import require_meaning
 from fedproto_app.errors import SettingsError
+from fedproto_app.node.privacy_ledger import SitePrivacy
 from fedproto_app.settings import (
     Count,
     CountOrZero,
@@ -86,6 +87,7 @@ class Site(Section):
     num_partitions: Count = 1
     tells_classes: bool = False  # whether a method may learn of the classes of its clients
     data: SiteData = SiteData()
+    privacy: SitePrivacy = SitePrivacy()
 
     @property
     def label(self) -> str:

@@ -17,12 +17,14 @@ from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.part_reply import CohortReply, Sums
+from fedproto_app.node.protection import Protection
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
 
 _PARAMETERS = "parameters"
 PERSONAL = "personal"  # a model made of the shared one, to be judged and kept
+DIVERGED = "training diverged; its last good model stays"
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 
 
@@ -57,9 +59,11 @@ class Node:
         learner: AnyLearner,
         *,
         tells_classes: bool = True,
+        protection: Protection | None = None,
     ) -> None:
-        """tells_classes: whether the server may learn how many samples of a class a client has."""
-        self._tells_classes = tells_classes
+        """tells_classes: whether the server may learn how many samples of a class a client has.
+        protection: what is made of all that clients send, if the run has any."""
+        self._tells_classes, self._protection = tells_classes, protection
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
         self._required = self._task.required_metrics(settings)
@@ -107,21 +111,32 @@ class Node:
         context = self._learner.context(order, cohort)
         losses = train_cohort(self._learner, cohort, context)
         rows = [row for row, ok in enumerate(_finite_rows(cohort.parameters)) if ok]
+        failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
+        sent = self._learner.contribution(cohort, context, order.server_round)
+        models = self._models(cohort)
+        if self._protection is not None:
+            leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
+            models, sent = leaving.models, leaving.sent
+            failed |= leaving.refused
+            rows = [row for row in rows if row not in leaving.refused]
         self._save(cohort, rows)
         reply = _reply(cohort, rows, share)
         if self._learner.sends_mean:
-            reply.sums, reply.weight = _weighted_sums(self._learner, cohort, rows)
+            reply.sums, reply.weight = _weighted_sums(self._learner, cohort, models, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
-        for row in sorted(set(range(len(cohort.names))) - set(rows)):
-            reply.failed[cohort.names[row]] = "training diverged; its last good model stays"
-        sent = self._learner.contribution(cohort, context, order.server_round)
+        reply.failed = {cohort.names[row]: why for row, why in sorted(failed.items())}
         reply.arrays, reply.classes = _sent_by(sent, rows)
         if not self._learner.sends_mean:
-            models = self._learner.own_models(cohort)
             reply.arrays |= {name: value[rows].cpu().numpy() for name, value in models.items()}
         if order.evaluate:
             self._evaluate(cohort, rows, order, reply, final=not self._learner.shared)
         return reply
+
+    def _models(self, cohort: Cohort) -> dict[str, Tensor]:
+        """What each client tells of the shared model, [K, …] each."""
+        if not self._learner.sends_mean:
+            return self._learner.own_models(cohort)
+        return {n: v for n, v in cohort.parameters.items() if self._learner.is_shared(n)}
 
     def _judge(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
@@ -263,16 +278,17 @@ def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
     return CohortReply(share.place, names, [samples[row] for row in rows])
 
 
-def _weighted_sums(learner: AnyLearner, cohort: Cohort, rows: Sequence[int]) -> tuple[Sums, int]:
+def _weighted_sums(
+    learner: AnyLearner, cohort: Cohort, models: Mapping[str, Tensor], rows: Sequence[int]
+) -> tuple[Sums, int]:
     """The clients' shared parameters, summed as the learner weighs them, and the weights' sum."""
     samples = cohort.samples.train_samples
     weights = [samples[row] if learner.weighs_samples else 1 for row in rows]
     sums: dict[str, Tensor] = {}
-    for name, value in cohort.parameters.items():
-        if learner.is_shared(name):
-            for row, weight in zip(rows, weights, strict=True):
-                term = value[row].double() * weight
-                sums[name] = sums[name] + term if name in sums else term
+    for name, value in models.items():
+        for row, weight in zip(rows, weights, strict=True):
+            term = value[row].double() * weight
+            sums[name] = sums[name] + term if name in sums else term
     return {name: total.cpu().numpy() for name, total in sums.items()}, sum(weights)
 
 

@@ -201,6 +201,7 @@ class RunFolder:
             "seed": settings.seed,
             "keep": settings.keep,
             "stopped": stopped,
+            "privacy": federation.spending.told(),
             **self._report.summary_figures(federation, read_rounds(self.path)),
             "parameters_up_per_client_round": (round(every_round / trainings) if trainings else 0),
             "parameters_up_per_client": round(costs["parameters_up"] / clients) if clients else 0,

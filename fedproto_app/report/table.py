@@ -25,6 +25,9 @@ _COSTS = {
 }
 
 
+_ENDS = {"patience": "patience ran out", "privacy": "privacy.max-epsilon reached"}
+
+
 def run_table(run: Run) -> Table:
     """The figures of one run."""
     summary = run.summary
@@ -36,7 +39,7 @@ def run_table(run: Run) -> Table:
     )
     table.add_column(style="cyan")
     table.add_column(justify="right")
-    ended = "patience ran out" if summary["stopped"] == "patience" else "all rounds done"
+    ended = _ENDS.get(summary["stopped"], "all rounds done")
     for name, value in (
         *report_for(run.task).run_rows(summary),
         (
@@ -47,10 +50,20 @@ def run_table(run: Run) -> Table:
             "bytes up / down",
             f"{bytes_text(summary['bytes_up'])} / {bytes_text(summary['bytes_down'])}",
         ),
+        *_privacy_rows(summary),
         ("seconds", f"{summary['seconds']:.1f} ({ended})"),
     ):
         table.add_row(name, value)
     return table
+
+
+def _privacy_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Of a run whose clients are protected: ε and δ, and what they are about."""
+    told = summary.get("privacy", {})
+    if "epsilon" not in told:
+        return []
+    about = f"{told['neighbours']} a {told['unit']}"
+    return [("privacy", f"ε = {told['epsilon']:.3g}, δ = {told['delta']:g} ({about})")]
 
 
 def clients_table(task: str, clients: Sequence[Mapping[str, str]]) -> Table:

@@ -26,7 +26,8 @@ from fedproto_app.server.paths import register_file
 from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
 from fedproto_app.server.round_log import ClientResult, NodeReply, RoundLog
-from fedproto_app.settings import Settings
+from fedproto_app.server.spending import Spending
+from fedproto_app.settings import PrivacyPlan, Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import QUESTION, sent_bytes, write_order
 
@@ -49,8 +50,12 @@ class _Sent:
 class Federation:
     """The nodes, their clients, and the log of the current round."""
 
-    def __init__(self, settings: Settings, run: str, token: str) -> None:
+    def __init__(
+        self, settings: Settings, run: str, token: str, plan: PrivacyPlan | None = None
+    ) -> None:
+        """plan: how clients are protected, if they are."""
         self.settings, self.run, self.token = settings, run, token
+        self.spending = Spending(plan)
         self.roster = Roster()
         self.exchange = Exchange(self.roster.label_of)
         register = NodeRegister(register_file(settings.output.dir))
@@ -107,6 +112,7 @@ class Federation:
             "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
             "trained": keys(self.trained),
             "unevaluated": keys(self.unevaluated),
+            "spent": self.spending.memory(),
         }
 
     def recall(self, memory: Mapping[str, Any]) -> None:
@@ -124,6 +130,7 @@ class Federation:
             self.results[ClientKey(client, node)] = ClientResult.of(*result)
         self.trained = {ClientKey(*key) for key in memory["trained"]}
         self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}
+        self.spending.recall(memory.get("spent", ()))
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -159,6 +166,8 @@ class Federation:
         size_of = SizeOfSame()
         for node, its_keys in sorted(by_node.items()):
             order = make(its_keys)
+            if message_type == MessageType.TRAIN:
+                self.spending.ask(its_keys, order.server_round)
             message = write_order(order, self.roster.members[node].node_id, message_type)
             for name, array in order.arrays.items():
                 # Arrays that are not per client are sent once a node, but meant for each client.
@@ -184,7 +193,8 @@ class Federation:
         of_task = server_round - self.settings.encoder_rounds
         if of_task <= 0:
             return False
-        return of_task % self.settings.evaluate_every == 0 or of_task == self.settings.rounds
+        last = of_task == self.settings.rounds or self.spending.ends_with(server_round)
+        return of_task % self.settings.evaluate_every == 0 or last
 
     def question(
         self,

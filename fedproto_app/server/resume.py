@@ -14,7 +14,8 @@ from fedproto_app.tasks.table import task_class
 # What may differ from before: which nodes must be there, and where the folder is by now.
 FREE = ("nodes.", "output.")
 # What may be raised: it says when the run ends, not what happens in it.
-RAISABLE = ("rounds", "patience")
+MAX_EPSILON = "privacy.max-epsilon"
+RAISABLE = ("rounds", "patience", MAX_EPSILON)
 
 
 def stored_settings(folder: Path) -> Settings:
@@ -30,13 +31,21 @@ def stored_settings(folder: Path) -> Settings:
 
 def longer(stored: Settings, settings: Settings) -> Settings:
     """The stored settings, with what `settings` raise."""
-    return stored.model_copy(update={name: getattr(settings, name) for name in RAISABLE})
+    limit = {"max_epsilon": settings.privacy.max_epsilon}
+    return stored.model_copy(
+        update={
+            "rounds": settings.rounds,
+            "patience": settings.patience,
+            "privacy": stored.privacy.model_copy(update=limit),
+        }
+    )
 
 
 def require_resumable(settings: Settings, folder: Path) -> None:
     """`SettingsError` if the run in the folder is not one of these settings that can go on.
 
-    A finished run can go on if it gets more of what ended it: rounds, or patience.
+    A finished run can go on if it gets more of what ended it: rounds, patience, or
+    `privacy.max-epsilon`.
     """
     stored = stored_settings(folder)
     before, now = flat_settings(stored), flat_settings(settings)
@@ -64,6 +73,17 @@ def _require_raised(before: Settings, now: Settings, folder: Path) -> None:
             f"patience = {now.patience}: {folder} had {before.patience}; it can only get more "
             "(0: any number)"
         )
+    limits = before.privacy.max_epsilon, now.privacy.max_epsilon
+    if limits[0] != limits[1] and not _allows_more(now, before):
+        raise SettingsError(
+            f"{MAX_EPSILON} = {limits[1]:g}: {folder} had {limits[0]:g}; it can only get more "
+            "(0: any)"
+        )
+    if now.rounds > before.rounds and before.privacy.is_on and before.privacy.epsilon:
+        raise SettingsError(
+            f"rounds = {now.rounds}, was {before.rounds}: the noise was made for so many by "
+            "privacy.epsilon; a run with privacy.noise-multiplier can get more"
+        )
     if now.rounds > before.rounds and (fault := task_class(now.task).longer_fault(now)):
         raise SettingsError(f"rounds = {now.rounds}, was {before.rounds}: {fault}")
 
@@ -78,6 +98,11 @@ def _require_something_to_do(before: Settings, now: Settings, folder: Path) -> N
             f"{finished}: its patience = {before.patience} ended it after round {done}; to go on "
             "raise patience (0: any number)"
         )
+    if summary.get("stopped") == "privacy" and not _allows_more(now, before):
+        raise SettingsError(
+            f"{finished}: its {MAX_EPSILON} = {before.privacy.max_epsilon:g} ended it after round "
+            f"{done}; to go on raise it (0: any)"
+        )
     if now.all_rounds <= done:
         raise SettingsError(f"{finished}: all {done} rounds are done; to go on raise rounds")
     if newest_checkpoint(folder / "checkpoint")[0] is None:
@@ -86,3 +111,8 @@ def _require_something_to_do(before: Settings, now: Settings, folder: Path) -> N
 
 def _is_more_patient(now: Settings, before: Settings) -> bool:
     return before.patience > 0 and (now.patience == 0 or now.patience > before.patience)
+
+
+def _allows_more(now: Settings, before: Settings) -> bool:
+    limit, was = now.privacy.max_epsilon, before.privacy.max_epsilon
+    return was > 0 and (limit == 0 or limit > was)

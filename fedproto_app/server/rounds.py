@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -55,18 +56,22 @@ class Patience:
 class Outcome:
     """How far the rounds have come, and what they cost.
 
+    spent: whether another round would exceed the run's `privacy.max-epsilon`.
     costs: sums over the rounds of `COSTS` and of the clients that trained ("trainings").
     """
 
     model: ArrayRecord
     patience: Patience
     rounds: int = 0
+    spent: bool = False
     costs: dict[str, int] = field(default_factory=lambda: dict(_NOTHING))
 
     @property
     def stopped(self) -> str:
-        """Why the rounds ended: "rounds" or "patience"."""
-        return "patience" if self.patience.exhausted else "rounds"
+        """Why the rounds ended: "rounds", "patience" or "privacy"."""
+        if self.patience.exhausted:
+            return "patience"
+        return "privacy" if self.spent else "rounds"
 
     def count(self, line: Mapping[str, Any]) -> None:
         """Add what a round cost, by its line of rounds.jsonl."""
@@ -93,7 +98,8 @@ def outcome_of(checkpoint: Checkpoint, federation: Federation) -> Outcome:
     patience = Patience(federation.settings.patience, best, told["waited"])
     model = array_record(checkpoint.model)
     # A checkpoint of an earlier version may lack one.
-    return Outcome(model, patience, checkpoint.server_round, {**_NOTHING, **told["costs"]})
+    costs = {**_NOTHING, **told["costs"]}
+    return Outcome(model, patience, checkpoint.server_round, costs=costs)
 
 
 class Persistence:
@@ -122,12 +128,16 @@ def run_rounds(
     settings = federation.settings
     criterion = task_class(settings.task).criterion
     for server_round in range(outcome.rounds + 1, settings.all_rounds + 1):
-        if outcome.patience.exhausted:
+        outcome.spent = federation.spending.forbids(server_round)
+        if outcome.spent:
+            tell("privacy-spent", WARNING, round=outcome.rounds, limit=settings.privacy.max_epsilon)
+        if outcome.patience.exhausted or outcome.spent:
             return
         federation.begin_round(server_round, grid)
         seconds = _one_round(strategy, federation, grid, server_round, outcome)
         evaluated = federation.evaluates(server_round)
         line = round_line(federation.log, federation.results, seconds, evaluated, settings.task)
+        line["privacy"] = federation.spending.told()
         _tell_health(server_round, line)
         folder.append_round(server_round, line)
         outcome.rounds = server_round
@@ -135,6 +145,7 @@ def run_rounds(
         if evaluated:
             outcome.patience.take(mean_metric(federation.results, criterion))
         last = server_round == settings.all_rounds or outcome.patience.exhausted
+        last = last or federation.spending.forbids(server_round + 1)
         if not persistence.is_due(last=last):
             continue
         persistence.prepare()
@@ -192,4 +203,5 @@ def _tell_health(server_round: int, line: Mapping[str, Any]) -> None:
         clients=line["clients"],
         seconds=line["seconds"]["total"],
         loss=line["loss"].get("total"),
+        epsilon=line["privacy"].get("epsilon"),
     )

@@ -49,6 +49,7 @@ from fedproto_app.settings.methods import (
     KindredSettings,
 )
 from fedproto_app.settings.model import ModelSettings, OptimizerSettings
+from fedproto_app.settings.privacy import PrivacyPlan, PrivacySettings
 from fedproto_app.settings.reading import (
     default_run_name,
     flat_settings,
@@ -112,6 +113,8 @@ __all__ = [
     "PartitionSettings",
     "PerFedAvgSettings",
     "PlainName",
+    "PrivacyPlan",
+    "PrivacySettings",
     "Section",
     "SequenceSettings",
     "Settings",

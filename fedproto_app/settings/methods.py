@@ -64,7 +64,9 @@ class FuelsSettings(Section):
         "measure W and each loss's gradient every round; [where](artefacts.md#roundsjsonl)",
     )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
-        "none", "added to the prototypes sent"
+        "none",
+        "added to the prototypes sent, drawn of the run's seed: no guarantee "
+        "([one that is](privacy.md))",
     )
     noise_scale: Positive = setting(
         1.0, "its scale; standard deviation, Laplace's b, the exponential's mean"

@@ -46,6 +46,7 @@ from fedproto_app.settings.model import (
     OptimizerSettings,
     SequenceModelSettings,
 )
+from fedproto_app.settings.privacy import PrivacySettings
 from fedproto_app.settings.section import (
     DEVICES,
     PLAIN_NAMES,
@@ -118,6 +119,7 @@ class Training:
 
     encoder_rounds: rounds of the run before the first one of the method's own phase.
     nodes_average: whether nodes may average their clients' models, or the server gets each.
+    sample_clip: the most length of a sample in sums that are sent; None: any.
     """
 
     seed: int
@@ -125,6 +127,7 @@ class Training:
     encoder_rounds: int
     optimizer: OptimizerSettings
     nodes_average: bool = True
+    sample_clip: float | None = None
 
 
 class Settings(Section):
@@ -200,6 +203,7 @@ class Settings(Section):
     optimizer: OptimizerSettings = OptimizerSettings()
     classification: ClassificationSettings = ClassificationSettings()
     aggregation: AggregationSettings = AggregationSettings()
+    privacy: PrivacySettings = PrivacySettings()
     analytic: AnalyticSettings = AnalyticSettings()
     kindred: KindredSettings = KindredSettings()
     fuels: FuelsSettings = FuelsSettings()
@@ -249,4 +253,5 @@ class Settings(Section):
             self.encoder_rounds,
             self.optimizer,
             nodes_average=self.aggregation.rule == "mean",
+            sample_clip=self.privacy.clip if self.privacy.is_on else None,
         )

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from fedproto_app.learners.analytic import GRAM, MOMENT
-from fedproto_app.maths.ridge import sums_fault, symmetric, triangle, triangle_size
+from fedproto_app.learners.analytic import GRAM, MOMENT, sample_bound
+from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle, triangle_size
 from fedproto_app.maths.robust_means import judged, levelled
 from fedproto_app.messages import Arrays
 from fedproto_app.server.roster import ClientKey
@@ -54,6 +54,15 @@ class SumsOfRegressors(ClientSums):
             MOMENT: moment[best].sum(dim=0).squeeze(-1),
         }
         return {name: (factor * value).float().numpy() for name, value in total.items()}
+
+    def sample_bound(self, clip: float) -> float:
+        return sample_bound(clip, self.shapes[GRAM][0])
+
+    def usable(self, totals: Arrays, deviation: float) -> Arrays:
+        width = self.shapes[MOMENT][-1]
+        gram = symmetric(torch.from_numpy(totals[GRAM]).double(), width)
+        packed = triangle(definite(gram, deviation)).float().numpy()
+        return {**totals, GRAM: packed}
 
 
 class AnalyticStrategy(SumsStrategy):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.learners.class_fit import COUNTS, arrived, packed, sums_shapes
-from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault
+from fedproto_app.learners.class_fit import COUNTS, arrived, packed, sample_bound, sums_shapes
+from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.maths.robust_means import robust_class_sums
 from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
@@ -44,6 +44,13 @@ class SumsOfClasses(ClientSums):
             return "its sums are of fewer samples than it sent before"
         fault = sums_fault(_unpacked(sums), declared, LARGEST_MEAN_SQUARE)
         return fault and f"its sums cannot be true: {fault}"
+
+    def sample_bound(self, clip: float) -> float:
+        return sample_bound(clip)
+
+    def usable(self, totals: Arrays, deviation: float) -> Arrays:
+        cleaned = packed(without_noise(_unpacked(totals), deviation))
+        return {name: value.float().numpy() for name, value in cleaned.items()}
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Those whose features, all or those of one class, are far larger than the others'."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,8 @@ from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
-from fedproto_app.settings import AggregationSettings
+from fedproto_app.settings import AggregationSettings, PrivacyPlan
+from fedproto_app.settings.privacy import FACTOR
 from fedproto_app.strategies.latest_arrays import LatestArrays
 
 
@@ -30,6 +32,14 @@ class ClientSums(ABC):
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Why a client that trained on so many samples cannot have these sums, or None."""
 
+    @abstractmethod
+    def sample_bound(self, clip: float) -> float:
+        """The most length that one sample, clipped to `clip`, adds to all sums together."""
+
+    @abstractmethod
+    def usable(self, totals: Arrays, deviation: float) -> Arrays:
+        """Totals that true ones could be, of totals with noise of this deviation on each entry."""
+
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Why some of these sums, though possible, are not taken beside the others."""
         return {}
@@ -38,16 +48,17 @@ class ClientSums(ABC):
         """The sums in these replies; those that are not believed are refused."""
         reported: dict[ClientKey, Arrays] = {}
         faults: dict[ClientKey, str] = {}
+        noised = self.federation.spending.plan is not None  # such sums need be nobody's
         for answer in answers:
             reply = answer.reply
             rows = zip(answer.keys(), reply.samples, strict=True)
             for row, (key, samples) in enumerate(rows):
                 sums = {name: reply.arrays[name][row] for name in self.shapes}
-                if fault := self.fault(sums, key, samples):
+                if not noised and (fault := self.fault(sums, key, samples)):
                     faults[key] = fault
                 else:
                     reported[key] = sums
-        faults |= self.outliers(reported)
+        faults |= {} if noised else self.outliers(reported)
         for key, fault in faults.items():
             self.federation.refuse(Refusal(key.node, key.client, fault))
         for key, sums in reported.items():
@@ -55,15 +66,28 @@ class ClientSums(ABC):
                 self.latest.keep(key, sums)
 
     def totals(self) -> Arrays:
-        """Over all clients, by the rule of the settings; {} before any was heard from."""
-        rule = self.federation.settings.aggregation
-        if rule.rule == "mean" or not self.latest.clients():
-            return self.latest.totals()
-        return self.robust_totals(rule)
+        """Over all clients, by the rule of the settings; {} before any was heard from.
+
+        Of noised ones what can be used; the rule is then the mean.
+        """
+        rule, plan = self.federation.settings.aggregation, self.federation.spending.plan
+        if not self.latest.clients():
+            return {}
+        if rule.rule != "mean":
+            return self.robust_totals(rule)
+        totals = self.latest.totals()
+        return totals if plan is None else self.usable(totals, self._deviation(plan))
 
     @abstractmethod
     def robust_totals(self, settings: AggregationSettings) -> Arrays:
         """Totals that bear hostile clients; somebody was heard from."""
+
+    def _deviation(self, plan: PrivacyPlan) -> float:
+        """Of the noise on every entry of the totals."""
+        counts = [self.federation.roster.facts[key].samples for key in self.latest.clients()]
+        moved = counts if plan.settings.unit == "client" else [1] * len(counts)
+        most = self.sample_bound(plan.settings.clip) * FACTOR[plan.settings.neighbours]
+        return plan.noise_multiplier * most * math.sqrt(sum(count**2 for count in moved))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
-from fedproto_app.maths.ridge import sums
+from fedproto_app.maths.ridge import clipped_samples, sums
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.methods import for_task, method_named
 from fedproto_app.metrics import Metric
@@ -280,13 +280,18 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         """[k, B, H] → [k] (A, eq. 4)."""
         return prediction_loss(prediction, batch.targets, batch.present)
 
-    def regression_sums(self, samples: CohortSamples) -> tuple[Tensor, Tensor]:
-        """XᵀX [K, H, d, d] and Xᵀy [K, H, d, 1] of the clients' train samples, step by step."""
-        weights = self.train_targets(samples)
-        made = [
-            sums(regressors, samples.targets[..., step, None], weights[..., step])
-            for step, regressors in enumerate(self.layout.each_regressors(samples.inputs))
-        ]
+    def regression_sums(
+        self, samples: CohortSamples, clip: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """XᵀX [K, H, d, d] and Xᵀy [K, H, d, 1] of the clients' train samples, step by step.
+
+        clip: the most length of a sample (x, y); None: any.
+        """
+        weights, made = self.train_targets(samples), []
+        for step, regressors in enumerate(self.layout.each_regressors(samples.inputs)):
+            pair = regressors, samples.targets[..., step, None]
+            pair = pair if clip is None else clipped_samples(*pair, clip)
+            made.append(sums(*pair, weights[..., step]))
         grams, moments = zip(*made, strict=True)
         return torch.stack(grams, dim=1), torch.stack(moments, dim=1)
 

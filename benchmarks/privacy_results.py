@@ -1,0 +1,242 @@
+"""The tables of docs/privacy.md: what noise that protects clients costs, by ε.
+
+    python -m benchmarks.privacy_results [--page]
+
+Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, of
+the test data of the models that clients end with. Clips were chosen by the clients' validation
+error at ε = 10 among three each, on seed 0, which is no seed of the tables; those of `fed-react`
+were not chosen at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.machine import machine_line
+from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
+from fedproto_app.node.process import become_worker
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import small_run
+
+SEEDS = (1,)
+EPSILONS = (100.0, 10.0, 3.0, 1.0)
+DELTA = 1e-5
+MANY_AT = 10.0  # the ε of the second table
+CLIENTS = (10, 40, 160)
+SERIES: Mapping[str, Any] = {"data.synthetic.clients": 10, "data.synthetic.days": 28, "rounds": 10}
+IMAGES: Mapping[str, Any] = {
+    "data.partition.clients": 10,
+    "data.partition.classes": 4,
+    "data.partition.stages": 1,
+    "data.partition.validation-share": 0.2,
+    "data.partition.samples": 30,
+    "rounds": 10,
+    "keep": "best-validation",
+}
+SEQUENCES: Mapping[str, Any] = {
+    "data.clusters.clients": 10,
+    "data.clusters.clusters": 3,
+    "data.synthetic.sequences": 800,
+    "encoder.rounds": 5,
+    "encoder.steps": 10,
+    "encoder.negative-terms": "mean",
+    "fed-react.clusters": 3,
+    "fed-react.samples": 0,
+    "rounds": 5,
+}
+SAMPLE: Mapping[str, Any] = {"privacy.unit": "sample", "privacy.neighbours": "replace"}
+ONE_MODEL: Mapping[str, Any] = {"method": "analytic", "analytic.sharing": "federated"}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A line of a table.
+
+    settings: over those of a small run of the task. clips: the lengths. alone: what to set for
+    clients that share nothing. figure: of rounds.jsonl.
+    """
+
+    title: str
+    task: str
+    settings: Mapping[str, Any]
+    clips: Mapping[str, Any]
+    alone: Mapping[str, Any]
+    figure: str = "kept_test_mse"
+
+
+def _series(
+    title: str, settings: Mapping[str, Any], clips: Mapping[str, Any], alone: Mapping[str, Any]
+) -> Case:
+    return Case(title, "forecasting", {**SERIES, **settings}, clips, alone)
+
+
+_SOLO: Mapping[str, Any] = {"method": "solo"}
+_OWN: Mapping[str, Any] = {"analytic.sharing": "none"}
+_FEDAVG = _series("`fedavg`, MSE", {"method": "fedavg"}, {"privacy.step-clip": 0.1}, _SOLO)
+_ANALYTIC = _series("`analytic`, one model for all, MSE", ONE_MODEL, {"privacy.clip": 1.0}, _OWN)
+CASES = (
+    _series("`fuels`, MSE", {"method": "fuels"}, {"privacy.clip": 3.0}, _SOLO),
+    _FEDAVG,
+    _series(
+        "`analytic`, personal models, MSE", {"method": "analytic"}, {"privacy.clip": 1.0}, _OWN
+    ),
+    _ANALYTIC,
+    _series("the same, ε of a sample, MSE", {**ONE_MODEL, **SAMPLE}, {"privacy.clip": 1.0}, _OWN),
+    Case(
+        "`gldp`, accuracy",
+        "classification",
+        {**IMAGES, "method": "gldp"},
+        {"privacy.clip": 1.0, "privacy.step-clip": 0.3},
+        _SOLO,
+        "accuracy_selected",
+    ),
+    Case(
+        "`fed-react`, accuracy",
+        "sequence-classification",
+        {**SEQUENCES, "method": "fed-react"},
+        {"privacy.clip": 1.0, "privacy.step-clip": 0.1},
+        _SOLO,
+        "accuracy",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run. epsilon: of all its rounds; None without noise, 0 without sharing."""
+
+    case: Case
+    epsilon: float | None
+    clients: int
+    seed: int
+
+
+def trials() -> list[Trial]:
+    """All runs of both tables, each once."""
+    first = [
+        Trial(case, epsilon, CLIENTS[0], seed)
+        for case in CASES
+        for epsilon in (0.0, None, *EPSILONS)
+        for seed in SEEDS
+    ]
+    second = [
+        Trial(case, epsilon, clients, seed)
+        for case in (_FEDAVG, _ANALYTIC)
+        for clients in CLIENTS
+        for epsilon in (None, MANY_AT)
+        for seed in SEEDS
+    ]
+    return list(dict.fromkeys([*first, *second]))
+
+
+def figure_of(trial: Trial) -> float:
+    """The run's last figure, the mean over its clients."""
+    case = trial.case
+    noise: Mapping[str, Any] = {}
+    if trial.epsilon == 0:
+        noise = {"privacy.unit": "client", "privacy.neighbours": "remove", **case.alone}
+    elif trial.epsilon:
+        given = {"privacy.mechanism": "gaussian", "privacy.epsilon": trial.epsilon}
+        noise = {**given, "privacy.delta": DELTA, **case.clips}
+    many = {"data.synthetic.clients": trial.clients} if trial.clients > CLIENTS[0] else {}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = settings_from(
+            {
+                **small_run(case.task),
+                **AT_ONCE,
+                **case.settings,
+                **noise,
+                **many,
+                "seed": trial.seed,
+                "output.dir": folder,
+                "output.name": "run",
+                "output.pictures": False,
+            }
+        )
+        nodes = nodes_sharing(settings.data, 1, Path(folder) / "state")
+        with RunFolder(settings) as run:
+            conduct(LocalGrid(settings, nodes), settings, run)
+            last = read_rounds(run.path)[-1]
+    assert not trial.epsilon or last["privacy"]["epsilon"] <= trial.epsilon * (1 + 1e-6)
+    return float(last[case.figure])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--page", action="store_true", help="write the tables to docs/privacy.md")
+    arguments = parser.parse_args()
+    become_worker()  # nodes of a simulation: the noise repeats
+    console, found = Console(), dict[Trial, float]()
+    with Progress(console=console) as progress:
+        for trial in progress.track(trials(), description="runs"):
+            found[trial] = figure_of(trial)
+    tables = {"by epsilon": by_epsilon(found), "by clients": by_clients(found)}
+    for name, lines in tables.items():
+        shown = [*lines, "", footnote()]
+        console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
+        if arguments.page:
+            page = ROOT / "docs" / "privacy.md"
+            write_section(page, name, "benchmarks.privacy_results", shown)
+
+
+def by_epsilon(found: Mapping[Trial, float]) -> list[str]:
+    """A line a case."""
+    heads = ["shares nothing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
+    return _table(
+        ["method", *heads],
+        [
+            [case.title, *(_mean(found, case, e, CLIENTS[0]) for e in (0.0, None, *EPSILONS))]
+            for case in CASES
+        ],
+    )
+
+
+def by_clients(found: Mapping[Trial, float]) -> list[str]:
+    """A line a case and noise."""
+    return _table(
+        ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)],
+        [
+            [case.title, noise, *(_mean(found, case, epsilon, clients) for clients in CLIENTS)]
+            for case in (_FEDAVG, _ANALYTIC)
+            for noise, epsilon in (("none", None), (f"ε = {MANY_AT:g}", MANY_AT))
+        ],
+    )
+
+
+def _mean(found: Mapping[Trial, float], case: Case, epsilon: float | None, clients: int) -> str:
+    values = [found[Trial(case, epsilon, clients, seed)] for seed in SEEDS]
+    return f"{np.mean(values):.3g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    words = 1 + (head[1] == "noise")
+    rule = ["---"] * words + ["---:"] * (len(head) - words)
+    return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
+
+
+def footnote() -> str:
+    """How the tables were made."""
+    return (
+        f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients if not said "
+        f"otherwise, δ = {DELTA:g}, all clients in every round, seed "
+        f"{' and '.join(map(str, SEEDS))}; {machine_line()}."
+    )
+
+
+if __name__ == "__main__":
+    main()

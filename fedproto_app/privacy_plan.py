@@ -1,0 +1,88 @@
+"""How a run's clients are protected: which of its messages, with how much noise, how often."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.halves import ENCODER_LEARNER
+from fedproto_app.learners.release import Release
+from fedproto_app.maths.privacy_loss import epsilon_of, multiplier_for
+from fedproto_app.methods import for_task, method_named, methods_of
+from fedproto_app.settings import PrivacyPlan, Settings
+from fedproto_app.users_code import load
+
+
+@lru_cache(maxsize=64)
+def privacy_plan(settings: Settings) -> PrivacyPlan | None:
+    """The plan that the settings make; None if they protect nothing.
+
+    Raises `SettingsError` for a method whose messages nobody knows how to protect, and for an ε
+    that the first rounds exceed.
+    """
+    privacy = settings.privacy
+    if not privacy.is_on:
+        return None
+    if settings.fuels.noise != "none":
+        raise SettingsError(
+            f"fuels.noise = {settings.fuels.noise!r}: is no protection; with privacy.mechanism = "
+            f"{privacy.mechanism!r} it must be 'none'"
+        )
+    learnt = _require(settings, ENCODER_LEARNER) if settings.encoder_rounds else ()
+    own = _require(settings, for_task(method_named(settings.method).learner, settings.task))
+    if settings.aggregation.rule != "mean" and any(one.bound == "sums" for one in own):
+        raise SettingsError(
+            f"aggregation.rule = {settings.aggregation.rule!r}: judges each client's sums, of which "
+            f"noise leaves nothing to judge; privacy.mechanism = {privacy.mechanism!r} with method "
+            f"= {settings.method!r} takes 'mean' alone"
+        )
+    counts, rounds = (len(learnt), len(own)), settings.encoder_rounds
+    planned = rounds * counts[0] + settings.rounds * counts[1]
+    noise = privacy.noise_multiplier
+    if not noise:
+        noise = multiplier_for(privacy.epsilon, privacy.delta, max(planned, 1))
+    plan = PrivacyPlan(privacy, noise, counts, rounds)
+    first = rounds * counts[0] + counts[1]
+    spent = epsilon_of(first * plan.loss, privacy.delta)
+    if privacy.max_epsilon and spent > privacy.max_epsilon:
+        upto = "the first round" if not rounds else "the encoder's rounds and one more"
+        raise SettingsError(
+            f"privacy.max-epsilon = {privacy.max_epsilon:g}: {upto} alone spend{'s' * (not rounds)}"
+            f" {spent:.3g}; raise it or privacy.noise-multiplier"
+        )
+    return plan
+
+
+def _require(settings: Settings, learner: str) -> tuple[Release, ...]:
+    """What the learner sends, all of which can be protected."""
+    releases = _releases(learner)
+    method = method_named(settings.method)
+    on = f"privacy.mechanism = {settings.privacy.mechanism!r}"
+    if releases is None or method.joined_clients:
+        why = (
+            "its clients see each other's values"
+            if method.joined_clients
+            else ("how far one client can change what it sends is not known")
+        )
+        able = [n for n in methods_of(settings.task) if _is_able(n, settings.task)]
+        raise SettingsError(
+            f"{on}: method = {settings.method!r}: {why}; of task = {settings.task!r} these can be "
+            f"protected: {', '.join(able)}"
+        )
+    if settings.privacy.unit == "sample" and any(one.bound != "sums" for one in releases):
+        raise SettingsError(
+            f"privacy.unit = 'sample': method = {settings.method!r} trains on all samples together "
+            "before it sends; only sums over samples ('analytic') can hide one of them"
+        )
+    return releases
+
+
+def _is_able(name: str, task: str) -> bool:
+    method = method_named(name)
+    return not method.joined_clients and _releases(for_task(method.learner, task)) is not None
+
+
+def _releases(learner: str) -> tuple[Release, ...] | None:
+    """As the class itself says it: what it inherits was said of other messages."""
+    found: tuple[Release, ...] | None = vars(load(learner, "the method's learner")).get("private")
+    return found

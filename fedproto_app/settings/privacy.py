@@ -1,0 +1,95 @@
+"""Noise that hides a client, and what of it is allowed to be spent (docs: privacy.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedproto_app.settings.section import NonNegative, Section, Share, setting
+
+Unit = Literal["client", "sample"]
+Neighbours = Literal["remove", "replace"]
+# Of sensitivities: a contribution is no longer than the bound, two are no further apart than twice.
+FACTOR: dict[str, float] = {"remove": 1.0, "replace": 2.0}
+Length = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class PrivacySettings(Section):
+    """``[privacy]``: differential privacy of what clients send."""
+
+    mechanism: Literal["none", "gaussian"] = setting(
+        "none",
+        "[Gaussian noise of the node's own](privacy.md) on all arrays that a client sends, which "
+        "are clipped first; for [some methods](privacy.md#what-is-protected)",
+    )
+    unit: Unit = setting(
+        "client", "what ε is about: all data of a client, or one sample of it (`analytic` alone)"
+    )
+    neighbours: Neighbours = setting(
+        "remove",
+        "what cannot be told apart: the unit's data and none, or the unit's data and any other, "
+        "which takes twice the noise",
+    )
+    noise_multiplier: NonNegative = setting(
+        0.0,
+        "σ, the noise's standard deviation by the most that the unit can change; 0: from `epsilon`",
+    )
+    epsilon: NonNegative = setting(
+        0.0, "ε that all planned rounds together spend, from which σ follows; 0: σ is given"
+    )
+    delta: Share = setting(1e-5, "δ, below one in so many clients as there may ever be")
+    clip: Length = setting(
+        1.0,
+        "C, the most length of each row of a prototype or a head, and of a sample that is summed",
+    )
+    step_clip: Length = setting(
+        1.0, "C, the most length of the step from the model received to the one that is sent"
+    )
+    max_epsilon: NonNegative = setting(
+        0.0, "the run stops before the ε of any client exceeds it; 0: never"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is protected."""
+        return self.mechanism != "none"
+
+    @model_validator(mode="after")
+    def _has_one_noise(self) -> Self:
+        given = [self.noise_multiplier > 0, self.epsilon > 0]
+        if self.is_on and sum(given) != 1:
+            raise ValueError(
+                f"privacy.mechanism = {self.mechanism!r}: needs privacy.noise-multiplier or "
+                "privacy.epsilon, and not both"
+            )
+        if self.is_on and (self.unit, self.neighbours) == ("sample", "remove"):
+            raise ValueError(
+                "privacy.neighbours = 'remove': for privacy.unit = 'sample' it must be 'replace', "
+                "because clients tell how many samples they have"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """What a run's noise is, and how often each client is drawn on.
+
+    noise_multiplier: σ. releases: drafts of noise of a client that a round takes, in the rounds of
+    an encoder and in the method's own. encoder_rounds: how many of the former there are.
+    """
+
+    settings: PrivacySettings
+    noise_multiplier: float
+    releases: tuple[int, int]
+    encoder_rounds: int
+
+    def releases_in(self, server_round: int) -> int:
+        """How often a client that is asked in this round sends something that noise protects."""
+        return self.releases[server_round > self.encoder_rounds]
+
+    @property
+    def loss(self) -> float:
+        """µ² of one release: what adds up."""
+        return self.noise_multiplier**-2

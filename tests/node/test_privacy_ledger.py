@@ -1,0 +1,124 @@
+"""A site's own count: of all runs, once a release, and before it leaves."""
+
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.maths.privacy_loss import epsilon_of
+from fedproto_app.node.privacy_ledger import BudgetSpentError, PrivacyLedger, SitePrivacy
+from fedproto_app.node.secret import own_secret, secret_of_simulation
+from fedproto_app.settings import PrivacySettings
+
+RUN = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0)  # µ² = 1/4
+REPLACING = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0, neighbours="replace")
+
+
+def account(folder: Path) -> dict[str, float]:
+    [file] = (folder / "spent").glob("*.json")
+    told: dict[str, float] = json.loads(file.read_text())
+    return told
+
+
+def test_runs_add_up_and_the_same_answer_costs_once(tmp_path: Path) -> None:
+    for tags in (["a", "b"], ["b"], ["c"]):  # each run is another process
+        PrivacyLedger(tmp_path, SitePrivacy()).enter("cell", RUN, 0.25, tags)
+    assert account(tmp_path)["releases"] == 3
+    assert account(tmp_path)["spent"] == {"client": 0.75, "sample": 0.0}
+
+
+def test_what_would_exceed_the_sites_epsilon_does_not_leave_and_is_not_counted(
+    tmp_path: Path,
+) -> None:
+    ledger = PrivacyLedger(tmp_path, SitePrivacy(max_epsilon=epsilon_of(0.5, 1e-5) + 1e-6))
+    ledger.enter("cell", RUN, 0.25, ["a"])
+    ledger.enter("cell", RUN, 0.25, ["b"])
+    with pytest.raises(BudgetSpentError, match=r"max-epsilon = .*'cell' would have spent"):
+        ledger.enter("cell", RUN, 0.25, ["c"])
+    ledger.enter("cell", RUN, 0.25, ["a"])  # the same answer again
+    ledger.enter("other", RUN, 0.25, ["c"])  # who has spent nothing
+    spent = [json.loads(one.read_text())["releases"] for one in (tmp_path / "spent").glob("*.json")]
+    assert sorted(spent) == [1, 2]
+
+
+def test_noise_for_replacing_is_half_as_dear_where_removing_counts(tmp_path: Path) -> None:
+    """Its deviation is 2·C·σ: by C, µ = 1/(2σ) = 1/4."""
+    PrivacyLedger(tmp_path, SitePrivacy()).enter("cell", REPLACING, 0.25, ["a"])
+    assert account(tmp_path)["spent"] == {"client": 0.0625, "sample": 0.0}
+
+
+def test_a_site_that_counts_replacing_counts_removing_twice(tmp_path: Path) -> None:
+    """µ = 2/σ = 1 of one release, so µ² = 1."""
+    site = SitePrivacy(max_epsilon=epsilon_of(1.0, 1e-5) - 1e-6, neighbours="replace")
+    with pytest.raises(BudgetSpentError):
+        PrivacyLedger(tmp_path, site).enter("cell", RUN, 0.25, ["a"])
+
+
+def test_an_account_that_cannot_be_read_stops_all(tmp_path: Path) -> None:
+    ledger = PrivacyLedger(tmp_path, SitePrivacy())
+    ledger.enter("cell", RUN, 0.25, ["a"])
+    [file] = (tmp_path / "spent").glob("*.json")
+    file.write_text('{"spent":')
+    with pytest.raises(SettingsError, match="not an account"):
+        ledger.enter("cell", RUN, 0.25, ["b"])
+
+
+def test_processes_at_once_lose_no_release(tmp_path: Path) -> None:
+    def enter(number: int) -> None:
+        PrivacyLedger(tmp_path, SitePrivacy()).enter("cell", RUN, 0.25, [f"tag-{number}"])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(enter, range(40)))
+    assert account(tmp_path)["releases"] == 40
+
+
+@pytest.mark.parametrize(
+    ("site", "run", "noise", "why"),
+    [
+        ({"max_epsilon": 8.0}, PrivacySettings(), None, "privacy.mechanism = 'none'"),
+        ({"min_noise": 3.0}, RUN, 2.0, "noise-multiplier = 2: .*min-noise = 3"),
+        ({"min_noise": 2.0, "neighbours": "replace"}, RUN, 2.0, "is 1 by .*'replace'"),
+        ({"max_epsilon": 8.0, "unit": "sample"}, RUN, 2.0, "unit = 'client': .*'sample'"),
+    ],
+)
+def test_a_site_cannot_be_talked_out_of_what_it_demands(
+    site: dict[str, float], run: PrivacySettings, noise: float | None, why: str
+) -> None:
+    with pytest.raises(SettingsError, match=why):
+        SitePrivacy.model_validate(site).require(run, noise)
+
+
+def test_what_does_as_much_is_let_in() -> None:
+    SitePrivacy().require(PrivacySettings(), None)
+    SitePrivacy(max_epsilon=1.0, min_noise=2.0).require(RUN, 2.0)
+    SitePrivacy(min_noise=4.0).require(REPLACING, 2.0)
+
+
+def test_a_node_draws_its_secret_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: own_secret(tmp_path / "p"), range(16)))
+    [secret] = found
+    assert len(secret) == 32
+    assert own_secret(tmp_path / "q") != secret
+    assert [path.name for path in (tmp_path / "p").iterdir()] == ["secret"]
+    assert stat.S_IMODE((tmp_path / "p" / "secret").stat().st_mode) == 0o600
+
+
+def test_a_secret_that_others_can_read_or_that_is_cut_is_none(tmp_path: Path) -> None:
+    own_secret(tmp_path)
+    (tmp_path / "secret").chmod(0o640)
+    with pytest.raises(SettingsError, match="others may read"):
+        own_secret(tmp_path)
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "secret").write_bytes(b"short")
+    with pytest.raises(SettingsError, match="not whole"):
+        own_secret(tmp_path)
+
+
+def test_that_of_a_simulation_repeats() -> None:
+    assert secret_of_simulation(3) == secret_of_simulation(3) != secret_of_simulation(4)

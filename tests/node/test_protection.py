@@ -1,0 +1,210 @@
+"""What leaves is clipped and noised as counted, and only the node's secret can take it off."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.fedavg import FedAvgLearner
+from fedproto_app.learners.learner import AnyLearner, Contribution
+from fedproto_app.messages import Order
+from fedproto_app.node.privacy_ledger import PrivacyLedger, SitePrivacy
+from fedproto_app.node.protection import Leaving, Protection
+from fedproto_app.node.secret import secret_of_simulation
+from fedproto_app.settings import PrivacyPlan, PrivacySettings
+from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+
+SECRET = b"s" * 32
+ROWS = [0, 1]
+
+
+def plan(sigma: float, **changes: Any) -> PrivacyPlan:
+    settings = PrivacySettings(mechanism="gaussian", noise_multiplier=sigma, **changes)
+    return PrivacyPlan(settings, sigma, (0, 1), 0)
+
+
+def protection(folder: Path | None, sigma: float, secret: bytes = SECRET, **changes: Any) -> Any:
+    ledger = PrivacyLedger(folder, SitePrivacy()) if folder else None
+    return Protection(plan(sigma, **changes), secret, ledger)
+
+
+def order(learner: AnyLearner, server_round: int = 1, **changes: Any) -> Order:
+    return Order("run", "token", server_round, NAMES, arrays=global_model(learner), **changes)
+
+
+def prototypes(learner: AnyLearner, value: float = 1.0) -> tuple[Cohort, Contribution]:
+    rows = np.full((2, 500, 8), value, np.float32)
+    return tiny_cohort(learner), Contribution({"prototypes": rows})
+
+
+def applied(guard: Protection, learner: AnyLearner, asked: Order, value: float = 1.0) -> Leaving:
+    cohort, sent = prototypes(learner, value)
+    return guard.applied(learner, cohort, asked, ROWS, {}, sent)
+
+
+@pytest.mark.parametrize(("neighbours", "factor"), [("remove", 1), ("replace", 2)])
+def test_rows_are_clipped_and_their_noise_covers_all_of_them(
+    tmp_path: Path, neighbours: str, factor: int
+) -> None:
+    """Rows of length √8·2 are cut to C = 0.5; B = 500 of them move 0.5·√500, σ = 0.01 of it."""
+    learner = tiny_learner("fuels")
+    guard = protection(tmp_path, 0.01, clip=0.5, neighbours=neighbours)
+    sent = applied(guard, learner, order(learner), 2.0).sent.arrays["prototypes"]
+    noise = sent - 0.5 / math.sqrt(8)
+    assert noise.std() == pytest.approx(factor * 0.01 * 0.5 * math.sqrt(500), rel=0.05)
+    assert abs(noise.mean()) < 0.01 * factor
+    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.05  # one each
+
+
+def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path: Path) -> None:
+    learner = tiny_learner("fedavg")
+    cohort, asked = tiny_cohort(learner), order(learner)
+    models = {name: value + 1.0 for name, value in cohort.parameters.items()}
+    guard = protection(tmp_path, 1e-9, step_clip=0.3)
+    leaving = guard.applied(learner, cohort, asked, ROWS, models, Contribution())
+    steps = [(leaving.models[n][0] - torch.from_numpy(asked.arrays[n])).flatten() for n in models]
+    assert float(torch.cat(steps).norm()) == pytest.approx(0.3, rel=1e-4)
+    assert float(next(iter(cohort.parameters.values())).max()) < 1.0  # the client's own stays
+
+
+def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
+    """C = 2, H = 1: a sample moves 4; a client of n samples n times that."""
+    learner = tiny_learner(
+        "analytic",
+        **{"privacy.mechanism": "gaussian", "privacy.clip": 2.0, "privacy.noise-multiplier": 1.0},
+    )
+    cohort = tiny_cohort(learner)
+    sent = learner.contribution(cohort, learner.context(order(learner), cohort), 1)
+    samples = cohort.samples.train_samples[0]
+
+    def deviation(unit: str) -> float:
+        guard = protection(tmp_path, 1.0, clip=2.0, unit=unit, neighbours="replace")
+        leaving = guard.applied(learner, cohort, order(learner), [0], {}, sent)
+        noise = [leaving.sent.arrays[n][0] - sent.arrays[n][0] for n in sent.arrays]
+        return float(np.concatenate([part.ravel() for part in noise]).std())
+
+    one = deviation("sample")
+    assert one == pytest.approx(2 * 4, rel=0.5)
+    assert deviation("client") / one == pytest.approx(samples, rel=0.6)
+
+
+def test_only_rows_of_classes_that_a_client_has_leave_noised(tmp_path: Path) -> None:
+    learner = tiny_learner("fuels")
+    cohort, _ = prototypes(learner)
+    sent = Contribution(
+        {"prototypes": np.zeros((2, 3, 8), np.float32)},
+        torch.tensor([[True, False, True], [False, True, False]]),
+    )
+    leaving = protection(tmp_path, 1.0).applied(learner, cohort, order(learner), ROWS, {}, sent)
+    moved = np.abs(leaving.sent.arrays["prototypes"]).sum(axis=2) > 0
+    assert moved.tolist() == [[True, False, True], [False, True, False]]
+
+
+def test_who_knows_seed_client_and_round_cannot_take_the_noise_off(tmp_path: Path) -> None:
+    """The server makes the noise that a node of a simulation has: all that it could know."""
+    learner = tiny_learner("fuels")
+    asked = order(learner)
+    true = applied(protection(tmp_path, 1e-12), learner, asked).sent.arrays["prototypes"]
+    sent = applied(protection(tmp_path, 1.0), learner, asked).sent.arrays["prototypes"]
+    guessed = protection(None, 1.0, secret_of_simulation(0))
+    noise = applied(guessed, learner, asked).sent.arrays["prototypes"] - true
+    left = sent - noise - true
+    assert left.std() > (sent - true).std()  # worse than before
+    assert np.abs(sent - true).min() > 0
+
+
+def test_the_same_order_gets_the_same_answer_and_is_counted_once(tmp_path: Path) -> None:
+    learner = tiny_learner("fuels")
+    first, again = (
+        applied(protection(tmp_path, 1.0), learner, order(learner)).sent.arrays["prototypes"]
+        for _ in range(2)
+    )
+    assert np.array_equal(first, again)
+    assert releases(tmp_path) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"options": {"a": 1.0}},
+        {"server_round": 2},
+        {"run": "other"},
+        {"token": "other"},
+        {"arrays": {"x": np.ones(2, np.float32)}},
+    ],
+)
+def test_another_question_gets_other_noise_even_where_the_answer_is_the_same(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    learner = tiny_learner("fuels")
+    asked = order(learner)
+    guard = protection(tmp_path, 1.0)
+    first = applied(guard, learner, asked).sent.arrays["prototypes"]
+    other = applied(guard, learner, replace(asked, **changed)).sent.arrays["prototypes"]
+    assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.05
+    assert releases(tmp_path) == [2, 2]
+
+
+def test_the_same_question_with_another_answer_gets_other_noise(tmp_path: Path) -> None:
+    """Else the difference of two replies would be that of what they hide."""
+    learner = tiny_learner("fuels")
+    asked, guard = order(learner), protection(tmp_path, 1.0, clip=10.0)
+    first = applied(guard, learner, asked, 1.0).sent.arrays["prototypes"] - 1.0
+    other = applied(guard, learner, asked, 1.001).sent.arrays["prototypes"] - 1.001
+    assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.05
+
+
+def test_whoever_has_spent_all_sends_nothing_and_the_others_do(tmp_path: Path) -> None:
+    learner = tiny_learner("fuels")
+    settings = plan(1.0).settings
+    PrivacyLedger(tmp_path, SitePrivacy()).enter("a", settings, 1.0, ["earlier"])
+    guard = Protection(plan(1.0), SECRET, PrivacyLedger(tmp_path, SitePrivacy(max_epsilon=5.0)))
+    leaving = applied(guard, learner, order(learner))
+    assert list(leaving.refused) == [0]
+    assert "'a' would have spent" in leaving.refused[0]
+
+
+def releases(folder: Path) -> list[int]:
+    files = sorted((folder / "spent").glob("*.json"))
+    return [json.loads(file.read_text())["releases"] for file in files]
+
+
+class TellsMore(FedAvgLearner):
+    """Somebody's method that inherits what FedAvg said, and sends something else besides."""
+
+
+class SaysLess(FedAvgLearner):
+    private = ()
+
+
+class ForgetsAnArray(FedAvgLearner):
+    private = FedAvgLearner.private
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "named"),
+    [
+        (TellsMore, {}, "TellsMore sends its model it has not said"),
+        (SaysLess, {}, "sends its model it has not said"),
+        (ForgetsAnArray, {"means": np.ones((2, 3), np.float32)}, "sends means it has not said"),
+    ],
+)
+def test_what_a_learner_did_not_say_it_sends_does_not_leave(
+    tmp_path: Path, kind: type[FedAvgLearner], sent: dict[str, Any], named: str
+) -> None:
+    plain = tiny_learner("fedavg")
+    learner = kind(plain.training, plain.section, plain.task)
+    cohort = tiny_cohort(learner)
+    with pytest.raises(SettingsError, match=named):
+        protection(tmp_path, 1.0).applied(
+            learner, cohort, order(learner), ROWS, cohort.parameters, Contribution(sent)
+        )

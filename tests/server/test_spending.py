@@ -1,0 +1,205 @@
+"""ε in every round and summary, a limit that stops the run, and nothing counted twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.engine.local import nodes_sharing
+from fedproto_app.errors import SettingsError
+from fedproto_app.invariants import SmallRuns, kills_change_nothing, one_node_equals_eight
+from fedproto_app.maths.privacy_loss import epsilon_of
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.report.table import run_table
+from fedproto_app.server.resume import stored_settings
+from fedproto_app.server.roster import ClientKey
+from fedproto_app.server.spending import Spending
+from fedproto_app.settings import PrivacyPlan, PrivacySettings, Settings, settings_from
+from tests.local_grid import run_locally, small_settings, synthetic_nodes
+
+SIGMA, DELTA = 5.0, 1e-5
+NOISED: Mapping[str, Any] = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": SIGMA}
+
+
+def epsilon(releases: int) -> float:
+    return epsilon_of(releases / SIGMA**2, DELTA)
+
+
+def spending(limit: float = 0.0) -> Spending:
+    settings = PrivacySettings(mechanism="gaussian", noise_multiplier=SIGMA, max_epsilon=limit)
+    return Spending(PrivacyPlan(settings, SIGMA, (1, 2), 1))
+
+
+A, B = ClientKey("a", "n"), ClientKey("b", "n")
+
+
+def test_each_client_is_counted_by_itself_and_the_most_is_told() -> None:
+    """One release in the encoder's round, two in each of the others; a takes part in 1 and 3."""
+    count = spending()
+    count.ask([A, B], 1)
+    count.ask([B], 2)
+    count.ask([A], 3)
+    assert count.memory() == [["a", "n", 3], ["b", "n", 3]]
+    assert (count.told()["releases"], count.told()["epsilon"]) == (3, epsilon(3))
+    later = spending()
+    later.recall(count.memory())
+    assert later.told() == count.told()
+
+
+def test_a_limit_is_never_exceeded_and_the_last_round_is_known_before_it() -> None:
+    count = spending((epsilon(3) + epsilon(4)) / 2)  # three releases
+    assert [count.forbids(1), count.ends_with(1)] == [False, False]
+    count.ask([A], 1)
+    assert [count.forbids(2), count.ends_with(2)] == [False, True]
+    count.ask([A], 2)
+    assert [count.forbids(3), count.ends_with(2)] == [True, True]
+
+
+def test_without_a_plan_nothing_is_counted() -> None:
+    count = Spending(None)
+    count.ask([A], 1)
+    assert (count.memory(), count.told(), count.forbids(9)) == ([], {"mechanism": "none"}, False)
+
+
+def lines(folder: RunFolder) -> list[dict[str, Any]]:
+    return read_rounds(folder.path)
+
+
+def summary(folder: RunFolder) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
+    return told
+
+
+def settings(tmp_path: Path, **changes: Any) -> Settings:
+    return small_settings(tmp_path, **{"method": "fedavg", "rounds": 5, **NOISED, **changes})
+
+
+def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) -> None:
+    limit = (epsilon(2) + epsilon(3)) / 2
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    made = settings(tmp_path, **{"privacy.max-epsilon": limit, "evaluate-every": 4})
+    folder, _ = run_locally(made, nodes)
+    assert (summary(folder)["stopped"], summary(folder)["rounds"]) == ("privacy", 2)
+    assert [line["privacy"]["epsilon"] for line in lines(folder)] == [epsilon(1), epsilon(2)]
+    told = summary(folder)["privacy"]
+    assert (told["epsilon"], told["delta"], told["unit"]) == (epsilon(2), DELTA, "client")
+    assert told["neighbours"] == "remove"
+    assert lines(folder)[-1]["validation_mse"] is not None  # of its last round, however rare
+    [*_, row, _] = run_table(read_run(folder.path)).columns[1].cells
+    assert row == f"ε = {epsilon(2):.3g}, δ = 1e-05 (remove a client)"
+
+    def raised(limit: float) -> Settings:
+        table = stored_settings(folder.path).model_dump(by_alias=True)
+        table["output"]["resume"] = True
+        table["privacy"]["max-epsilon"] = limit
+        return settings_from(table)
+
+    for same_or_less, why in ((limit, "ended it after round 2"), (limit / 1.1, "only get more")):
+        with pytest.raises(SettingsError, match=why):
+            RunFolder(raised(same_or_less))
+    folder, _ = run_locally(raised(epsilon(4) + 1e-9), nodes)
+    assert (summary(folder)["stopped"], summary(folder)["rounds"]) == ("privacy", 4)
+    assert lines(folder)[-1]["privacy"]["releases"] == 4
+
+
+def test_noise_made_for_so_many_rounds_allows_no_more(tmp_path: Path) -> None:
+    noise = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 10.0}
+    made = settings(tmp_path, rounds=2, **noise)
+    run_locally(made, synthetic_nodes(1, tmp_path / "state"))
+    table = made.model_dump(by_alias=True) | {"rounds": 3}
+    table["output"]["resume"] = True
+    with pytest.raises(SettingsError, match=r"rounds = 3, was 2: the noise was made for so many"):
+        RunFolder(settings_from(table))
+
+
+def accounts(state: Path) -> list[int]:
+    return [json.loads(one.read_text())["releases"] for one in state.glob("privacy/spent/*.json")]
+
+
+def test_a_site_counts_over_runs_and_stops_a_server_that_begins_anew(tmp_path: Path) -> None:
+    """It allows three releases: two runs of two rounds are one too many."""
+    state, file = tmp_path / "state", tmp_path / "site.toml"
+    file.write_text(f"[privacy]\nmax-epsilon = {epsilon(3) + 1e-6}\n")
+    [node] = synthetic_nodes(1, state)
+    refused = []
+    for name in ("first", "second"):
+        made = settings(
+            tmp_path, **{"output.name": name, "rounds": 2, "nodes.maximum-failed-share": 1.0}
+        )
+        folder, _ = run_locally(made, [{**node, "site": str(file)}])
+        refused.append([len(line["refused"]) for line in lines(folder)])
+        reasons = [one["reason"] for line in lines(folder) for one in line["refused"]]
+    assert refused == [[0, 0], [0, 8]]
+    assert any("this site's privacy.max-epsilon" in reason for reason in reasons)
+    assert accounts(state) == [3] * 8
+
+
+def test_a_site_that_demands_noise_takes_no_part_without_it(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("[privacy]\nmin-noise = 1.0\n")
+    [bold, careful] = synthetic_nodes(2, tmp_path / "state")
+    plain = small_settings(tmp_path, method="fedavg", rounds=1)
+    folder, _ = run_locally(plain, [bold, {**careful, "site": str(file)}])
+    [refusal] = lines(folder)[0]["refused"]
+    assert "this site's file demands noise" in refusal["reason"]
+
+
+def test_two_deployed_runs_have_other_noise_and_a_simulation_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clients(name: str) -> str:
+        made = settings(tmp_path, method="fuels", rounds=2, **{"output.name": name})
+        folder, _ = run_locally(made, nodes_sharing(made.data, 1, tmp_path / name))
+        return (folder.path / "clients.csv").read_text()
+
+    assert clients("site") != clients("another-site")
+    monkeypatch.setattr("fedproto_app.node.process.in_simulation", lambda: True)
+    assert clients("simulated") == clients("again")
+    assert not (tmp_path / "again" / "privacy").exists()
+
+
+def test_a_simulation_with_noise_resumes_bit_for_bit_on_any_number_of_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedproto_app.node.process.in_simulation", lambda: True)
+    runs = SmallRuns("forecasting", "fuels", tmp_path, **NOISED)
+    assert (deviation := kills_change_nothing(runs)).held, deviation
+    assert (deviation := one_node_equals_eight(runs)).held, deviation
+
+
+def test_a_server_that_is_killed_and_resumed_gets_no_second_draw(tmp_path: Path) -> None:
+    """The sites' accounts: what was released before the kill and after it was the same."""
+    runs = SmallRuns("forecasting", "fuels", tmp_path, **NOISED)
+    folder = runs.run("killed", 2, deaths=(6, 3), rounds=4)
+    told = read_rounds(folder)[-1]["privacy"]["releases"]
+    assert told == 4
+    assert accounts(runs.state("killed")) == [4] * 8
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [
+        ("forecasting", {"method": "analytic", "analytic.sharing": "federated"}),
+        ("classification", {"method": "gldp"}),
+        pytest.param("forecasting", {"aggregation.rule": "median"}, marks=pytest.mark.exhaustive),
+        pytest.param("classification", {"method": "analytic"}, marks=pytest.mark.exhaustive),
+        ("sequence-classification", {"method": "fed-react"}),
+    ],
+)
+def test_whatever_is_released_a_server_can_use_it(
+    tmp_path: Path, task: str, changes: dict[str, Any]
+) -> None:
+    """Nothing is refused, not the sums that no samples have; every client's error is a number."""
+    made = small_settings(tmp_path, task, **{"method": "fedavg", **NOISED, **changes})
+    folder, _ = run_locally(made, nodes_sharing(made.data, 2, tmp_path / "state"))
+    assert [line["refused"] for line in lines(folder)] == [[]] * made.all_rounds
+    releases = made.all_rounds * (2 if made.method == "gldp" else 1)
+    assert summary(folder)["privacy"]["releases"] == releases
+    assert accounts(tmp_path / "state") == [releases] * 8
+    clients = (folder.path / "clients.csv").read_text()
+    assert "nan" not in clients

@@ -1,0 +1,98 @@
+"""Which methods can be protected, by how much noise, and what is refused before anybody works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.maths.privacy_loss import epsilon_of
+from fedproto_app.methods import METHODS
+from fedproto_app.privacy_plan import privacy_plan
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import TASKS, small_run
+
+GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
+ABLE = {
+    "forecasting": "fuels solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme fedproto "
+    "fedpcl apfl ditto fedala",
+    "classification": "gldp solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
+    "ditto fedala",
+    "sequence-classification": "fed-react solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg "
+    "pfedme apfl ditto fedala",
+    "sequence-regression": "fed-react solo fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
+    "ditto fedala",
+}
+
+
+def plan(task: str = "forecasting", **changes: Any) -> Any:
+    table = {"method": "fuels", **GAUSSIAN, "privacy.noise-multiplier": 5.0, **changes}
+    return privacy_plan(settings_from({**small_run(task), **table}))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_method_is_protected_or_refused_with_the_reason(task: str) -> None:
+    for name, method in METHODS.items():
+        if not method.works_with(task):
+            continue
+        if name in ABLE[task].split():
+            assert plan(task, method=name, **method.small).noise_multiplier == 5.0
+            continue
+        with pytest.raises(SettingsError, match=f"method = '{name}': .*these can be protected: "):
+            plan(task, method=name, **method.small)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "releases"),
+    [
+        ("forecasting", "solo", (0, 0)),
+        ("forecasting", "fuels", (0, 1)),
+        ("forecasting", "fedavg", (0, 1)),
+        ("forecasting", "fedpcl", (0, 2)),
+        ("classification", "gldp", (0, 2)),
+        ("sequence-classification", "fed-react", (1, 1)),
+    ],
+)
+def test_what_a_round_releases(task: str, method: str, releases: tuple[int, int]) -> None:
+    assert plan(task, method=method).releases == releases
+
+
+def test_noise_is_made_for_the_planned_rounds_of_both_phases() -> None:
+    changes = {"method": "fed-react", "encoder.rounds": 3, "rounds": 4}
+    epsilon = {"privacy.noise-multiplier": 0.0, "privacy.epsilon": 6.0}
+    made = plan("sequence-classification", **changes, **epsilon)
+    assert epsilon_of(7 * made.loss, 1e-5) == pytest.approx(6.0, rel=1e-6)
+    assert [made.releases_in(number) for number in (1, 3, 4)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"privacy.noise-multiplier": 0.0}, "needs privacy.noise-multiplier or privacy.epsilon"),
+        ({"privacy.epsilon": 1.0}, "and not both"),
+        ({"privacy.unit": "sample"}, "it must be 'replace'"),
+        (
+            {"privacy.unit": "sample", "privacy.neighbours": "replace"},
+            "privacy.unit = 'sample': method = 'fuels' trains on all samples",
+        ),
+        ({"fuels.noise": "laplace"}, "fuels.noise = 'laplace': is no protection"),
+        ({"privacy.max-epsilon": 0.5}, "max-epsilon = 0.5: the first round alone spends 0.7"),
+        ({"method": "fcgcn"}, "method = 'fcgcn': its clients see each other's values"),
+        ({"privacy.clip": float("inf")}, "privacy.clip = inf"),
+        ({"privacy.delta": 0.0}, "privacy.delta = 0.0"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        plan(**changes)
+
+
+def test_nothing_is_planned_without_a_mechanism() -> None:
+    assert privacy_plan(settings_from({})) is None
+
+
+def test_noised_sums_are_not_judged() -> None:
+    told = {**GAUSSIAN, "method": "analytic", "aggregation.rule": "median"}
+    with pytest.raises(SettingsError, match=r"aggregation\.rule = 'median': judges each client's"):
+        privacy_plan(settings_from(told))
