@@ -93,6 +93,5 @@ def test_nothing_is_planned_without_a_mechanism() -> None:
 
 
 def test_noised_sums_are_not_judged() -> None:
-    told = {**GAUSSIAN, "method": "analytic", "aggregation.rule": "median"}
     with pytest.raises(SettingsError, match=r"aggregation\.rule = 'median': judges each client's"):
-        privacy_plan(settings_from(told))
+        plan(method="analytic", **{"aggregation.rule": "median"})
