@@ -246,7 +246,7 @@ def _axes_of(table: Mapping[str, Any]) -> list[Axis]:
 
 
 def _axes_given(grid: Sequence[str], ranges: Sequence[str]) -> list[Axis]:
-    axes = [*map(grid_option, grid), *map(range_option, ranges)]
+    axes: list[Axis] = [*map(grid_option, grid), *map(range_option, ranges)]
     keys = [axis.key for axis in axes]
     for key in keys:
         if keys.count(key) > 1:
