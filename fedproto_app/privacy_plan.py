@@ -33,8 +33,8 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     if settings.aggregation.rule != "mean" and any(one.bound == "sums" for one in own):
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: judges each client's sums, of which "
-            f"noise leaves nothing to judge; privacy.mechanism = {privacy.mechanism!r} with method "
-            f"= {settings.method!r} takes 'mean' alone"
+            f"noise leaves nothing to judge; with privacy.mechanism = {privacy.mechanism!r} method = "
+            f"{settings.method!r} takes 'mean' alone"
         )
     counts, rounds = (len(learnt), len(own)), settings.encoder_rounds
     planned = rounds * counts[0] + settings.rounds * counts[1]
