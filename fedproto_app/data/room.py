@@ -7,7 +7,6 @@ import os
 import zlib
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
 from fedproto_app.errors import DataError
 
@@ -61,7 +60,7 @@ def unpacked(content: bytes, where: str) -> bytes:
         raise DataError(f"{where}: cannot be read: {error}") from None
 
 
-def _bounded(file: IO[bytes], where: object) -> bytes:
+def _bounded(file: gzip.GzipFile, where: object) -> bytes:
     """All that is in it, read in pieces: a small archive may hold a lot."""
     most, pieces, size = most_bytes(), [], 0
     while piece := file.read(_PIECE):
