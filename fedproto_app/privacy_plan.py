@@ -32,9 +32,9 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     own = _require(settings, for_task(method_named(settings.method).learner, settings.task))
     if settings.aggregation.rule != "mean" and any(one.bound == "sums" for one in own):
         raise SettingsError(
-            f"aggregation.rule = {settings.aggregation.rule!r}: judges each client's sums, of which "
-            f"noise leaves nothing to judge; with privacy.mechanism = {privacy.mechanism!r} method = "
-            f"{settings.method!r} takes 'mean' alone"
+            f"aggregation.rule = {settings.aggregation.rule!r}: judges each client's sums, of "
+            f"which noise leaves nothing to judge; with privacy.mechanism = {privacy.mechanism!r} "
+            f"method = {settings.method!r} takes 'mean' alone"
         )
     counts, rounds = (len(learnt), len(own)), settings.encoder_rounds
     planned = rounds * counts[0] + settings.rounds * counts[1]
