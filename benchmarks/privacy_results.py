@@ -4,7 +4,7 @@
 
 Small runs on embedded data in this process, which takes minutes. Errors are means over `SEEDS`, of
 the test data of the models that clients end with. Clips were chosen by the clients' validation
-error at ε = 10 among three each, on seed 0, which is no seed of the tables; those of `fed-react`
+error at ε = 10 among three each, on seed 0, which is no seed of the tables; of `fed-react` they
 were not chosen at all.
 """
 

@@ -8,6 +8,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
 from fedproto_app.server.round_log import ClientResult
+from fedproto_app.server.spending import Spending
 
 Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
 
@@ -27,6 +28,7 @@ class MadeFederation:
             key(n): ClientFacts(10, "g", 0.0, self.counts.get(n, ()))
             for n in {**self.metrics, **self.counts}
         }
+        self.spending = Spending(None)
         self.roster, self.shape = Roster(facts=facts), DataShape((), self.classes)
 
 

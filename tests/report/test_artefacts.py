@@ -80,7 +80,12 @@ def test_made_runs_have_the_fields_that_runs_have(
     assert set(written) == {*record(1), *later}
     summary = json.loads((folder.path / "summary.json").read_text())
     made = json.loads((make(tmp_path / "made") / "summary.json").read_text())
-    added = {"task", "parameters_up", "parameters_down"}  # later than the first made runs
+    added = {
+        "task",
+        "parameters_up",
+        "parameters_down",
+        "privacy",
+    }  # later than the first made runs
     assert set(summary) | added == set(made) | added
     assert summary["parameters_up_per_client_round"] == 333
     assert summary["parameters_up_per_client"] == 1000 / len(federation.results)
