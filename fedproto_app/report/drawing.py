@@ -115,7 +115,7 @@ def draw_rounds(
             plot_known(axes, places, values, scale, label=label, **look(number))
     left.set(xlabel="round", ylabel=axis)
     mark_whole(left)
-    drawn = np.concatenate([line.get_ydata() for line in left.lines] or [np.zeros(0)])
+    drawn = np.array([y for line in left.lines for y in np.asarray(line.get_ydata())])
     if not axis.endswith("(%)") and is_wide(drawn):
         left.set_yscale("log")
     right.set(xlabel=PARAMETERS)

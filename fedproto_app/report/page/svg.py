@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from fedproto_app.report.page.axes import Scale, number, scale_of, ticks
 from fedproto_app.report.page.charts import Axis, Bars, Chart, Dots, Line, Lines, Matrix
@@ -136,11 +137,16 @@ def _line(drawing: Drawing, line: Line, horizontal: Scale, vertical: Scale) -> N
         for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
     ]
     if line.band is not None:
+        low, high = line.y - line.band, line.y + line.band
         for run in _unbroken(places):
-            low, high = line.y - line.band, line.y + line.band
-            above = [f"{places[i][0]:.1f} {vertical.at(float(high[i])):.1f}" for i in run]  # type: ignore[index]
-            below = [f"{places[i][0]:.1f} {vertical.at(float(low[i])):.1f}" for i in reversed(run)]  # type: ignore[index]
-            drawing.add("path", f"band {look}", d=f"M{'L'.join([*above, *below])}Z")
+            above, below = (
+                [
+                    f"{horizontal.at(x):.1f} {vertical.at(y):.1f}"
+                    for x, y in _pairs(line.x, edge, run)
+                ]
+                for edge in (high, low)
+            )
+            drawing.add("path", f"band {look}", d=f"M{'L'.join([*above, *reversed(below)])}Z")
     path = []
     for run in _unbroken(places):
         points = [f"{place[0]:.1f} {place[1]:.1f}" for i in run if (place := places[i])]
@@ -149,6 +155,12 @@ def _line(drawing: Drawing, line: Line, horizontal: Scale, vertical: Scale) -> N
             x, y = places[run[0]] or (0.0, 0.0)
             drawing.add("circle", f"dot {look}", line.label, cx=x, cy=y, r=3.5)
     drawing.add("path", f"line {look}", line.label, d="".join(path))
+
+
+def _pairs(
+    x: NDArray[np.float64], y: NDArray[np.float64], run: Sequence[int]
+) -> list[tuple[float, float]]:
+    return list(zip(x[list(run)].tolist(), y[list(run)].tolist(), strict=True))
 
 
 def _unbroken(places: Sequence[object | None]) -> list[list[int]]:
@@ -206,7 +218,7 @@ def _bars(chart: Bars) -> Markup:
     return _named_bars(chart, cut) if len(cut) <= _MOST_ROWS else _thin_bars(chart, cut)
 
 
-def _named_bars(chart: Bars, cut: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Markup:
+def _named_bars(chart: Bars, cut: NDArray[np.float64]) -> Markup:
     bottom = _TOP + _ROW * len(cut) + 4
     drawing = Drawing(WHOLE, bottom + 40, chart.text)
     left = 16 + _LETTER * min(_LONGEST_NAME, max((len(name) for name in chart.names), default=0))
@@ -231,7 +243,7 @@ def _named_bars(chart: Bars, cut: np.ndarray[tuple[int, ...], np.dtype[np.float6
     return drawing.markup()
 
 
-def _thin_bars(chart: Bars, cut: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Markup:
+def _thin_bars(chart: Bars, cut: NDArray[np.float64]) -> Markup:
     drawing = Drawing(WHOLE, _WIDE_HEIGHT + 30, chart.text)
     left, bottom = 62.0, _WIDE_HEIGHT
     scale = scale_of(chart.x, [0.0, *cut.tolist()], bottom, _TOP)
