@@ -12,7 +12,9 @@ ARG PIP_ARGS=""
 # Written by hand, as not every base has useradd. Mounted files must be readable to this number.
 RUN echo 'fedproto:x:10001:10001::/flwr:/usr/sbin/nologin' >>/etc/passwd \
  && echo 'fedproto:x:10001:' >>/etc/group \
- && install -d -o 10001 -g 10001 -m 700 /flwr /runs /state /var/lib/superlink /var/lib/superexec
+ && install -d -o 10001 -g 10001 -m 700 /flwr /runs /state /var/lib/superlink \
+ && install -d -m 700 /audit \
+ && install -d -g 10003 -m 2750 /var/lib/superexec
 
 WORKDIR /app
 COPY pyproject.toml constraints.txt LICENSE README.md ./
@@ -29,6 +31,8 @@ COPY fedproto_app fedproto_app
 RUN pip install --no-cache-dir ${PIP_ARGS} --no-deps --editable . \
  && python3 -m compileall -q fedproto_app
 COPY docker/bin/ /usr/local/bin/
+# What stands before Flower's own programs where PATH begins with it: docs/sites.md.
+COPY docker/gate/ /usr/local/lib/fedproto/gate/
 
 ENV FLWR_HOME=/flwr \
     FLWR_TELEMETRY_ENABLED=0 \

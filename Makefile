@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev-installed
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
-.PHONY: demo test test-all test-newest check docs fuzz wheel bench containers faults attacks leakage \
+.PHONY: demo test test-all test-newest check docs fuzz wheel bench containers guide faults attacks leakage \
   privacy results clean
 
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
@@ -47,6 +47,9 @@ bench: $(DEV)  ## speed, memory and disk as ratios against peers, about twelve m
 
 containers: $(DEV)  ## the federation in containers, for real; BASE_IMAGE: what the image stands on
 	$(BIN)/python -m benchmarks.containers $(CONTAINERS)
+
+guide: $(DEV)  ## the commands of docs/deployment.md as they stand there, on a real engine
+	$(BIN)/python -m benchmarks.guide $(GUIDE)
 
 faults: $(DEV)  ## each fault done to real processes, about half an hour; FAULTS: only these
 	$(BIN)/python -m benchmarks.faults $(FAULTS)

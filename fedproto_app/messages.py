@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedproto_app.metrics import Metric
 
 Arrays = dict[str, NDArray[np.float32]]
+LEAVING = "the site drains: it leaves between rounds"  # the reason of all clients of such a node
 PerClient = dict[str, list[float]]
 
 
@@ -71,6 +72,11 @@ class Reply:
     arrays: Arrays = field(default_factory=dict)
     seconds: float = 0.0
     classes: list[list[int]] = field(default_factory=list)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the node has begun nothing, as it is about to leave: that is no failure."""
+        return not self.names and set(self.failed.values()) == {LEAVING}
 
 
 class SampleTimes(NamedTuple):

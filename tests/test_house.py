@@ -28,6 +28,7 @@ ROOMS = {
         "cli.*",
         "sweep.*",
         "engine.*",
+        "gate.*",
         "invariants",
         *CHECKS,
     ],

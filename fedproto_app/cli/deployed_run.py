@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedproto_app.cli.endings import WhenStopped
 from fedproto_app.events import parse_event
+from fedproto_app.ops.certificates import servers_certificate, warnings
 from fedproto_app.ops.superlink import ConnectionLost, NamedSuperLink, RunStatus, tail
 from fedproto_app.report.progress import GrowingFile, clock_text
 from fedproto_app.settings import Settings, flower_config
@@ -42,6 +43,8 @@ def follow_run(
     stops following leaves the run as it is.
     """
     there = superlink.name
+    for warning in warnings([servers_certificate(there)]):
+        typer.echo(f"warning: {warning}", err=True)
     stop.says = lambda: f"stopped: whether the run was submitted says: flwr list {there}"
     run_id = superlink.submit(app, flower_config(settings))
     again = f"follow it: flwr log {run_id} {there} --stream; end it: flwr stop {run_id} {there}"

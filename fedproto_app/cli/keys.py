@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.next_steps import say_next
+from fedproto_app.ops.certificates import certificates_in
 from fedproto_app.ops.keys import make_keys
 
 
@@ -31,6 +33,14 @@ def keys(
         list[str] | None,
         typer.Option("--node", metavar="NAME", help="A node to make a key for; may be repeated."),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Make nothing; say when the certificates in DIR end. Exit code 1 if one does "
+            "within 30 days.",
+        ),
+    ] = False,
 ) -> None:
     """Make a private CA, the server's certificate, and a key for each node.
 
@@ -44,7 +54,11 @@ def keys(
 
       fedproto keys /etc/fedproto/keys --host fl.example.org --node harbour
       fedproto keys /etc/fedproto/keys --node station --node airport
+      fedproto keys /etc/fedproto/keys --check
     """
+    if check:
+        _check(folder)
+        return
     made = make_keys(folder, hosts or [], nodes or [])
     home = folder.expanduser().resolve()
     typer.echo(f"made in {home}:")
@@ -61,3 +75,12 @@ def keys(
     say_next(
         Console(stderr=True), after if nodes else f"fedproto keys {folder} --node NAME, for each"
     )
+
+
+def _check(folder: Path) -> None:
+    ends, now = certificates_in(folder.expanduser()), datetime.now(UTC)
+    for one in ends:
+        typer.echo(one.said(now))
+    if any(one.is_soon(now) for one in ends):
+        typer.echo("make new ones in time: docs/deployment.md, Keys: what goes where", err=True)
+        raise typer.Exit(1)

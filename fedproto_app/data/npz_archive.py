@@ -51,6 +51,11 @@ def array(archive: NpzFile, name: str, path: Path) -> NDArray[Any]:
     require_room(prod(shape) * dtype.itemsize, f"{path}: array {name!r}")
     try:
         return np.asarray(archive[name])
+    except MemoryError:
+        shape, dtype = header(archive, name, path)
+        raise DataError(
+            f"{path}: array {name!r} declares {shape} of {dtype}, more than there is memory for"
+        ) from None
     except _FAULTS as error:
         if "allow_pickle" in str(error):
             raise DataError(

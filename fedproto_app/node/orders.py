@@ -29,6 +29,7 @@ from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
 from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.policy import require_within, within_seconds
 from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.node.privacy_ledger import PrivacyLedger
 from fedproto_app.node.process import store_of
@@ -99,10 +100,13 @@ def carry_out_part(
     site = Site()
     try:
         site = read_site(context.node_config, deployed=not simulated)
-        if not simulated:
+        if simulated:
+            reply = _done(phase, order, context, site, part, simulated=True)
+        else:
             _tell("order", phase, order, context, site, clients=len(order.clients))
-        reply = _done(phase, order, context, site, part, simulated=simulated)
-    except (FedProtoError, OSError, SafetensorError) as fault:
+            with within_seconds(site.limits):
+                reply = _done(phase, order, context, site, part, simulated=False)
+    except (FedProtoError, OSError, SafetensorError, MemoryError) as fault:
         error = _reason(fault)
         reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
     seconds = time.monotonic() - start
@@ -186,6 +190,7 @@ def _protection(
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     """The node's clients; only in a simulation may a run say where their data lie."""
     if not simulated:
+        require_within(settings, site.limits)
         _require_allowed(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
@@ -193,6 +198,8 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
         return _cached_shard(settings, site.partition_id or 0, site.num_partitions)
     except OSError as error:
         raise DataError(f"cannot read its data: {_fault(error)}") from None
+    except MemoryError:
+        raise DataError("its data do not fit into the memory that it may use") from None
 
 
 def _require_allowed(settings: Settings, site: Site) -> None:
@@ -262,10 +269,12 @@ def _without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def _reason(fault: FedProtoError | OSError | SafetensorError) -> str:
+def _reason(fault: FedProtoError | OSError | SafetensorError | MemoryError) -> str:
     """Why an order was not carried out. If neither data nor settings failed, the state did."""
     if isinstance(fault, FedProtoError):
         return str(fault)
+    if isinstance(fault, MemoryError):
+        return "the order needs more memory than the node may use"
     return f"cannot write its state: {_fault(fault)}"
 
 

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from fedproto_app.data.choice import require_meaning
 from fedproto_app.errors import SettingsError
+from fedproto_app.node.policy import CodePolicy, Limits
 from fedproto_app.node.privacy_ledger import SitePrivacy
 from fedproto_app.settings import (
     Count,
@@ -86,8 +87,11 @@ class Site(Section):
     partition_id: CountOrZero | None = None
     num_partitions: Count = 1
     tells_classes: bool = False  # whether a method may learn of the classes of its clients
+    audit: Text | None = None  # the file of the gate's audit log
     data: SiteData = SiteData()
     privacy: SitePrivacy = SitePrivacy()
+    code: CodePolicy = CodePolicy()
+    limits: Limits = Limits()
 
     @property
     def label(self) -> str:
@@ -216,6 +220,8 @@ def _placed(site: Site, file: Path, short: Mapping[tuple[str, ...], str]) -> Sit
         update["data"] = site.data.model_copy(update={"root": str(root)})
     if site.state_dir is not None and ("state-dir",) not in short:
         update["state_dir"] = str(folder / Path(site.state_dir).expanduser())
+    if site.audit is not None:
+        update["audit"] = str(folder / Path(site.audit).expanduser())
     return site.model_copy(update=update)
 
 

@@ -34,6 +34,7 @@ from fedproto_app.export.events import FOLDER, EventLog, require_tensorboard
 from fedproto_app.messages import Arrays
 from fedproto_app.methods import method_named
 from fedproto_app.report.csv_text import csv_text
+from fedproto_app.report.metrics_file import MetricsFile
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds, read_run
 from fedproto_app.report.task_report import Row
 from fedproto_app.run_lock import RunLock
@@ -83,6 +84,7 @@ class RunFolder:
                 require_resumable(settings, self.path)
             else:
                 self._begin()
+            self._metrics = self._metrics_so_far()
         except BaseException:
             self.close()
             raise
@@ -98,6 +100,10 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _metrics_so_far(self) -> MetricsFile:
+        before = read_rounds(self.path) if (self.path / ROUNDS).exists() else []
+        return MetricsFile(self.name, method_named(self._settings.method).name, before)
 
     def _begin(self) -> None:
         if (self.path / SETTINGS).exists():
@@ -130,6 +136,7 @@ class RunFolder:
         self._write_settings(longer(stored_settings(self.path), self._settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
         self._open_events(done + 1)
+        self._metrics = self._metrics_so_far()
         tell("resumed", run=self.name, round=done)
         return checkpoint
 
@@ -150,6 +157,7 @@ class RunFolder:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
         if self._events is not None:
             self._events.round({"round": server_round, **line})
+        self._metrics.write(line, time.time())
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """``checkpoint/round-…/``: what the server must know to go on after the round."""

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
+from fedproto_app.events import tell
 from fedproto_app.messages import ArraySpec, Order, Refusal, SampleTimes
 from fedproto_app.node_register import NodeRegister
 from fedproto_app.server.arrivals import Arrivals
@@ -68,6 +69,7 @@ class Federation:
         self._task = task_class(settings.task)
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
+        self._leaving = 0  # nodes that were asked last and are about to leave
 
     @property
     def shape(self) -> DataShape:
@@ -162,7 +164,7 @@ class Federation:
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
         for key in keys:
             by_node[key.node].append(key)
-        self._sent = []
+        self._sent, self._leaving = [], 0
         size_of = SizeOfSame()
         for node, its_keys in sorted(by_node.items()):
             order = make(its_keys)
@@ -230,7 +232,8 @@ class Federation:
         `FederationError` when too large a share of the nodes asked gave nothing usable.
         """
         answers = self._usable(replies, spec, most_samples)
-        self._check_failed_share(len(self._sent), len(answers))
+        leaving = self._leaving if answers else 0
+        self._check_failed_share(len(self._sent) - leaving, len(answers))
         return answers
 
     def _usable(
@@ -273,6 +276,10 @@ class Federation:
         reply, refusals = read_reply(
             message, sent.node, asked, spec, self._expected, self._task.metrics_fault, sent.size
         )
+        if reply is not None and reply.leaves:
+            self._leaving += 1
+            tell("leaving", round=self.log.server_round, node=sent.node)
+            return None
         for refusal in refusals:
             self.refuse(refusal)
         return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Fedproto
 
 
@@ -41,3 +43,17 @@ def test_what_exists_costs_one_line_and_exit_code_2(fedproto: Fedproto, tmp_path
     assert outcome.out == ""
     assert outcome.err.startswith(f"error: {tmp_path / 'keys' / 'server.pem'} exists already")
     assert outcome.err.count("\n") == 1
+
+
+def test_it_says_when_certificates_end(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fedproto("keys", tmp_path / "keys", "--host", "localhost").code == 0
+    outcome = fedproto("keys", tmp_path / "keys", "--check")
+    assert outcome.code == 0
+    assert [line.split()[0] for line in outcome.out.splitlines()] == ["ca.crt", "server.pem"]
+    monkeypatch.setattr("fedproto_app.ops.keys.SERVER_YEARS", 20 / 365)
+    assert fedproto("keys", tmp_path / "short", "--host", "localhost").code == 0
+    outcome = fedproto("keys", tmp_path / "short", "--check")
+    assert outcome.code == 1
+    assert "server.pem ends in 19 days" in outcome.out

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedproto_app.data.series import ClientSeries
@@ -75,4 +77,13 @@ def test_a_single_array_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "x.npz").open("wb") as file:
         np.save(file, MATRIX)
     with pytest.raises(DataError, match="a single npy array"):
+        read(tmp_path / "x.npz")
+
+
+def test_more_than_there_is_memory_for_is_refused_by_name(tmp_path: Path) -> None:
+    """A header of 120 bytes that declares half an exabyte."""
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, archive.open("values.npy", "w") as to:
+        declared = {"descr": "<f8", "fortran_order": False, "shape": (2**56, 1)}
+        npy.write_array_header_1_0(to, declared)
+    with pytest.raises(DataError, match=r"x.npz: array 'values' declares .* float64, more than"):
         read(tmp_path / "x.npz")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 _FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are not for files of strangers
 _GREY = ("1", "L", "LA")  # Pillow's modes
+MOST_PIXELS = 2**26  # 8192 x 8192: decoded, four times as many bytes; a file of 20 kB may hold more
 _WIDE = ("I", "F")  # and those with more than 8 bits a pixel, which it would cut off at 255
 
 
@@ -28,6 +29,8 @@ def decode(data: bytes, channels: int | None = None) -> NDArray[np.uint8]:
     except UnidentifiedImageError:  # its text has an address of the memory in it
         raise ValueError("not a JPEG, PNG or BMP image") from None
     with image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS}")
         mode = image.mode
         if mode.startswith(_WIDE):
             raise ValueError("more than 8 bits a pixel")

@@ -85,3 +85,15 @@ def test_a_damaged_png_never_gives_wrong_pixels() -> None:
         else:
             np.testing.assert_array_equal(pixels, COLOUR.transpose(2, 0, 1))
     assert refused > 0.8 * len(damaged)
+
+
+def test_a_small_file_with_huge_pixels_is_refused_before_it_is_decoded() -> None:
+    """20 kB that would take 1.9 GB."""
+    file = BytesIO()
+    Image.new("1", (13_000, 13_000)).save(file, "PNG")
+    assert len(file.getvalue()) < 50_000
+    with (
+        pytest.warns(Image.DecompressionBombWarning),
+        pytest.raises(ValueError, match="13000 x 13000 pixels, more than 67108864"),
+    ):
+        decode(file.getvalue())

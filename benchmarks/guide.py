@@ -1,0 +1,339 @@
+"""The commands of docs/deployment.md, run as they stand there, on a real engine.
+
+    python -m benchmarks.guide [one] [many] [--base-image IMAGE]
+
+A command to be run has a comment before it in the page: ``<!-- run: PLACE NAME -->``. PLACE is the
+machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with a
+copy of what the guide says it needs, and a compose project of its own. `one` is the first chapter;
+`many` the others: a server and a site, a killed server and its resumed run, a site that joins late
+and one that pauses and is upgraded.
+
+What the script does besides is what a person or the network does between the commands (`Play`), and
+what `adapted` says. Prints a row for each command. Exit code 0 if all succeed. Without an engine it
+says so and ends with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.containers import REPOSITORY, CannotTry, find_compose
+from benchmarks.machine import machine_line
+
+GUIDE = REPOSITORY / "docs" / "deployment.md"
+PLACES = ("one", "server", "site")
+LONGEST, READY = 1800.0, 900.0  # seconds: of one command; until containers are healthy
+INTERNET = "guide-internet"
+ROUNDS = 6
+# Root there, without capabilities, cannot read the files of who runs the code.
+READER = ("--user", "10001:10001", "fedproto-server_serverapp_1")
+_BLOCK = re.compile(r"<!-- run: (\S+) (\S+) -->\n```\n(.*?)```", re.DOTALL)
+_FUNCTION = re.compile(r"^\w+\(\) \{.*\}$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """Commands of the guide that stand together."""
+
+    place: str
+    name: str
+    commands: str
+
+
+def blocks(page: str) -> dict[tuple[str, str], Block]:
+    """All marked blocks of a page, by place and name."""
+    found = [Block(*parts) for parts in _BLOCK.findall(page)]
+    named = {(one.place, one.name): one for one in found}
+    assert len(named) == len(found), "two blocks have one name"
+    return named
+
+
+class Machine:
+    """A folder that stands for a machine: where its reader types, and its /etc and /srv."""
+
+    def __init__(self, folder: Path, place: str, site: str = "harbour", base: str = "") -> None:
+        self.folder, self.place, self.site, self._base = folder, place, site, base
+        self._functions: list[str] = []
+        folder.mkdir()
+        for part in ("docker", "configs", "docker-compose.yml"):
+            source = REPOSITORY / part
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, folder / part)
+
+    def type(self, block: Block, seconds: float = LONGEST) -> str:
+        """Run the block's commands here; RuntimeError if one fails."""
+        process = self.begin(block)
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise RuntimeError(f"not done within {seconds:.0f} s") from None
+        if process.returncode:
+            raise RuntimeError(f"code {process.returncode}: {said[-2000:]}")
+        return said
+
+    def begin(self, block: Block) -> subprocess.Popen[str]:
+        """Start the block's commands; a reader who does not wait."""
+        commands = self.adapted(block.commands)
+        self._functions += _FUNCTION.findall(commands)
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", "\n".join([*self._functions, commands])],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def adapted(self, commands: str) -> str:
+        """What must differ: no sudo, folders of this machine, no terminal, the engine's network."""
+        for folder in ("/etc/fedproto", "/srv/traffic"):
+            commands = re.sub(rf"(?<![\w/]){folder}(?=[/\s:])", f"{self.folder}{folder}", commands)
+            # What containers mount has the name that it has in the guide.
+            commands = commands.replace(f":{self.folder}{folder}", f":{folder}")
+        commands = commands.replace("fedproto keys " + str(self.folder), "fedproto keys ")
+        commands = commands.replace("sudo ", "").replace("run --rm cli", "run --rm -T cli")
+        commands = commands.replace("harbour", self.site) if self.place == "site" else commands
+        build = f"docker build --network host --build-arg BASE_IMAGE={self._base}"
+        return commands.replace("docker build", build)
+
+    def edit(self, file: str, *changes: tuple[str, str]) -> None:
+        """What the guide tells a person to edit."""
+        path = self.folder / file
+        text = path.read_text(encoding="utf-8")
+        for before, after in changes:
+            assert before in text, f"{file} has no {before!r}"
+            text = text.replace(before, after)
+        path.write_text(text, encoding="utf-8")
+
+    def containers(self) -> dict[str, str]:
+        """What the engine says of this machine's containers: their health, else their status."""
+        ask = '{{.Label "com.docker.compose.service"}} {{.Status}}'
+        project = {"one": "one", "server": "fedproto-server"}.get(self.place, f"site-{self.site}")
+        listed = docker(
+            *("ps", "-a", "--filter", f"label=com.docker.compose.project={project}"),
+            *("--format", ask),
+        )
+        return dict(line.split(" ", 1) for line in listed.splitlines())
+
+    def await_health(self) -> None:
+        """Until all are healthy but those that have ended well; RuntimeError."""
+        deadline = time.monotonic() + READY
+        while True:
+            states = self.containers()
+            ill = {n: s for n, s in states.items() if "(healthy)" not in s and "(0)" not in s}
+            if states and not ill:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not healthy: {ill or 'no containers'}")
+            time.sleep(2)
+
+
+class Play:
+    """The guide's commands, machine by machine, and what people do between them."""
+
+    def __init__(self, folder: Path, base: str) -> None:
+        self._folder, self._base = folder, base
+        self._guide = blocks(GUIDE.read_text(encoding="utf-8"))
+        self.failed = False
+
+    def one(self) -> None:
+        """The chapter of one machine."""
+        machine = Machine(self._folder / "one", "one", base=self._base)
+        machine.edit("configs/federation.toml", *_run_of(2, sites=3))
+        for name in ("image", "keys", "sites", "start"):
+            self._type(machine, name)
+        self._do("all containers become healthy", machine.await_health)
+        for name in ("train", "look", "audit", "delete"):
+            self._type(machine, name)
+
+    def many(self) -> None:
+        """The chapters of several machines."""
+        server = Machine(self._folder / "server", "server")
+        sites = [Machine(self._folder / f"site-{n}", "site", n) for n in ("harbour", "oldtown")]
+        harbour, oldtown = sites
+        docker("network", "create", INTERNET)
+        self._type(server, "keys")
+        for site in sites:
+            self._type(site, "keys")
+            self._carry_keys(server, site)
+        self._type(server, "settings")
+        server.edit("etc/fedproto/server.env", ("/etc/fedproto", f"{server.folder}/etc/fedproto"))
+        server.edit("etc/fedproto/configs/federation.toml", *_run_of(ROUNDS, sites=1))
+        self._type(server, "start")
+        self._do("the server becomes healthy", server.await_health)
+        self._internet("fedproto-server_superlink_1", "fl.example.org")
+        self._site(harbour)
+
+        run = self._begin(server, "train")
+        self._await_rounds(server, 1)
+        self._type(server, "late")
+        self._site(oldtown)
+        self._do("SIGKILL of SuperLink and ServerApp", lambda: self._kill(server, run))
+        self._type(server, "resume")
+        self._do("the resumed run has all rounds, the late site too", lambda: self._whole(server))
+        self._type(harbour, "pause")
+        self._type(server, "upgrade")
+        self._type(harbour, "upgrade")
+        self._internet("site-harbour_supernode_1")
+        self._do("the upgraded site becomes healthy", harbour.await_health)
+
+    def _site(self, site: Machine) -> None:
+        self._type(site, "settings")
+        etc = site.folder / "etc/fedproto"
+        site.edit("etc/fedproto/site.toml", ('name = "harbour"', f'name = "{site.site}"'))
+        site.edit(
+            "etc/fedproto/site.env",
+            ("COMPOSE_PROJECT_NAME=fedproto-site", f"COMPOSE_PROJECT_NAME=site-{site.site}"),
+            ("/etc/fedproto", str(etc)),
+            ("nodes/harbour", f"nodes/{site.site}"),
+            ("/srv/traffic", f"{site.folder}/srv/traffic"),
+        )
+        self._give_data(site)
+        for name in ("check", "start"):
+            self._type(site, name)
+        self._internet(f"site-{site.site}_supernode_1")
+        self._do(f"the site {site.site} becomes healthy", site.await_health)
+
+    def _carry_keys(self, server: Machine, site: Machine) -> None:
+        """The post: a site's public key to the server, the CA's certificate to the site."""
+        public = f"{site.site}.pub"
+        shutil.copy(site.folder / "etc/fedproto/keys/nodes" / public, server.folder / public)
+        shutil.copy(server.folder / "etc/fedproto/keys/ca.crt", site.folder / "etc/fedproto/ca.crt")
+
+    def _give_data(self, site: Machine) -> None:
+        """A site has data: those of the example."""
+        inside = f"{site.folder}:/made"
+        docker(
+            *("run", "--rm", "--network", "none", "--user", "0:0", "-v", inside),
+            *("-v", f"{REPOSITORY / 'docker'}:/docker:ro", "fedproto-app"),
+            *("python3", "/docker/example.py", "/made/example"),
+        )
+        (site.folder / "srv").mkdir()
+        shutil.copytree(site.folder / "example" / site.site / "data", site.folder / "srv/traffic")
+
+    def _internet(self, container: str, name: str = "") -> None:
+        """A network and a name service between machines that are one machine here."""
+        alias = ["--alias", name] if name else []
+        docker("network", "connect", *alias, INTERNET, container)
+
+    def _await_rounds(self, server: Machine, count: int) -> None:
+        def look() -> None:
+            deadline = time.monotonic() + LONGEST
+            while self._rounds(server) < count:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"no {count} rounds within {LONGEST:.0f} s")
+                time.sleep(3)
+
+        self._do(f"round {count} is done", look)
+
+    def _rounds(self, server: Machine) -> int:
+        file = "/runs/RUN/rounds.jsonl"
+        command = ["docker", "exec", *READER, "wc", "-l", file]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+        return int(said.split()[0]) if said else 0
+
+    def _kill(self, server: Machine, run: subprocess.Popen[str]) -> None:
+        """As when the machine loses its power, and comes back."""
+        parts = [f"fedproto-server_{part}_1" for part in ("superlink", "serverapp")]
+        docker("kill", *parts)
+        run.terminate()
+        run.communicate(timeout=120)
+        docker("start", *parts)
+        server.await_health()
+
+    def _whole(self, server: Machine) -> None:
+        command = "cat /runs/RUN/rounds.jsonl /runs/RUN/clients.csv"
+        said = docker("exec", *READER, "sh", "-c", command)
+        numbers = [int(number) for number in re.findall(r'"round": ?(\d+)', said)]
+        assert numbers == list(range(1, len(numbers) + 1)), f"rounds {numbers}"
+        assert "oldtown" in said, "the late site is in no row"
+
+    def _type(self, machine: Machine, name: str) -> None:
+        block = self._guide[(machine.place, name)]
+        first = block.commands.strip().splitlines()[-1][:60]
+        self._do(f"{machine.folder.name}: {name}: {first}", lambda: machine.type(block))
+
+    def _begin(self, machine: Machine, name: str) -> subprocess.Popen[str]:
+        print(f"begun           {machine.folder.name}: {name}", flush=True)
+        return machine.begin(self._guide[(machine.place, name)])
+
+    def _do(self, what: str, action: Callable[[], object]) -> None:
+        start = time.monotonic()
+        try:
+            action()
+        except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+            print(f"FAILED {time.monotonic() - start:4.0f} s  {what}: {error}", flush=True)
+            raise SystemExit(1) from None
+        print(f"ok     {time.monotonic() - start:4.0f} s  {what}", flush=True)
+
+
+def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
+    """Changes of configs/federation.toml: so many rounds and sites, and a machine that is busy."""
+    return [
+        ("rounds = 10", f"rounds = {rounds}"),
+        ("minimum = 3 ", f"minimum = {sites} "),
+        ("round-deadline = 60.0", "round-deadline = 600.0"),
+    ]
+
+
+def docker(*arguments: str) -> str:
+    """One command of the engine; RuntimeError if it fails."""
+    command = ["docker", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+@contextmanager
+def cleaned_up(folder: Path) -> Iterator[None]:
+    """Remove what the guide made: containers, volumes, networks, and files of the image's user."""
+    try:
+        yield
+    finally:
+        for project in ("one", "fedproto-server", "site-harbour", "site-oldtown"):
+            label = f"label=com.docker.compose.project={project}"
+            for kind, remove in (
+                (["ps", "-aq"], ["rm", "-f"]),
+                (["volume", "ls", "-q"], ["volume", "rm"]),
+                (["network", "ls", "-q"], ["network", "rm"]),
+            ):
+                if made := docker(*kind, "--filter", label).split():
+                    docker(*remove, *made)
+        subprocess.run(["docker", "network", "rm", INTERNET], capture_output=True)
+        inside = ["run", "--rm", "--network", "none", "--user", "0:0", "-v", f"{folder}:/made"]
+        docker(*inside, "fedproto-app", "sh", "-c", "rm -rf /made/*")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("chapters", nargs="*", default=["one", "many"], metavar="one|many")
+    parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE", "python:3.11-slim"))
+    arguments = parser.parse_args()
+    try:
+        find_compose()
+    except CannotTry as error:
+        print(f"guide: skipped: {error}")
+        return
+    with tempfile.TemporaryDirectory(prefix="fedproto-guide-") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        with cleaned_up(folder):
+            play = Play(folder, arguments.base_image)
+            for chapter in arguments.chapters:
+                {"one": play.one, "many": play.many}[chapter]()
+    print(machine_line())
+
+
+if __name__ == "__main__":
+    main()

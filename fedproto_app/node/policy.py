@@ -1,0 +1,147 @@
+"""What a site lets a run ask of it: methods, tasks, amounts of work, whose code.
+
+The site's file says so (``[limits]``, ``[code]``). What a run's settings tell is judged before any
+work; the time that an order takes, while it runs. These checks are code, so they bind a run only
+where the site's own copy of them is executed: see ``gate``.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import Field
+
+from fedproto_app.errors import FedProtoError, SettingsError
+from fedproto_app.methods import method_named
+from fedproto_app.settings import Count, Section, Settings
+from fedproto_app.settings.section import kebab
+
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:NAME
+_NO_CODE = ("device", "own")  # settings whose texts may have a colon and name no code
+
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[tuple[Text, ...], Field(strict=False)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class CodePolicy(Section):
+    """``[code]``: which program does a run's work here; `gate` enforces it.
+
+    run: "installed", the site's own copy, whatever the run brings; "listed", an app that the run
+    brings if its SHA-256 is among the digests; "any" app. own: what a run may name in its settings
+    as package.module:NAME.
+    """
+
+    run: Literal["installed", "listed", "any"] = "installed"
+    digests: Annotated[tuple[Digest, ...], Field(strict=False)] = ()
+    own: Texts = ()
+
+
+class Limits(Section):
+    """``[limits]``: the most that a run may ask; None is no limit.
+
+    epochs, steps: of every setting of the run's method that counts them. seconds: of an order.
+    memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
+    orders_an_hour: of all runs.
+    """
+
+    methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
+    tasks: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
+    epochs: Count = 1000
+    steps: Count = 100_000
+    seconds: Count = 3600
+    memory_mb: Count | None = None
+    message_mb: Count = 1024
+    orders_an_hour: Count = 10_000
+
+
+def require_named_code(config: Mapping[str, Any], code: CodePolicy) -> None:
+    """Refuse a run that names code which the site has not allowed, before it is imported.
+
+    config: a run's settings as Flower brings them, dotted keys.
+    """
+    for key, value in config.items():
+        if not isinstance(value, str) or key in _NO_CODE or not _CODE.fullmatch(value):
+            continue
+        if value not in code.own:
+            allowed = ", ".join(code.own) or "none"
+            raise SettingsError(
+                f"{key} = {value!r}: this site runs no such code of a run's own; code.own in its "
+                f"file allows: {allowed}"
+            )
+
+
+def require_within(settings: Settings, limits: Limits) -> None:
+    """Refuse a run whose settings ask for more than the site allows."""
+    for key, value, allowed in (
+        ("method", settings.method, limits.methods),
+        ("task", settings.task, limits.tasks),
+    ):
+        if allowed is not None and value not in allowed:
+            raise SettingsError(
+                f"{key} = {value!r}: this site allows {', '.join(allowed)} (limits.{key}s)"
+            )
+    for section, table in _counted(settings):
+        for name, value in table:
+            most = _most(name, limits)
+            if most is not None and isinstance(value, int) and value > most[1]:
+                raise SettingsError(
+                    f"{section}{kebab(name)} = {value}: this site allows 0 … {most[1]} ({most[0]})"
+                )
+
+
+def _counted(settings: Settings) -> Iterator[tuple[str, Section]]:
+    """The tables of a run's settings that say how much a client works, each with its prefix.
+
+    Those of other methods than the run's say nothing.
+    """
+    method = method_named(settings.method)
+    own = method.section(settings)
+    yield "", settings
+    for name, table in settings:
+        if isinstance(table, Section) and (
+            type(table) is type(own) or (name == "encoder" and method.encoder_first)
+        ):
+            yield f"{kebab(name)}.", own if type(table) is type(own) else table
+
+
+def _most(name: str, limits: Limits) -> tuple[str, int] | None:
+    """The limit of a setting by the kind that the end of its name tells."""
+    if name.endswith("epochs"):
+        return "limits.epochs", limits.epochs
+    if name.endswith(("steps", "iterations")):
+        return "limits.steps", limits.steps
+    return None
+
+
+class TooLong(FedProtoError):
+    """The order took more seconds than the site allows."""
+
+
+@contextmanager
+def within_seconds(limits: Limits) -> Iterator[None]:
+    """End what runs in the block with `TooLong` when the site's seconds are over.
+
+    By a signal, so in the main thread alone, in which Flower runs apps. Code that means harm can
+    take the signal away; the gate ends its process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_: int, __: FrameType | None) -> NoReturn:
+        raise TooLong(f"the order took longer than limits.seconds = {limits.seconds} of this site")
+
+    before = signal.signal(signal.SIGALRM, end)
+    others = signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *others)
+        signal.signal(signal.SIGALRM, before)

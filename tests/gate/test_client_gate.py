@@ -1,0 +1,204 @@
+"""What the gate lets through, what it says instead, and what it writes down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+
+from fedproto_app.engine.flower_parts import from_bytes, number, take_identity, to_bytes
+from fedproto_app.gate.client_gate import App, Gate
+from fedproto_app.gate.confinement import Ended, parts_of
+from fedproto_app.messages import LEAVING, Order, Reply
+from fedproto_app.wire import (
+    ReplyTold,
+    RosterTold,
+    alive_query,
+    array_record,
+    read_record,
+    roster_query,
+    write_order,
+    write_reply,
+)
+
+APP = App("me/mine", "1.0", b"a program")
+
+
+class FakeApart:
+    """A process apart that answers as it is told; jobs: what it was asked."""
+
+    def __init__(self, answer: bytes | Ended = b"", left: int = 0) -> None:
+        self.answer, self.left, self.ended = answer, left, 0
+        self.jobs: list[bytes] = []
+
+    def do(self, job: bytes, seconds: float, most: int) -> bytes:
+        self.jobs.append(job)
+        if isinstance(self.answer, Ended):
+            raise self.answer
+        return self.answer
+
+    def end(self) -> int:
+        self.ended += 1
+        return self.left
+
+
+def site_of(folder: Path, table: str = "") -> dict[str, Any]:
+    file = folder / "site.toml"
+    text = 'name = "harbour"\naudit = "audit.jsonl"\n'
+    file.write_text(f'{text}[data]\nsource = "synthetic-traffic"\n{table}')
+    return {"site": str(file)}
+
+
+def carried_out(
+    folder: Path,
+    message: Message,
+    table: str = "",
+    apart: FakeApart | None = None,
+    config: dict[str, Any] | None = None,
+) -> tuple[Message, FakeApart]:
+    take_identity()
+    number(message)
+    context = Context(
+        run_id=7,
+        node_id=1,
+        node_config=site_of(folder, table),
+        state=RecordDict(),
+        run_config={"method": "fuels", "local-epochs": 3, **(config or {})},
+    )
+    if apart is None:
+        apart = FakeApart(to_bytes(good_reply(message)))
+    gate = Gate(apart)  # type: ignore[arg-type]
+    gate.receive(APP.content, skip_prompt=True)
+    client_app = gate.loader(default_app_ref="", app_path=None, multi_app=True)
+    reply = client_app(APP.name, APP.version, APP.digest)(message=message, context=context)
+    assert apart.ended == 1
+    return reply, apart
+
+
+def order(arrays: int = 0) -> Message:
+    take_identity()
+    sent = {"head": np.zeros(arrays, np.float32)} if arrays else {}
+    return write_order(Order("run", "0a", 2, ["c1", "c2"], arrays=sent), 1, MessageType.TRAIN)
+
+
+def good_reply(to: Message) -> Message:
+    arrays = {"prototypes": np.ones((2, 3), np.float32)}
+    return write_reply(Reply(["c1", "c2"], [5, 6], arrays=arrays), to=to)
+
+
+def audit_of(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "audit.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def reason(reply: Message) -> str:
+    failed = read_record(reply.content, ReplyTold).failed
+    assert failed.keys() == {"c1", "c2"}
+    (why,) = set(failed.values())
+    return why
+
+
+def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
+    reply, apart = carried_out(tmp_path, order(arrays=10))
+    assert read_record(reply.content, ReplyTold).names == ["c1", "c2"]
+    header, _, handed, content = parts_of(apart.jobs[0])
+    assert json.loads(header)["app"] == "installed"
+    assert content == b""  # the program that came is not even handed on
+    assert from_bytes(handed).metadata.message_type == "train"
+    first, last = audit_of(tmp_path)
+    assert (first["event"], last["event"]) == ("order", "reply")
+    assert (first["node"], first["run"], first["app"]) == ("harbour", 7, "me/mine")
+    assert first["digest"] == APP.digest
+    assert first["settings"] == {"method": "fuels", "local-epochs": 3}
+    assert first["received_bytes"] > 40
+    assert last["arrays"] == {"prototypes": ["float32", 2, 3]}
+    assert (last["clients"], last["failed"]) == (2, 0)
+    assert last["sent_bytes"] > last["array_bytes"] >= 24
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[code]\nrun = 'listed'", f"SHA-256 {APP.digest}, which code.digests"),
+        ("[limits]\nmessage-mb = 1", "limits.message-mb = 1"),
+        ("[limits]\norders-an-hour = 0", "limits.orders-an-hour = 0"),
+        ("[code]\nrun = 'listed'\ndigests = ['x']", "code.digests"),
+    ],
+)
+def test_what_is_refused_reaches_nobody(tmp_path: Path, table: str, said: str) -> None:
+    apart = FakeApart()
+    reply, _ = carried_out(tmp_path, order(arrays=300_000), table, apart)
+    assert said in reason(reply)
+    assert apart.jobs == []
+
+
+def test_what_is_listed_is_handed_on(tmp_path: Path) -> None:
+    table = f"[code]\nrun = 'listed'\ndigests = ['{APP.digest}']"
+    _, apart = carried_out(tmp_path, order(), table)
+    header, _, _, content = parts_of(apart.jobs[0])
+    assert json.loads(header)["app"] == "brought"
+    assert content == APP.content
+
+
+def test_code_in_settings_is_refused(tmp_path: Path) -> None:
+    config = {"data.source": "shutil:rmtree"}
+    reply, apart = carried_out(tmp_path, order(), apart=FakeApart(), config=config)
+    assert "data.source = 'shutil:rmtree'" in reason(reply)
+    assert apart.jobs == []
+    assert audit_of(tmp_path)[0]["event"] == "refused"
+
+
+def test_orders_are_counted(tmp_path: Path) -> None:
+    table = "[limits]\norders-an-hour = 2"
+    said = [carried_out(tmp_path, order(), table)[0] for _ in range(3)]
+    assert [len(read_record(one.content, ReplyTold).names) for one in said] == [2, 2, 0]
+    assert reason(said[2]) == "this site carries out limits.orders-an-hour = 2"
+
+
+def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:
+    (tmp_path / "drain").touch()
+    apart = FakeApart()
+    assert reason(carried_out(tmp_path, order(), "", apart)[0]) == LEAVING
+    roster = carried_out(tmp_path, roster_query(1), "", FakeApart())[0]
+    assert read_record(roster.content, RosterTold).error == LEAVING
+    alive = carried_out(tmp_path, alive_query(1), "", FakeApart())[0]
+    assert not alive.has_error()
+    assert apart.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Ended("was ended by signal 9"), "the site's gate ended the order: was ended by signal 9"),
+        (b"\xff\x00 no message", "its answer is no message"),
+        (b"", "its answer is no message"),
+    ],
+)
+def test_a_process_that_fails_is_told(tmp_path: Path, answer: bytes | Ended, said: str) -> None:
+    reply, _ = carried_out(tmp_path, order(), "", FakeApart(answer, left=3))
+    assert said in reason(reply)
+    events = [line["event"] for line in audit_of(tmp_path)]
+    assert events == ["order", "ended", "left-behind", "reply"]
+
+
+def test_an_app_that_raised_says_why(tmp_path: Path) -> None:
+    message = order()
+    number(message)
+    raised = Message(Error(code=0, reason="ValueError: \x1b[31m"), reply_to=message)
+    reply, _ = carried_out(tmp_path, message, "", FakeApart(to_bytes(raised)))
+    assert reason(reply) == "the app failed: ValueError: \\x1b[31m"
+
+
+def test_a_reply_goes_to_who_asked_whatever_it_says(tmp_path: Path) -> None:
+    """A program that is let in could address its answer to another run or node."""
+    message, other = order(), order()
+    number(other)
+    crafted = good_reply(other)
+    crafted.content["more"] = array_record({"file": np.zeros(100, np.float32)})
+    reply, _ = carried_out(tmp_path, message, "", FakeApart(to_bytes(crafted)))
+    assert reply.metadata.reply_to_message_id == message.metadata.message_id
+    assert audit_of(tmp_path)[-1]["arrays"]["more/file"] == ["float32", 100]

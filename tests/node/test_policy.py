@@ -1,0 +1,141 @@
+"""What a site refuses before any work, and how it ends work that takes too long."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.messages import NodeRoster, Order
+from fedproto_app.node.orders import carry_out, tell_roster
+from fedproto_app.node.policy import (
+    CodePolicy,
+    Limits,
+    TooLong,
+    require_named_code,
+    require_within,
+    within_seconds,
+)
+from fedproto_app.node.site import site_file
+from fedproto_app.settings import flat_settings, settings_from
+from tests.local_grid import LocalGrid, small_settings
+
+
+def refusal(limits: Limits, **changes: Any) -> str:
+    config = {key.replace("_", "-"): value for key, value in changes.items()}
+    try:
+        require_within(settings_from(config), limits)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+def test_a_run_that_multiplies_work_is_refused_by_default() -> None:
+    assert refusal(Limits()) == ""
+    assert refusal(Limits(), **{"local-epochs": 10**9}) == (
+        "local-epochs = 1000000000: this site allows 0 … 1000 (limits.epochs)"
+    )
+    for limits, method, key in (
+        (Limits(), "fedrep", "fedrep.head-epochs = 2000"),
+        (Limits(steps=4), "pfedme", "pfedme.inner-steps = 5"),
+        (Limits(steps=9), "fed-react", "encoder.steps = 500"),
+        (Limits(steps=9), "ifca", "encoder.steps = 500"),
+    ):
+        name, _, value = key.partition(" = ")
+        task = {"task": "sequence-classification"} if name.startswith("encoder") else {}
+        said = refusal(limits, method=method, **task, **{name: int(value)})
+        assert said.startswith(f"{key}: this site allows")
+    assert refusal(Limits(epochs=5000), **{"local-epochs": 5000}) == ""
+    # What another method would do is no work of this run's.
+    assert refusal(Limits(epochs=10), **{"gldp.head-epochs": 2000}) == ""
+
+
+def test_every_setting_of_work_has_a_limit() -> None:
+    """A new one that counts epochs or steps under another name would pass unseen."""
+    counted = {
+        key
+        for key, value in flat_settings(settings_from({})).items()
+        if isinstance(value, int) and not isinstance(value, bool)
+        if any(word in key for word in ("epoch", "iteration", "-steps"))
+    }
+    named = {key for key in counted if key.endswith(("epochs", "steps", "iterations"))}
+    assert counted == named
+    assert len(counted) > 15
+
+
+def test_methods_and_tasks_are_the_sites_to_choose() -> None:
+    only = Limits(methods=("fedavg", "fuels"), tasks=("forecasting",))
+    assert refusal(only, method="fuels") == ""
+    assert refusal(only, method="solo") == (
+        "method = 'solo': this site allows fedavg, fuels (limits.methods)"
+    )
+    assert "limits.tasks" in refusal(only, task="sequence-regression", method="fedavg")
+
+
+@pytest.mark.parametrize("key", ["method", "data.source", "model.name"])
+def test_a_run_names_no_code_that_the_site_has_not_allowed(key: str) -> None:
+    config = {key: "shutil:rmtree", "device": "cuda:0", "seed": 3}
+    with pytest.raises(SettingsError, match=rf"{key} = 'shutil:rmtree'.* allows: none"):
+        require_named_code(config, CodePolicy())
+    with pytest.raises(SettingsError, match="allows: mine:METHOD"):
+        require_named_code(config, CodePolicy(own=("mine:METHOD",)))
+    require_named_code(config, CodePolicy(own=("shutil:rmtree",)))
+
+
+def test_an_order_that_takes_longer_is_ended() -> None:
+    start = time.monotonic()
+    with (
+        pytest.raises(TooLong, match=r"limits.seconds = 1 of this site"),
+        within_seconds(Limits(seconds=1)),
+    ):
+        time.sleep(60)
+    assert time.monotonic() - start < 5
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    with within_seconds(Limits(seconds=1)):
+        pass
+    time.sleep(1.1)  # no alarm comes late
+
+
+def write_site(tmp_path: Path, limits: str) -> dict[str, Any]:
+    file = tmp_path / "site.toml"
+    file.write_text(
+        f'name = "harbour"\nstate-dir = "state"\n{limits}\n[data]\nsource = "synthetic-traffic"\n'
+    )
+    return {"site": str(file)}
+
+
+def test_a_node_tells_the_server_why_it_refuses(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **{"local-epochs": 1001})
+    (context,) = LocalGrid(settings, [write_site(tmp_path, "")]).contexts.values()
+    roster: NodeRoster = tell_roster(context, simulated=False)
+    assert roster.error == "local-epochs = 1001: this site allows 0 … 1000 (limits.epochs)"
+    assert not roster.samples
+    # An order all the same: its clients fail for that reason, and nothing is written.
+    order = Order("run", "0a", 1, ["cell-1"])
+    assert carry_out("train", order, context, simulated=False).failed == {"cell-1": roster.error}
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[limits]\nepochs = 0", r"site.toml: limits.epochs = 0"),
+        ("[limits]\nepoch = 3", r"limits.epoch"),
+        ("[code]\nrun = 'mine'", r"code.run = 'mine'"),
+        ("[code]\ndigests = ['12']", r"code.digests"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_key(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        site_file(Path(write_site(tmp_path, text)["site"]))
+
+
+def test_the_file_in_the_guide_is_good() -> None:
+    site = site_file(Path(__file__).parents[2] / "docker" / "site.toml")
+    assert site.code.run == "installed"
+    assert site.limits == Limits(memory_mb=4096)
+    assert site.audit == "/audit/audit.jsonl"
