@@ -44,14 +44,14 @@ class Study:
                     yield self.trial(rule, attack, hostile)
 
 
-def _series(method: str, rounds: int = 1, **more: Any) -> dict[str, Any]:
+def _series(method: str, rounds: int = 1, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     return {
         **small_run("forecasting"),
         "data.synthetic.clients": CLIENTS,
         "method": method,
         "rounds": rounds,
         "evaluate-every": rounds,
-        **more,
+        **(more or {}),
     }
 
 
@@ -96,7 +96,7 @@ STUDIES = (
     ),
     Study(
         "fuels",
-        _series("fuels", 12, **{"optimizer.learning-rate": 0.005}),
+        _series("fuels", 12, {"optimizer.learning-rate": 0.005}),
         (
             Attack("its prototype times −100", lies.negated_far, about=_PROTOTYPES),
             Attack(
@@ -129,7 +129,7 @@ STUDIES = (
     ),
     Study(
         "analytic",
-        _series("analytic", **{"analytic.sharing": "federated"}),
+        _series("analytic", more={"analytic.sharing": "federated"}),
         (
             Attack("sums of the opposite targets", lies.opposite_sums),
             Attack("the same times 50", lies.many_opposite_sums),

@@ -138,5 +138,5 @@ def inverted(
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    search.step(objective)  # type: ignore[arg-type]
+    search.step(objective)  # type: ignore[no-untyped-call]
     return guess[0].detach()

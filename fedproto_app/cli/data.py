@@ -24,7 +24,7 @@ from fedproto_app.tasks.table import (
 )
 
 if TYPE_CHECKING:
-    from fedproto_app.data.recognition import Reading
+    from fedproto_app.data.table_recognition import Reading
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -172,7 +172,8 @@ def check(
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
     could_start = record.part("check")(read(record.holds), every, picture)
     if reading is not None:
-        given = {OPTIONS[name].key(record.holds): value for name, value in options.items()}
+        keys = {name: OPTIONS[name].key(record.holds) for name in options}
+        given = {key: options[name] for name, key in keys.items() if key is not None}
         _say_how_to_read(path, reading, _fitting(record, read(record.holds)), given)
     raise typer.Exit(0 if could_start else 1)
 
@@ -188,7 +189,7 @@ def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
 
 
 def _say_how_to_read(
-    path: str, reading: Reading, record: TaskRecord, options: Mapping[str | None, Any]
+    path: str, reading: Reading, record: TaskRecord, options: Mapping[str, Any]
 ) -> None:
     """How the path was read, and the line that trains on it."""
     from fedproto_app.data.recognition import flags

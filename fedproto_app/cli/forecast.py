@@ -181,8 +181,9 @@ def _reading(
 ) -> DataSettings:
     """How to read the series up to now: a file, or the source that the run or the site names."""
     from fedproto_app.data.choice import ONLY_SOURCES
-    from fedproto_app.data.recognition import Reading, reading_of
+    from fedproto_app.data.recognition import reading_of
     from fedproto_app.data.sources import FILE_SOURCES
+    from fedproto_app.data.table_recognition import Reading
     from fedproto_app.node.site import site_file
     from fedproto_app.settings import DataSettings
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from fedproto_app.data.room import unpacked, whole_content
 from fedproto_app.data.stamps import look_like_times
@@ -170,6 +171,12 @@ def _table(text: str, where: str, settings: DataSettings, wanted: Wanted) -> Tab
             raise DataError(f"{where}: only a header line, no values")
         columns = wanted(head)
         _require_rectangle(text, len(head.names), delimiter, where)
+        # pandas takes places for names, its stubs do not.
+        kinds: dict[Any, Any] = dict.fromkeys(columns.texts, str)
+        missing: dict[Any, Any] = {
+            **dict.fromkeys(columns.values, _MISSING),
+            **{place: [""] for place in columns.texts},  # NA is a country
+        }
         frame = pd.read_csv(
             io.StringIO(text),
             sep=delimiter,
@@ -179,11 +186,8 @@ def _table(text: str, where: str, settings: DataSettings, wanted: Wanted) -> Tab
             usecols=sorted({*columns.texts, *columns.values}),
             skiprows=begins,
             index_col=False,
-            dtype=dict.fromkeys(columns.texts, str),
-            na_values={
-                **dict.fromkeys(columns.values, _MISSING),
-                **{place: [""] for place in columns.texts},  # NA is a country
-            },
+            dtype=kinds,
+            na_values=missing,
             keep_default_na=False,
             skip_blank_lines=False,  # in a file of one column an empty line is a missing value
             skipinitialspace=True,

@@ -120,6 +120,7 @@ def _coloured(chart: Matrix) -> NDArray[np.uint8]:
     )
     cells = chart.cells[np.ix_(rows, columns)]
     known = np.isfinite(cells)
+    colours: NDArray[np.uint8]
     if chart.kinds:
         palette = np.array([_rgb(one) for one in kind_colours(len(chart.kinds))], dtype=np.uint8)
         colours = palette[np.clip(np.where(known, cells, 0).astype(int), 0, len(palette) - 1)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedproto_app.report.page.charts import Axis, Line, Lines, Matrix, Section
+from fedproto_app.report.page.charts import Axis, Chart, Line, Lines, Matrix, Section
 from fedproto_app.tasks.images.page_pictures import partition_section
 from fedproto_app.tasks.sequences.cluster_pictures import Clusters, read_clusters
 
@@ -23,7 +23,7 @@ def sequence_sections(runs: Mapping[str, Path], first: str) -> list[Section]:
         if (at / "clusters.npz").exists()
     }
     shown = dict(list(found.items())[:_MOST_RUNS])
-    charts = [
+    charts: list[Chart] = [
         chart
         for label, one in shown.items()
         for chart in (_timeline(label, one), *_similarity(label, one), *_indices(label, one))
