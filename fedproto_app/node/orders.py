@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from logging import INFO
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,12 +27,13 @@ from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
+from fedproto_app.node.folder import name_of, state_dir
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.process import store_of
 from fedproto_app.node.representations import represented
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node, shares_of, torch_device
-from fedproto_app.settings import PLAIN_NAME, Settings, settings_from
+from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import load_shard, make_task
 
@@ -56,7 +56,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     counts = {one.name: one.class_counts for one in clients if one.class_counts}
     if not simulated:
         told = {"clients": len(clients), "refused": len(shard.refused)}
-        tell("roster", node=_name(context, site), **told, error=error or None)
+        tell("roster", node=name_of(context, site), **told, error=error or None)
     return NodeRoster(
         label=site.label,
         partitions=site.num_partitions if simulated else 0,
@@ -73,6 +73,13 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     )
 
 
+def classes_of(context: Context, *, simulated: bool) -> int:
+    """How many classes the node's data have, 0 if it is no such task."""
+    site = read_site(context.node_config, deployed=not simulated)
+    shard = _shard(settings_from(context.run_config), site, simulated=simulated)
+    return len(shard.shape.classes)
+
+
 class Part(NamedTuple):
     """Which of the processes that work for the node this is; a node mostly has one."""
 
@@ -86,9 +93,18 @@ def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) 
 
 
 def carry_out_part(
-    phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool
+    phase: Phase,
+    order: Order,
+    context: Context,
+    part: Part,
+    *,
+    simulated: bool,
+    masked: bool = False,
 ) -> PartReply:
-    """This process's part of the order: its share of the cohorts."""
+    """This process's part of the order: its share of the cohorts.
+
+    masked: whether what comes of it will leave as part of a masked sum alone.
+    """
     start = time.monotonic()
     error: str | None = None
     site = Site()
@@ -96,9 +112,11 @@ def carry_out_part(
         site = read_site(context.node_config, deployed=not simulated)
         if not simulated:
             _tell("order", phase, order, context, site, clients=len(order.clients))
+        if phase != "evaluate" and not masked:
+            _require_open(settings_from(context.run_config))
         reply = _done(phase, order, context, site, part, simulated=simulated)
     except (FedProtoError, OSError, SafetensorError) as fault:
-        error = _reason(fault)
+        error = reason_of(fault)
         reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
     seconds = time.monotonic() - start
     if not simulated:
@@ -112,13 +130,8 @@ def carry_out_part(
 def _tell(
     event: str, phase: Phase, order: Order, context: Context, site: Site, **fields: Value
 ) -> None:
-    node = _name(context, site)
+    node = name_of(context, site)
     tell(event, INFO, round=order.server_round, node=node, phase=phase, **fields)
-
-
-def _name(context: Context, site: Site) -> str:
-    """The node's name here; Flower's number if it has none."""
-    return site.label or str(context.node_id)
 
 
 def _done(
@@ -130,7 +143,8 @@ def _done(
     own = {"device": wanted, "threads": site.threads or run.threads}
     settings = run.model_copy(update=own)
     torch.set_num_threads(settings.threads)
-    folder = _state_dir(context, settings, site, order, simulated=simulated)
+    of_run = (order.run, order.token)
+    folder = state_dir(context, settings, site, *of_run, simulated=simulated)
     store = store_of(folder, part.number)
     device = torch_device(settings.device)
     task = make_task(settings, shard.shape, device)
@@ -151,6 +165,15 @@ def _done(
         work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
         cohorts = work[phase](order, shares)
     return PartReply(cohorts, absent, time.perf_counter() - start)
+
+
+def _require_open(run: Settings) -> None:
+    """Refuse to send arrays as they are in a run whose sums are masked."""
+    if run.aggregation.secure:
+        raise SettingsError(
+            "aggregation.secure = true: no arrays leave this node but in a masked sum, and this "
+            "order brings none of what that takes"
+        )
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
@@ -192,29 +215,6 @@ def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     return load_shard(settings, partition, partitions)
 
 
-def _state_dir(
-    context: Context, settings: Settings, site: Site, order: Order, *, simulated: bool
-) -> Path:
-    """Where this node keeps its clients' state of this run: never shared with another node."""
-    node = _plain("node-name", _name(context, site))
-    run = _plain("run", order.run)
-    if site.state_dir is None and simulated:
-        return Path(settings.output.dir).resolve() / run / "state" / node
-    home = Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
-    root = Path(site.state_dir or home).expanduser().resolve()
-    folder = root / f"{run}-{_plain('token', order.token)}" / node
-    if not folder.resolve().is_relative_to(root):
-        raise FedProtoError(f"{folder}: a link to {folder.resolve()}, outside state-dir = {root}")
-    return folder
-
-
-def _plain(what: str, name: str) -> str:
-    """The name, if it is fit for a folder; a server must not choose where a node writes."""
-    if not re.fullmatch(PLAIN_NAME, name):
-        raise FedProtoError(f"{what} = {name!r}: must consist of letters, digits and . _ = + -")
-    return name
-
-
 @contextmanager
 def _without_denormals() -> Iterator[None]:
     """Contrastive gradients are full of numbers below 1e-38, and processors are slow with them."""
@@ -225,7 +225,7 @@ def _without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def _reason(fault: FedProtoError | OSError | SafetensorError) -> str:
+def reason_of(fault: FedProtoError | OSError | SafetensorError) -> str:
     """Why an order was not carried out. If neither data nor settings failed, the state did."""
     if isinstance(fault, FedProtoError):
         return str(fault)

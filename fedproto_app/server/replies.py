@@ -11,18 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
 from numpy.typing import NDArray
 
+from fedproto_app.maths.sizes import growth_fault, value_fault
 from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of
-from fedproto_app.server.outliers import growth_fault, rows_of, value_fault
+from fedproto_app.server.outliers import rows_of
 from fedproto_app.wire import (
     ARRAYS,
     SECONDS,
     TOLD,
+    VECTOR,
     ReplyTold,
     RosterTold,
     Unusable,
@@ -94,9 +97,10 @@ def read_reply(
             raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
         bad = _bad_clients(reply, asked, fault)
         bad |= _bad_values(reply, spec, before)
-        if bad and spec.mean:
+        if bad and (spec.mean or spec.masked):
             client, reason = next(iter(bad.items()))
-            raise Unusable(f"its mean includes client {client!r}, refused: {reason}")
+            what = "masked sum" if spec.masked else "mean"
+            raise Unusable(f"its {what} includes client {client!r}, refused: {reason}")
     except Unusable as unusable:
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
@@ -154,7 +158,16 @@ def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Ar
     if set(record) != set(expected):
         missing, extra = set(expected) - set(record), set(record) - set(expected)
         raise Unusable(f"arrays missing: {sorted(missing)}, not expected: {sorted(extra)}")
-    return {name: _array(name, record[name], shape) for name, shape in expected.items()}
+    return {name: _floats(name, record[name], shape) for name, shape in expected.items()}
+
+
+def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
+    """The masked vector beside a reply; raises `Unusable` if there is none of this size."""
+    record = message.content.array_records.get(VECTOR, ArrayRecord())
+    if set(record) != {VECTOR}:
+        raise Unusable("its arrays are not masked")
+    flat = _bytes_of(VECTOR, record[VECTOR], (size,), np.dtype(np.uint64))[0]
+    return np.frombuffer(flat, dtype=np.uint64)
 
 
 def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[int]]:
@@ -167,8 +180,19 @@ def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[
     return told
 
 
-def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The array in Flower's NumPy serialisation; nothing is allocated unless the header fits."""
+def _floats(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    values, fortran = _bytes_of(name, array, shape, np.dtype(np.float32))
+    flat = np.frombuffer(values, dtype=np.float32)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def _bytes_of(
+    name: str, array: Array, shape: tuple[int, ...], expected: np.dtype[Any]
+) -> tuple[bytes, bool]:
+    """The values of an array in Flower's NumPy serialisation, and whether in Fortran's order.
+
+    Nothing is allocated unless the header fits.
+    """
     try:
         file = BytesIO(array.data)
         major = np.lib.format.read_magic(file)[0]
@@ -179,12 +203,11 @@ def _array(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float3
         raise Unusable(f"array {name!r} cannot be read: {error!r}") from None
     if found != shape:
         raise Unusable(f"array {name!r} has shape {found}, expected {shape}")
-    if dtype != np.float32:
-        raise Unusable(f"array {name!r} has dtype {dtype}, expected float32")
-    if len(values) != 4 * math.prod(shape):
+    if dtype != expected:
+        raise Unusable(f"array {name!r} has dtype {dtype}, expected {expected}")
+    if len(values) != expected.itemsize * math.prod(shape):
         raise Unusable(f"array {name!r} has {len(values)} bytes for shape {shape}")
-    flat = np.frombuffer(values, dtype=np.float32)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
+    return values, fortran
 
 
 def _bad_values(reply: Reply, spec: ArraySpec, before: float) -> dict[str, str]:
