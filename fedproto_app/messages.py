@@ -88,9 +88,9 @@ MaskingStep = Literal["keys", "shares", "train", "unmask"]
 class MaskingOrder:
     """What the server says to a node of a masked sum, step by step (docs/secure-sum.md).
 
-    session: names the sum, which has keys of its own. Nodes have numbers in it. publics: the keys of
-    all nodes, by number (step "shares"). sealed: shares for this node, by who sealed them (step "train", with
-    the order). survivors: who is in the sum (step "unmask").
+    session: names the sum, which has keys of its own. Nodes have numbers in it. publics: the keys
+    of all nodes, by number (step "shares"). sealed: shares for this node, by who sealed them (step
+    "train", with the order). survivors: who is in the sum (step "unmask").
     """
 
     run: str
@@ -107,8 +107,8 @@ class MaskingOrder:
 class MaskingReply:
     """What the node answers. fault: why it refuses, or "".
 
-    own: its public keys (step "keys"). sealed: shares of its seed and private key, by whom they are for
-    (step "shares"). seeds, privates: its shares of survivors' seeds, and of the private keys of
+    own: its public keys (step "keys"). sealed: shares of its seed and private key, by whom they are
+    for (step "shares"). seeds, privates: its shares of survivors' seeds, and of the private keys of
     those that fell out, by whose they are (step "unmask").
     """
 

@@ -6,7 +6,7 @@ themselves to them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
     return float(np.sqrt(squares / count)) if count else 0.0
 
 
-def growth_fault(model: Arrays, before: float) -> str | None:
+def growth_fault(model: Mapping[str, NDArray[np.float32]], before: float) -> str | None:
     """Why these arrays cannot be a model after a round, a node's mean or one client's, or None.
 
     before: the root mean square of the model that the round began with. One that is below 1 may

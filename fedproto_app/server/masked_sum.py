@@ -84,7 +84,7 @@ class MaskedSum:
         if len(messages) > MOST_NODES:
             raise FederationError(f"{len(messages)} nodes; a masked sum has at most {MOST_NODES}")
         if self._exchanged(session, sorted(by_node)):
-            for number, sealed in session.sealed.items():
+            for number in session.sealed:
                 for_it = {
                     sender: content[number]
                     for sender, content in session.sealed.items()
