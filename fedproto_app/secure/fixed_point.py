@@ -68,7 +68,7 @@ class Layout:
 
 def largest(bits: int, nodes: int) -> float:
     """The largest magnitude of one node's value, of which `bits` stand behind the point."""
-    return _LARGEST / nodes / 2**bits * _SAFE
+    return _LARGEST / nodes / 2.0**bits * _SAFE
 
 
 def packed(sums: Sums, bits: int, nodes: int) -> Vector:
