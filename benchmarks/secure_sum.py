@@ -49,6 +49,7 @@ ALIKE = 1e-5  # of a value of a model whose values are below 1: float32, and thr
 SETTINGS = {
     "method": "fedavg",
     "rounds": ROUNDS,
+    "model.representation-dim": 64,
     "data.synthetic.clients": 8,
     "data.synthetic.days": 14,
     "nodes.minimum": len(NODES),
@@ -128,9 +129,9 @@ def _killed(folder: Path, step: str) -> dict[str, Any]:
             nodes[name] = federation.add_node(name, _config(folder, name), environment=environment)
         settings = _settings(folder, "masked", secure=True)
         run = federation.submit(flat_settings(settings))
-        nodes[HIT].wait_until_said(f"hangs in {step}", deadline=400)
+        nodes[HIT].wait_until_said(f"hangs in {step}", deadline=900)
         nodes[HIT].kill()
-        status = federation.wait(run, deadline=600)
+        status = federation.wait(run, deadline=1200)
         if not status.completed:
             raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
     lines = read_rounds(folder / "runs" / "masked")
@@ -168,7 +169,7 @@ def _without(folder: Path, step: str) -> Path:
 
 def _run(federation: LocalFederation, settings: Settings) -> list[dict[str, Any]]:
     run = federation.submit(flat_settings(settings))
-    status = federation.wait(run, deadline=600)
+    status = federation.wait(run, deadline=1200)
     if not status.completed:
         raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
     return read_rounds(Path(settings.output.dir) / settings.output.name)
