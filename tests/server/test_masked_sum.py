@@ -1,4 +1,4 @@
-"""Masked sums in whole runs: nodes lost in each step, forged answers, what the server still sees."""
+"""Masked sums in whole runs: nodes lost in each step, forged answers, what the server sees."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
     settings = small_settings(
         tmp_path, "classification", **{"method": "gldp", "rounds": 1, **MASKED}
     )
-    run_locally(settings, synthetic_nodes(3, tmp_path / "state", "synthetic-digits"), tamper=see)
+    run_locally(settings, synthetic_nodes(3, tmp_path / "state", "digits"), tamper=see)
     trained = [one for one in sent if one.metadata.message_type == MessageType.TRAIN]
     assert len(trained) == 3
     for reply in sent:
