@@ -13,12 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedproto_app.errors import FederationError
 from fedproto_app.messages import ArraySpec, MaskingOrder, MaskingReply, PublicKeys, Refusal
-from fedproto_app.secure.fixed_point import CLIENTS, Layout, Sums, Vector, unpacked
+from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
 from fedproto_app.secure.masks import (
     PRIVATE_BYTES,
     SEED_BYTES,
@@ -73,9 +74,9 @@ class MaskedSum:
         Returns the orders of those that did, each with what its node needs. Messages other than
         orders to train come back as they are.
         """
+        self.total = None
         if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
             return list(messages)
-        self.total = None
         by_node = {message.metadata.dst_node_id: message for message in messages}
         server_round = self._federation.log.server_round
         run = (self._federation.run, self._federation.token)
@@ -117,7 +118,9 @@ class MaskedSum:
         if self.total is None:
             return [], session.lost
         clients = sum(len(answer.reply.names) for answer in used.values())
-        if self.total.counts[CLIENTS] != clients:
+        every = self.total.counts
+        by_class = every.get(BY_CLASS, np.zeros(1))
+        if every[CLIENTS] != clients or by_class.min() < 0 or by_class.max() > clients:
             self._refuse("", f"masked sum: not one of {clients} clients; a node's share is false")
             self.total = None
             return [], session.lost
