@@ -140,7 +140,7 @@ def _killed(folder: Path, step: str) -> dict[str, Any]:
     lines = read_rounds(folder / "runs" / "masked")
     reasons = [one["reason"] for line in lines for one in line["refused"] if one["node"] == HIT]
     return {
-        "answered": [f"{line['answered']} of {line['asked']}" for line in lines],
+        "clients": [line["clients"] for line in lines],
         "seconds": lines[1]["seconds"]["total"],
         "reason": reasons[0] if reasons else "",
         "distance": _apart(_without(folder, step), folder / "runs" / "masked"),
@@ -214,13 +214,13 @@ def _cost_table(rows: Mapping[str, Any]) -> list[str]:
 
 
 def _killed_table(rows: Mapping[str, Any]) -> list[str]:
-    head = "| SIGKILL of a node when it is | nodes in the sums of rounds 1, 2 | what the server "
+    head = "| SIGKILL of a node when it is | clients in the sums of rounds 1, 2 | what the server "
     lines = [head + "says | seconds of round 2 | off the plain run |"]
     lines.append("| --- | --- | --- | ---: | ---: |")
     for step in hook.STEPS:
         if told := rows.get(step):
-            answered, off = ", ".join(told["answered"]), f"{told['distance']:.1e}"
-            cells = [WHAT[step], answered, told["reason"], f"{told['seconds']:.0f}", off]
+            clients, off = ", ".join(map(str, told["clients"])), f"{told['distance']:.1e}"
+            cells = [WHAT[step], clients, told["reason"], f"{told['seconds']:.0f}", off]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -38,8 +38,8 @@ MASKED = {"aggregation.secure": True}
 FEDAVG = {"method": "fedavg", "rounds": 2, "local-epochs": 1}
 Tamper = Callable[[Message, Message], Message | None]  # of the bad node: order and reply
 
-# A model in each way that a method sums, then all others.
-FIRST = [("forecasting", "fedproto"), ("classification", "gldp"), ("forecasting", "analytic")]
+# Two that are not like FedAvg, then all others.
+FIRST = [("forecasting", "fedproto"), ("forecasting", "analytic")]
 PAIRS = [
     (task, method)
     for method in NEEDS_SUMS
@@ -141,12 +141,12 @@ def test_a_node_is_lost_in_each_step(tmp_path: Path, step: str) -> None:
     """Round 2 completes with three; who has sent its vector is in the sum all the same."""
     folder = run(tmp_path, silent_in(step))
     first, second = rounds(folder)
-    assert (first["answered"], first["refused"]) == (4, [])
+    assert (first["clients"], first["refused"]) == (8, [])
     reasons = {one["node"]: one["reason"] for one in second["refused"]}
     assert set(reasons) == {"1"}
     wanted = "no reply within 0.2 s"
     assert wanted in reasons["1"]
-    assert second["answered"] == (4 if step == "unmask" else 3)
+    assert second["clients"] == (8 if step == "unmask" else 6)
     plain = plain_without_the_bad_node(tmp_path, trains=step == "unmask")
     assert largest_difference(model(folder), model(plain)) < 1e-6
 
@@ -164,8 +164,8 @@ def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: 
     one = run(tmp_path, lambda _, reply: reply, "one", rounds=1)
     assert largest_difference(model(folder), model(one)) == 0
     second = rounds(folder)[1]
-    assert second["answered"] == 0
-    assert "the round has no sum" in second["refused"][-1]["reason"]
+    assert second["clients"] == 0
+    assert any("the round has no sum" in one["reason"] for one in second["refused"])
 
 
 def test_fewer_nodes_than_a_sum_must_have_are_told_at_once(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def nothing(message: Message, reply: Message) -> Message:
 def test_who_does_not_keep_to_it_is_left_out(tmp_path: Path, change: Tamper, why: str) -> None:
     folder = run(tmp_path, change)
     for line in rounds(folder):
-        assert line["answered"] == 3
+        assert line["clients"] == 6
         assert why in line["refused"][0]["reason"]
 
 
