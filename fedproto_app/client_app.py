@@ -9,7 +9,15 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedproto_app.wire import read_order, write_alive, write_reply, write_roster
+from fedproto_app.wire import (
+    read_masking_order,
+    read_order,
+    required_masking_order,
+    write_alive,
+    write_masking_reply,
+    write_reply,
+    write_roster,
+)
 
 app = ClientApp()
 
@@ -39,12 +47,29 @@ def question(message: Message, context: Context) -> Message:
     return write_reply(reply, to=message)
 
 
+@app.query("masking")
+def masking(message: Message, context: Context) -> Message:
+    """Do a step of a masked sum, before or after the training."""
+    from fedproto_app.node.masked_sum import answer_masking
+    from fedproto_app.node.process import in_simulation
+
+    order = required_masking_order(message)
+    reply = answer_masking(order, context, simulated=in_simulation())
+    return write_masking_reply(reply, to=message)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the clients that the order names."""
+    """Train the clients that the order names; in a masked sum, if the order is for one."""
     from fedproto_app.node.orders import carry_out
     from fedproto_app.node.process import in_simulation
 
+    if of_masking := read_masking_order(message):
+        from fedproto_app.node.masked_training import train_masked
+
+        order = read_order(message)
+        masked, vector = train_masked(order, of_masking, context, simulated=in_simulation())
+        return write_reply(masked, to=message, vector=vector)
     reply = carry_out("train", read_order(message), context, simulated=in_simulation())
     return write_reply(reply, to=message)
 

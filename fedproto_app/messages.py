@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,52 @@ class Reply:
         return not self.names and set(self.failed.values()) == {LEAVING}
 
 
+class PublicKeys(NamedTuple):
+    """Of one node for one masked sum. masks: others agree with it on masks by this; shares: they
+    seal shares for it by this."""
+
+    masks: bytes
+    shares: bytes
+
+
+MaskingStep = Literal["keys", "shares", "train", "unmask"]
+
+
+@dataclass(frozen=True)
+class MaskingOrder:
+    """What the server says to a node of a masked sum, step by step (docs/secure-sum.md).
+
+    session: names the sum, which has keys of its own. Nodes have numbers in it. publics: the keys
+    of all nodes, by number (step "shares"). sealed: shares for this node, by who sealed them (step
+    "train", with the order). survivors: who is in the sum (step "unmask").
+    """
+
+    run: str
+    token: str
+    server_round: int
+    session: str
+    step: MaskingStep
+    publics: list[PublicKeys] = field(default_factory=list)
+    sealed: dict[int, bytes] = field(default_factory=dict)
+    survivors: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MaskingReply:
+    """What the node answers. fault: why it refuses, or "".
+
+    own: its public keys (step "keys"). sealed: shares of its seed and private key, by whom they are
+    for (step "shares"). seeds, privates: its shares of survivors' seeds, and of the private keys of
+    those that fell out, by whose they are (step "unmask").
+    """
+
+    own: PublicKeys | None = None
+    sealed: dict[int, bytes] = field(default_factory=dict)
+    seeds: dict[int, bytes] = field(default_factory=dict)
+    privates: dict[int, bytes] = field(default_factory=dict)
+    fault: str = ""
+
+
 class SampleTimes(NamedTuple):
     """When a client's samples are, by the positions of their first targets.
 
@@ -128,6 +174,8 @@ class ArraySpec:
     models: those of per_client that are the client's copy of the model that it was sent.
     of_any_size: arrays in which clients may differ by any factor, as in sums over samples; of these
     the method itself says what cannot be true.
+    masked: whether the node sends one masked vector in place of the arrays, so that it is believed
+    as a whole or not at all.
     """
 
     mean: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -136,6 +184,7 @@ class ArraySpec:
     classes: int = 0
     models: Collection[str] = ()
     of_any_size: Collection[str] = ()
+    masked: bool = False
 
     def values(self, reply: Reply) -> int:
         """Values that the reply's clients contribute, each for itself, as the papers count."""

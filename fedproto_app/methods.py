@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedproto_app import method_checks
 from fedproto_app.errors import SettingsError, did_you_mean
 from fedproto_app.method import SEQUENCE_TASKS, ByTask, Method, for_task
+from fedproto_app.only_sums import require_sums
 from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
@@ -383,6 +384,7 @@ def require_fit(method: Method, settings: Settings) -> None:
             f"aggregation.rule = {settings.aggregation.rule!r}: method = {settings.method!r} makes "
             "no mean of its clients' models, prototypes or sums that a rule could replace"
         )
+    require_sums(settings)
     if method.check is not None:
         try:
             method.check(settings)

@@ -26,12 +26,23 @@ from flwr.app import (
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
+from fedproto_app.messages import (
+    Arrays,
+    MaskingOrder,
+    MaskingReply,
+    MaskingStep,
+    NodeRoster,
+    Order,
+    PublicKeys,
+    Reply,
+)
 from fedproto_app.metrics import Model, metric_row
 
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
 QUESTION = f"{MessageType.QUERY}.question"  # of a method, between the phases of a round
+MASKING = f"{MessageType.QUERY}.masking"  # a step of a masked sum
 TOLD, ARRAYS = "told", "arrays"  # records
+OF_MASKING, VECTOR = "masking", "vector"  # records of a masked sum beside them
 JSON, SECONDS = "json", "seconds"  # fields of what is told
 MOST_BYTES = 32 * 2**20  # of JSON: 20,000 clients of a node have room for 80 numbers each
 MOST_REASON = 4096  # characters of a text
@@ -117,6 +128,36 @@ class RosterTold(_Told):
     times: dict[Name, tuple[Name, Whole, Whole, Whole]]  # `SampleTimes`
 
 
+_Numbered = dict[Annotated[int, Field(ge=0, lt=2**32)], bytes]
+
+
+class MaskingOrderTold(_Told):
+    """A `MaskingOrder`."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    run: Name
+    token: Name
+    server_round: Whole
+    session: Name
+    step: MaskingStep
+    publics: Many[PublicKeys]
+    sealed: _Numbered
+    survivors: Many[Count]
+
+
+class MaskingReplyTold(_Told):
+    """A `MaskingReply`."""
+
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    own: PublicKeys | None
+    sealed: _Numbered
+    seeds: _Numbered
+    privates: _Numbered
+    fault: Reason
+
+
 ToldT = TypeVar("ToldT", bound=_Told)
 
 
@@ -126,12 +167,12 @@ def _record(kind: type[_Told], message: object, **changed: object) -> ConfigReco
     return ConfigRecord({JSON: kind.model_construct(**told).model_dump_json().encode()})
 
 
-def read_record(content: RecordDict, kind: type[ToldT]) -> ToldT:
+def read_record(content: RecordDict, kind: type[ToldT], name: str = TOLD) -> ToldT:
     """What a message says; raises `Unusable`, whatever it holds."""
-    record = content.get(TOLD)
+    record = content.get(name)
     told = record.get(JSON) if isinstance(record, ConfigRecord) else None
     if not isinstance(told, bytes):
-        raise Unusable(f"malformed message: no {JSON!r} in a record {TOLD!r}")
+        raise Unusable(f"malformed message: no {JSON!r} in a record {name!r}")
     if len(told) > MOST_BYTES:
         raise Unusable(f"malformed message: {len(told)} bytes of JSON, more than {MOST_BYTES}")
     try:
@@ -160,10 +201,16 @@ def read_order(message: Message) -> Order:
     return Order(**dict(told), arrays=arrays)
 
 
-def read_array(name: str, array: Array, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+def read_array(
+    name: str,
+    array: Array,
+    shape: tuple[int, ...] | None = None,
+    kind: type[np.number[Any]] = np.float32,
+) -> NDArray[Any]:
     """The array in Flower's NumPy serialisation, of numbers; raises `Unusable`, whatever it holds.
 
-    Nothing is allocated unless the bytes are there. shape: float32 of this shape is expected.
+    Nothing is allocated unless the bytes are there. shape: numbers of this kind in this shape are
+    expected.
     """
     try:
         file = BytesIO(array.data)
@@ -175,20 +222,39 @@ def read_array(name: str, array: Array, shape: tuple[int, ...] | None = None) ->
         raise Unusable(f"array {name!r} cannot be read: {str(error)[:200]!r}") from None
     if shape is not None and found != shape:
         raise Unusable(f"array {name!r} has shape {str(found)[:100]}, expected {shape}")
-    if dtype.kind not in "fiub" if shape is None else dtype != np.float32:
-        raise Unusable(f"array {name!r} has dtype {str(dtype)[:100]}, expected float32")
+    if dtype.kind not in "fiub" if shape is None else dtype != kind:
+        raise Unusable(f"array {name!r} has dtype {str(dtype)[:100]}, expected {kind.__name__}")
     if min(found, default=0) < 0 or len(values) != dtype.itemsize * math.prod(found):
         raise Unusable(f"array {name!r} has {len(values)} bytes for shape {str(found)[:100]}")
     flat = np.frombuffer(values, dtype=dtype)
     return flat.reshape(found, order="F" if fortran else "C").copy()
 
 
-def write_reply(reply: Reply, to: Message) -> Message:
-    """The node's answer to such a message."""
+def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = None) -> Message:
+    """The node's answer to such a message. vector: masked sums in place of its arrays."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
     told = _record(ReplyTold, reply, metrics=metrics, failed=_cut(reply.failed))
     told[SECONDS] = float(reply.seconds)
-    return Message(_content(told, reply.arrays), reply_to=to)
+    content = _content(told, reply.arrays)
+    if vector is not None:
+        content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
+    return Message(content, reply_to=to)
+
+
+def read_masking_order(message: Message) -> MaskingOrder | None:
+    """What a message says of a masked sum, None if nothing; raises `Unusable` for anything else."""
+    return required_masking_order(message) if OF_MASKING in message.content else None
+
+
+def required_masking_order(message: Message) -> MaskingOrder:
+    """What a step of a masked sum asks; raises `Unusable` if it asks nothing."""
+    return MaskingOrder(**dict(read_record(message.content, MaskingOrderTold, OF_MASKING)))
+
+
+def write_masking_reply(reply: MaskingReply, to: Message) -> Message:
+    """The node's answer to a step of a masked sum."""
+    told = _record(MaskingReplyTold, reply, fault=reply.fault[:MOST_REASON])
+    return Message(RecordDict({OF_MASKING: told}), reply_to=to)
 
 
 def write_roster(roster: NodeRoster, to: Message) -> Message:
@@ -219,6 +285,23 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
         message_type=message_type,
         group_id=str(order.server_round),
     )
+
+
+def add_masking(order: MaskingOrder, to: Message) -> None:
+    """Let an order to train bring what its node needs for a masked sum."""
+    to.content[OF_MASKING] = _record(MaskingOrderTold, order)
+
+
+def masking_query(order: MaskingOrder, node_id: int) -> Message:
+    """Ask a node for a step of a masked sum."""
+    content = RecordDict({OF_MASKING: _record(MaskingOrderTold, order)})
+    group = str(order.server_round)
+    return Message(content, dst_node_id=node_id, message_type=MASKING, group_id=group)
+
+
+def read_masking_reply(message: Message) -> MaskingReply:
+    """The node's answer; raises `Unusable` if it is none."""
+    return MaskingReply(**dict(read_record(message.content, MaskingReplyTold, OF_MASKING)))
 
 
 def roster_query(node_id: int) -> Message:

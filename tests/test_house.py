@@ -45,6 +45,7 @@ ROOMS = {
     "data": ["data.*"],
     "maths": ["maths.*"],
     "wire": ["wire"],
+    "masked sums": ["secure.*"],
     "ground": [
         *("settings.*", "messages", "metrics", "errors", "events"),
         "node_register",
@@ -60,6 +61,7 @@ TABLES = [
     "method",
     "method_checks",
     "methods",
+    "only_sums",
     "tasks.table",
 ]  # of the ground: they name classes by strings
 # Neighbours, of which the upper one does not know the lower one either.

@@ -7,6 +7,8 @@ anything else. The environment variable FAULT says what the process then does wr
     duplicate            this node sends every reply twice
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
                          folder does not have its name yet; once, at round 2
+    hang-in-STEP         this node hangs in a step of the masked sum of round 2, and says so: when
+                         it is asked for keys, shares, unmask, or has trained and masks (train)
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -73,10 +76,36 @@ def crash_in_checkpoint(checkpoint: Any) -> None:
     checkpoint._flush = flush_or_die
 
 
+def hang_in(step: str) -> Callable[[Any], None]:
+    """So that who watches its log can kill it there."""
+
+    def change(masking: Any) -> None:
+        answer, masked = masking.Masking.answer, masking.Masking.masked
+
+        def hang(order: Any, at: str) -> None:
+            if (at, order.server_round) == (step, 2):
+                print(f"hangs in {step}", flush=True)
+                time.sleep(3600)
+
+        def slow_answer(self: Any, order: Any) -> Any:
+            hang(order, order.step)
+            return answer(self, order)
+
+        def slow_masked(self: Any, order: Any, sums: Any) -> Any:
+            hang(order, "train")
+            return masked(self, order, sums)
+
+        masking.Masking.answer, masking.Masking.masked = slow_answer, slow_masked
+
+    return change
+
+
+STEPS = ("keys", "shares", "train", "unmask")
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "poison": ("fedproto_app.wire", poison),
     "duplicate": ("flwr.supernode.start_client_internal", duplicate),
     "crash-in-checkpoint": ("fedproto_app.server.checkpoint", crash_in_checkpoint),
+    **{f"hang-in-{step}": ("fedproto_app.node.masking", hang_in(step)) for step in STEPS},
 }
 
 

@@ -68,6 +68,8 @@ def simulate(
     `FedProtoError` for what stops the run, after writing it to ``error.txt``.
     """
     take_identity()
+    if settings.aggregation.secure:  # a node's secrets are one process's
+        workers = min(workers, nodes)
     grid = WorkerGrid(pool, nodes, workers)
     with telling_of_errors() as known:
         folder = known.folder = _ShownFolder(settings, show)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from logging import INFO
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,6 +27,7 @@ from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
+from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.policy import require_within, within_seconds
 from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
@@ -39,7 +39,7 @@ from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node, shares_of, torch_device
 from fedproto_app.privacy_plan import privacy_plan
-from fedproto_app.settings import PLAIN_NAME, Settings, settings_from
+from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import load_shard, make_task
 
@@ -62,7 +62,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     counts = {one.name: one.class_counts for one in clients if one.class_counts}
     if not simulated:
         told = {"clients": len(clients), "refused": len(shard.refused)}
-        tell("roster", node=_name(context, site), **told, error=error or None)
+        tell("roster", node=name_of(context, site), **told, error=error or None)
     return NodeRoster(
         label=site.label,
         partitions=site.num_partitions if simulated else 0,
@@ -79,6 +79,13 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     )
 
 
+def classes_of(context: Context, *, simulated: bool) -> int:
+    """How many classes the node's data have, 0 if it is no such task."""
+    site = read_site(context.node_config, deployed=not simulated)
+    shard = _shard(settings_from(context.run_config), site, simulated=simulated)
+    return len(shard.shape.classes)
+
+
 class Part(NamedTuple):
     """Which of the processes that work for the node this is; a node mostly has one."""
 
@@ -92,9 +99,18 @@ def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) 
 
 
 def carry_out_part(
-    phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool
+    phase: Phase,
+    order: Order,
+    context: Context,
+    part: Part,
+    *,
+    simulated: bool,
+    masked: bool = False,
 ) -> PartReply:
-    """This process's part of the order: its share of the cohorts."""
+    """This process's part of the order: its share of the cohorts.
+
+    masked: whether what comes of it will leave as part of a masked sum alone.
+    """
     start = time.monotonic()
     error: str | None = None
     site = Site()
@@ -104,10 +120,12 @@ def carry_out_part(
             reply = _done(phase, order, context, site, part, simulated=True)
         else:
             _tell("order", phase, order, context, site, clients=len(order.clients))
+            if phase != "evaluate" and not masked:
+                _require_open(settings_from(context.run_config))
             with within_seconds(site.limits):
                 reply = _done(phase, order, context, site, part, simulated=False)
     except (FedProtoError, OSError, SafetensorError, MemoryError) as fault:
-        error = _reason(fault)
+        error = reason_of(fault)
         reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
     seconds = time.monotonic() - start
     if not simulated:
@@ -121,13 +139,8 @@ def carry_out_part(
 def _tell(
     event: str, phase: Phase, order: Order, context: Context, site: Site, **fields: Value
 ) -> None:
-    node = _name(context, site)
+    node = name_of(context, site)
     tell(event, INFO, round=order.server_round, node=node, phase=phase, **fields)
-
-
-def _name(context: Context, site: Site) -> str:
-    """The node's name here; Flower's number if it has none."""
-    return site.label or str(context.node_id)
 
 
 def _done(
@@ -139,7 +152,8 @@ def _done(
     own = {"device": wanted, "threads": site.threads or run.threads}
     settings = run.model_copy(update=own)
     torch.set_num_threads(settings.threads)
-    folder = _state_dir(context, settings, site, order, simulated=simulated)
+    of_run = (order.run, order.token)
+    folder = state_dir(context, settings, site, *of_run, simulated=simulated)
     store = store_of(folder, part.number)
     device = torch_device(settings.device)
     task = make_task(settings, shard.shape, device)
@@ -183,8 +197,17 @@ def _protection(
         )
     if simulated:
         return Protection(plan, secret_of_simulation(settings.seed), None)
-    folder = _state_root(site) / LEDGER
+    folder = state_root(site) / LEDGER
     return Protection(plan, own_secret(folder), PrivacyLedger(folder, site.privacy))
+
+
+def _require_open(run: Settings) -> None:
+    """Refuse to send arrays as they are in a run whose sums are masked."""
+    if run.aggregation.secure:
+        raise SettingsError(
+            "aggregation.secure = true: no arrays leave this node but in a masked sum, and this "
+            "order brings none of what that takes"
+        )
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
@@ -231,34 +254,6 @@ def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     return load_shard(settings, partition, partitions)
 
 
-def _state_dir(
-    context: Context, settings: Settings, site: Site, order: Order, *, simulated: bool
-) -> Path:
-    """Where this node keeps its clients' state of this run: never shared with another node."""
-    node = _plain("node-name", _name(context, site))
-    run = _plain("run", order.run)
-    if site.state_dir is None and simulated:
-        return Path(settings.output.dir).resolve() / run / "state" / node
-    root = _state_root(site)
-    folder = root / f"{run}-{_plain('token', order.token)}" / node
-    if not folder.resolve().is_relative_to(root):
-        raise FedProtoError(f"{folder}: a link to {folder.resolve()}, outside state-dir = {root}")
-    return folder
-
-
-def _state_root(site: Site) -> Path:
-    """The folder of all that a site keeps."""
-    home = Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
-    return Path(site.state_dir or home).expanduser().resolve()
-
-
-def _plain(what: str, name: str) -> str:
-    """The name, if it is fit for a folder; a server must not choose where a node writes."""
-    if not re.fullmatch(PLAIN_NAME, name):
-        raise FedProtoError(f"{what} = {name!r}: must consist of letters, digits and . _ = + -")
-    return name
-
-
 @contextmanager
 def _without_denormals() -> Iterator[None]:
     """Contrastive gradients are full of numbers below 1e-38, and processors are slow with them."""
@@ -269,7 +264,7 @@ def _without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def _reason(fault: FedProtoError | OSError | SafetensorError | MemoryError) -> str:
+def reason_of(fault: FedProtoError | OSError | SafetensorError | MemoryError) -> str:
     """Why an order was not carried out. If neither data nor settings failed, the state did."""
     if isinstance(fault, FedProtoError):
         return str(fault)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, PerClient, Reply
 from fedproto_app.metrics import Metric
+from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, WEIGHT, Sums
 
-Sums = dict[str, NDArray[np.float64]]
+Totals = dict[str, NDArray[np.float64]]
 KeyT = TypeVar("KeyT")
 
 
@@ -38,7 +39,7 @@ class CohortReply:
     failed: dict[str, str] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     classes: list[list[int]] = field(default_factory=list)
-    sums: Sums = field(default_factory=dict)
+    sums: Totals = field(default_factory=dict)
     weight: int = 0
 
 
@@ -73,6 +74,35 @@ def merged(parts: Iterable[PartReply]) -> Reply:
         seconds=sum(part.seconds for part in every),
         classes=[classes for one in cohorts for classes in one.classes],
     )
+
+
+def totals(part: PartReply, classes: int) -> Sums:
+    """The sums over all clients that worked, in float64: what a masked sum is made of.
+
+    Of the shared parameters, weighted; of the clients' own arrays, with rows by class [C, …] where
+    these have classes. Beside them the counts: clients, their weights, and clients by class.
+    """
+    cohorts = sorted(part.cohorts, key=lambda one: one.place)
+    values: dict[str, NDArray[np.float64]] = {}
+    counts = {CLIENTS: np.array(sum(len(one.names) for one in cohorts))}
+    counts[WEIGHT] = np.array(sum(one.weight for one in cohorts))
+    if any(one.classes for one in cohorts):
+        counts[BY_CLASS] = np.zeros(classes, dtype=np.int64)
+    for one in cohorts:
+        for name, total in one.sums.items():
+            values[name] = values[name] + total if name in values else total
+        owners = [each for its in one.classes for each in its]
+        if BY_CLASS in counts:
+            np.add.at(counts[BY_CLASS], owners, 1)
+        for name, array in one.arrays.items():
+            rows = array.astype(np.float64)
+            if BY_CLASS in counts:
+                total = np.zeros((classes, *rows.shape[1:]))
+                np.add.at(total, owners, rows)
+            else:
+                total = rows.sum(axis=0)
+            values[name] = values[name] + total if name in values else total
+    return Sums(values, counts)
 
 
 def _joined(

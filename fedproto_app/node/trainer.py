@@ -16,7 +16,7 @@ from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
-from fedproto_app.node.part_reply import CohortReply, Sums
+from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.store import ClientRecord, ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
@@ -280,7 +280,7 @@ def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
 
 def _weighted_sums(
     learner: AnyLearner, cohort: Cohort, models: Mapping[str, Tensor], rows: Sequence[int]
-) -> tuple[Sums, int]:
+) -> tuple[Totals, int]:
     """The clients' shared parameters, summed as the learner weighs them, and the weights' sum."""
     samples = cohort.samples.train_samples
     weights = [samples[row] if learner.weighs_samples else 1 for row in rows]

@@ -19,9 +19,11 @@ from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
 from fedproto_app.messages import ArraySpec, Order, Refusal, SampleTimes
 from fedproto_app.node_register import NodeRegister
+from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.arrivals import Arrivals
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.identity import Identity
+from fedproto_app.server.masked_sum import MaskedSum
 from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.paths import register_file
 from fedproto_app.server.replies import read_reply, received_bytes, without
@@ -70,6 +72,7 @@ class Federation:
         self._expected = expected_metrics(settings)
         self._sent: list[_Sent] = []
         self._leaving = 0  # nodes that were asked last and are about to leave
+        self.masked_sum = MaskedSum(self) if settings.aggregation.secure else None
 
     @property
     def shape(self) -> DataShape:
@@ -147,8 +150,20 @@ class Federation:
         return select(clients, settings.participation, set(newcomers), settings.seed, server_round)
 
     def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
-        """Send a phase's orders; returns the replies that come before the round's deadline."""
+        """Send a phase's orders; returns the replies that come before the round's deadline.
+
+        Where sums are masked, nodes exchange keys first; the orders of those that do not stay.
+        """
+        if self.masked_sum is not None:
+            messages = self.masked_sum.prepared(grid, list(messages))
+            nodes = {message.metadata.dst_node_id for message in messages}
+            self._sent = [one for one in self._sent if one.message.metadata.dst_node_id in nodes]
         return self.exchange.ask(grid, messages, self.settings.nodes.round_deadline)
+
+    @property
+    def total(self) -> Sums | None:
+        """The masked sum of the newest training; None if there is none."""
+        return self.masked_sum.total if self.masked_sum else None
 
     def orders(
         self,
@@ -231,15 +246,28 @@ class Federation:
         Refuses what is wrong or missing, records losses, metrics and costs. Raises
         `FederationError` when too large a share of the nodes asked gave nothing usable.
         """
-        answers = self._usable(replies, spec, most_samples)
+        lost = 0
+        if self.masked_sum is not None and self.masked_sum.awaited:
+            unmasked = self._believed(replies, ArraySpec(masked=True), most_samples)
+            answers, lost = self.masked_sum.finish(unmasked, spec)
+            self._record_all(answers, spec)
+        else:
+            answers = self._usable(replies, spec, most_samples)
         leaving = self._leaving if answers else 0
-        self._check_failed_share(len(self._sent) - leaving, len(answers))
+        self._check_failed_share(len(self._sent) - leaving + lost, len(answers))
         return answers
 
     def _usable(
         self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
     ) -> list[NodeReply]:
         """As `read`, however few they are."""
+        answers = self._believed(replies, spec, most_samples)
+        self._record_all(answers, spec)
+        return answers
+
+    def _believed(
+        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None
+    ) -> list[NodeReply]:
         # Flower answers for a dead node under an id of its own: only the message tells whose.
         asked = {sent.message.metadata.message_id: sent for sent in self._sent}
         usable: dict[str, NodeReply] = {}
@@ -257,11 +285,7 @@ class Federation:
             self.log.late += 1
             self.refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
         usable = self._in_line(usable, spec)
-        answers = [usable[node] for node in sorted(usable)]
-        self.log.answered += len(answers)
-        for answer in answers:
-            self._record(answer, spec)
-        return answers
+        return [usable[node] for node in sorted(usable)]
 
     def _read_one(
         self, message: Message, sent: _Sent, spec: ArraySpec, most_samples: int | None
@@ -306,11 +330,17 @@ class Federation:
     def _check_failed_share(self, asked: int, answered: int) -> None:
         allowed = self.settings.nodes.maximum_failed_share
         if asked and (asked - answered) / asked > allowed:
-            reasons = sorted({f"{r.node}: {r.reason}" for r in self.log.refused}) or ["no answer"]
+            told = {": ".join(filter(None, (r.node, r.reason))) for r in self.log.refused}
+            reasons = sorted(told) or ["no answer"]
             raise FederationError(
                 f"{asked - answered} of {asked} nodes gave no usable reply, more than "
                 f"nodes.maximum-failed-share = {allowed:g}: {'; '.join(reasons[:3])}"
             )
+
+    def _record_all(self, answers: Collection[NodeReply], spec: ArraySpec) -> None:
+        self.log.answered += len(answers)
+        for answer in answers:
+            self._record(answer, spec)
 
     def _record(self, answer: NodeReply, spec: ArraySpec) -> None:
         reply = answer.reply

@@ -8,7 +8,7 @@ What stays within these bounds can still be a lie; `docs/reliability.md` says so
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import is_
 from statistics import median_low
 from typing import NamedTuple
@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.maths.sizes import root_mean_square
 from fedproto_app.messages import Arrays, ArraySpec, Reply
 
-LARGEST_VALUE = 1e15  # so many squares as a model has values still add up in float32
-MOST_GROWTH = 100.0  # of a model's root mean square in one round
 MOST_BEYOND = 1000.0  # a client's root mean square against the median of the round's
 FEWEST = 3  # nodes or clients of which a median tells who is out of line
 
@@ -42,13 +41,6 @@ def rows_of(reply: Reply, spec: ArraySpec) -> Iterator[Row]:
                 yield Row(name, client, values)
 
 
-def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
-    """Of all values together, 0 without any."""
-    count = sum(array.size for array in arrays)
-    squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
-    return float(np.sqrt(squares / count)) if count else 0.0
-
-
 class SizeOfSame:
     """The root mean square of orders' arrays, measured once where several bring the same ones."""
 
@@ -62,27 +54,6 @@ class SizeOfSame:
         if not same:
             self._last, self._size = values, root_mean_square(values)
         return self._size
-
-
-def growth_fault(model: Arrays, before: float) -> str | None:
-    """Why these arrays cannot be a model after a round, a node's mean or one client's, or None.
-
-    before: the root mean square of the model that the round began with. One that is below 1 may
-    grow as if it were 1: it may have begun at 0.
-    """
-    size, limit = root_mean_square(model.values()), MOST_GROWTH * max(before, 1.0)
-    if size > limit:
-        return f"its model has a root mean square of {size:g}; at most {limit:g} is believed"
-    return None
-
-
-def value_fault(name: str, values: NDArray[np.float32]) -> str | None:
-    """Why no array can hold these values, or None."""
-    if not np.isfinite(values).all():
-        return f"its {name!r} holds NaN or infinite values"
-    if values.size and np.abs(values).max() > LARGEST_VALUE:
-        return f"its {name!r} holds values beyond ±{LARGEST_VALUE:g}"
-    return None
 
 
 def out_of_line(replies: Mapping[str, Reply], spec: ArraySpec) -> dict[tuple[str, str], str]:

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
 from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
 
+from fedproto_app.maths.sizes import growth_fault, value_fault
 from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of
-from fedproto_app.server.outliers import growth_fault, rows_of, value_fault
+from fedproto_app.server.outliers import rows_of
 from fedproto_app.wire import (
     ARRAYS,
     SECONDS,
     TOLD,
+    VECTOR,
     ReplyTold,
     RosterTold,
     Unusable,
@@ -91,9 +95,10 @@ def read_reply(
             raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
         bad = _bad_clients(reply, asked, fault)
         bad |= _bad_values(reply, spec, before)
-        if bad and spec.mean:
+        if bad and (spec.mean or spec.masked):
             client, reason = next(iter(bad.items()))
-            raise Unusable(f"its mean includes client {client!r}, refused: {reason}")
+            what = "masked sum" if spec.masked else "mean"
+            raise Unusable(f"its {what} includes client {client!r}, refused: {reason}")
     except Unusable as unusable:
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
@@ -152,6 +157,14 @@ def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Ar
         missing, extra = set(expected) - set(record), set(record) - set(expected)
         raise Unusable(f"arrays missing: {sorted(missing)}, not expected: {sorted(extra)}")
     return {name: read_array(name, record[name], shape) for name, shape in expected.items()}
+
+
+def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
+    """The masked vector beside a reply; raises `Unusable` if there is none of this size."""
+    record = message.content.array_records.get(VECTOR, ArrayRecord())
+    if set(record) != {VECTOR}:
+        raise Unusable("its arrays are not masked")
+    return read_array(VECTOR, record[VECTOR], (size,), np.uint64)
 
 
 def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[int]]:

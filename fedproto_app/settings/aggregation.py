@@ -28,3 +28,20 @@ class AggregationSettings(Section):
     most_megabytes: Count = setting(
         4096, "that the models of a round's clients may take at the server; beyond, the run stops"
     )
+    secure: bool = setting(
+        False,
+        "nodes send masked sums, of which the server learns the total alone "
+        "([what it takes](secure-sum.md))",
+    )
+    secure_minimum: Annotated[int, Field(ge=2)] = setting(
+        3, "nodes that a masked sum must have; of two, each knows the other's part", "≥ 2"
+    )
+    secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
+        0.5,
+        "of a sum's nodes, more than which must live to its end; 0.67 holds against a server that "
+        "lies, too",
+        "0.5 ≤ … < 1",
+    )
+    secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
+        24, "of a masked value behind the binary point; N nodes may send up to ±2^(63 − bits)/N"
+    )

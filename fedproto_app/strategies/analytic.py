@@ -26,10 +26,13 @@ class SumsOfRegressors(ClientSums):
     """XᵀX and Xᵀy for each step ahead."""
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
+        fault = self.impossible(sums, samples)
+        return fault and f"its sums cannot be those of {samples} samples: {fault}"
+
+    def impossible(self, sums: Arrays, samples: int) -> str | None:
         moment = torch.from_numpy(sums[MOMENT]).double().unsqueeze(-1)
         gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
-        fault = sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
-        return fault and f"its sums cannot be those of {samples} samples: {fault}"
+        return sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
 
     def robust_totals(self, settings: AggregationSettings) -> Arrays:
         """Of clients that count alike, without those whose fits suit the others' samples worst.

@@ -42,8 +42,11 @@ class SumsOfClasses(ClientSums):
         before = self.latest.of(key)
         if self.grow and before is not None and (sums[COUNTS] < before[COUNTS]).any():
             return "its sums are of fewer samples than it sent before"
-        fault = sums_fault(_unpacked(sums), declared, LARGEST_MEAN_SQUARE)
+        fault = self.impossible(sums, declared)
         return fault and f"its sums cannot be true: {fault}"
+
+    def impossible(self, sums: Arrays, samples: int) -> str | None:
+        return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE)
 
     def sample_bound(self, clip: float) -> float:
         return sample_bound(clip)

@@ -27,10 +27,25 @@ class ClientSums(ABC):
     def __init__(self, federation: Federation, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.federation, self.shapes = federation, shapes
         self.latest = LatestArrays(*shapes)
+        self._total: Arrays = {}  # of the newest round, where sums are masked
 
     @abstractmethod
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Why a client that trained on so many samples cannot have these sums, or None."""
+
+    def take_in_total(self, total: Arrays, samples: int) -> None:
+        """Sums over a round's clients, of whom nobody sees one's; refused as one's would be.
+
+        samples: those of all these clients.
+        """
+        if fault := self.impossible(total, samples):
+            self.federation.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
+        else:
+            self._total = total
+
+    @abstractmethod
+    def impossible(self, sums: Arrays, samples: int) -> str | None:
+        """Why so many samples cannot have these sums, or None."""
 
     @abstractmethod
     def sample_bound(self, clip: float) -> float:
@@ -70,6 +85,8 @@ class ClientSums(ABC):
 
         Of noised ones what can be used; the rule is then the mean.
         """
+        if self._total:
+            return self._total
         rule, plan = self.federation.settings.aggregation, self.federation.spending.plan
         if not self.latest.clients():
             return {}
@@ -91,8 +108,11 @@ class ClientSums(ABC):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""
-        return self.latest.state()
+        return dict(self._total) or self.latest.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """What `state` gave."""
-        self.latest.restore(state)
+        if state.keys() == self.shapes.keys():
+            self._total = dict(state)
+        else:
+            self.latest.restore(state)

@@ -15,12 +15,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedproto_app.halves import make_learner
-from fedproto_app.messages import Arrays, ArraySpec, Order, Reply
+from fedproto_app.maths.sizes import growth_fault, root_mean_square
+from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal, Reply
+from fedproto_app.secure.fixed_point import WEIGHT
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
@@ -28,7 +31,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.strategies.client_models import each_client, require_room, rule_of
 from fedproto_app.strategies.strategy import MethodDefaults
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import flower_average_input, numpy_arrays
+from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
 
 class FedAvgStrategy(MethodDefaults, FedAvg):
@@ -123,9 +126,28 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.spec)
+        if self.settings.aggregation.secure:
+            return self._of_total(answers), None
         arrays = self._averaged(server_round, self.to_average(answers))
         self.absorb(answers)
         return arrays and _float32(arrays), None
+
+    def _of_total(self, answers: list[NodeReply]) -> ArrayRecord | None:
+        """The mean by the masked sum of these nodes' models; None if that cannot be true."""
+        total = self.federation.total
+        if total is None:
+            return None
+        weight = sum(self.weight(answer.reply) for answer in answers)
+        fault: str | None = f"the weights of its models are not {weight}, as the nodes tell"
+        if total.counts[WEIGHT] == weight:
+            sums = {name: total.values[name] for name in self._shapes}
+            mean = {name: (value / weight).astype(np.float32) for name, value in sums.items()}
+            fault = growth_fault(mean, root_mean_square(list(self._before.values())))
+        if fault:
+            self.federation.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
+            return None
+        self.absorb_total(total)
+        return array_record(mean)
 
     def _averaged(self, server_round: int, models: list[Message]) -> ArrayRecord | None:
         """One model of these, by the rule of the settings."""

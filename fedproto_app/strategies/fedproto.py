@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
 from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.secure.fixed_point import CLIENTS, Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
@@ -45,14 +46,24 @@ class FedProtoStrategy(PersonalStrategy):
                 self._prototypes.keep(key, {PROTOTYPES: prototype})
         self._average()
 
+    def absorb_total(self, total: Sums) -> None:
+        """The mean over the round's clients: what others sent before is in no sum of now."""
+        mean = total.values[PROTOTYPES] / total.counts[CLIENTS]
+        self._mean = mean.astype(np.float32)
+
     def _average(self) -> None:
         if self._prototypes.clients():
             latest = self._prototypes.stacked(PROTOTYPES)
             self._mean = middle(latest, self.settings.aggregation)
 
     def state(self) -> dict[str, NDArray[Any]]:
+        if self.settings.aggregation.secure:
+            return {} if self._mean is None else {PROTOTYPE: self._mean}
         return self._prototypes.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if self.settings.aggregation.secure:
+            self._mean = state.get(PROTOTYPE)
+            return
         self._prototypes.restore(state)
         self._average()

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.messages import Order
+from fedproto_app.secure.fixed_point import BY_CLASS, Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
@@ -60,6 +62,15 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
             together = middle(np.stack(prototypes), self.settings.aggregation)
             new[one] = torch.from_numpy(together)
             new_known[one] = True
+        self._follow(new, new_known)
+
+    def absorb_total(self, total: Sums) -> None:
+        counts = total.counts[BY_CLASS]
+        means = total.values[PROTOTYPES] / np.maximum(counts, 1)[:, np.newaxis]
+        self._follow(torch.from_numpy(means).float(), torch.from_numpy(counts > 0))
+
+    def _follow(self, new: Tensor, new_known: Tensor) -> None:
+        """GLDP, eq. 11."""
         self._prototypes, self._known = moving_average(
             self._prototypes, self._known, new, new_known, self.section.memory
         )

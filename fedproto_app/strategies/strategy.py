@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproto_app.messages import Arrays, ArraySpec, Order
+from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
@@ -68,6 +69,10 @@ class MethodDefaults:
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}
+
+    def absorb_total(self, total: Sums) -> None:
+        """Take in the sums over a round's clients where nobody sees their parts; of `spec`, except
+        for the model's."""
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -131,7 +136,11 @@ class PersonalStrategy(MethodDefaults, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        self.absorb(self.federation.read(replies, self.spec))
+        answers = self.federation.read(replies, self.spec)
+        if not self.settings.aggregation.secure:
+            self.absorb(answers)
+        elif total := self.federation.total:
+            self.absorb_total(total)
         return None, None
 
     def configure_evaluate(

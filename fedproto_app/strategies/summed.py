@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
@@ -49,6 +51,11 @@ class SumsStrategy(PersonalStrategy):
         """Take in the sums of the clients that reported, unless they cannot be true."""
         if self.spec.per_client:
             self._sums.take_in(answers)
+
+    def absorb_total(self, total: Sums) -> None:
+        values = {name: value.astype(np.float32) for name, value in total.values.items()}
+        declared = self.federation.roster.facts.values()
+        self._sums.take_in_total(values, sum(facts.samples for facts in declared))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -70,11 +70,13 @@ def three_nodes(
 
 
 @pytest.mark.parametrize(
-    ("method", "calendar", "kept"),
+    ("method", "calendar", "kept", "masked"),
     [
-        ("fuels", "none", 2),  # over two rounds
-        pytest.param("analytic", "phase", 1, marks=pytest.mark.exhaustive),  # in one message
-        pytest.param("kindred", "week", 1, marks=pytest.mark.exhaustive),
+        ("fuels", "none", 2, False),  # over two rounds
+        ("analytic", "phase", 1, True),  # in one message, and the steps of a masked sum
+        pytest.param("analytic", "phase", 1, False, marks=pytest.mark.exhaustive),
+        pytest.param("kindred", "week", 1, False, marks=pytest.mark.exhaustive),
+        pytest.param("fedrep", "none", 2, True, marks=pytest.mark.exhaustive),
     ],
 )
 def test_runs_on_three_nodes_equal_runs_in_one_process(
@@ -84,11 +86,13 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     method: str,
     calendar: str,
     kept: int,
+    masked: bool,
 ) -> None:
     """Bit for bit."""
     changes = {
         "method": method,
         "data.calendar": calendar,
+        "aggregation.secure": masked,
         "rounds": 2,
         "nodes.minimum": 3,
         "nodes.start-deadline": 120.0,

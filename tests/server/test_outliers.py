@@ -11,16 +11,11 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
+from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
 from fedproto_app.messages import ArraySpec, Reply
 from fedproto_app.metrics import Metric, metric_row
 from fedproto_app.server.checkpoint import newest_checkpoint
-from fedproto_app.server.outliers import (
-    SizeOfSame,
-    growth_fault,
-    out_of_line,
-    root_mean_square,
-    value_fault,
-)
+from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
 from tests.told import tell, told

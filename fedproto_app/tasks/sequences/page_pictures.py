@@ -23,11 +23,9 @@ def sequence_sections(runs: Mapping[str, Path], first: str) -> list[Section]:
         if (at / "clusters.npz").exists()
     }
     shown = dict(list(found.items())[:_MOST_RUNS])
-    charts: list[Chart] = [
-        chart
-        for label, one in shown.items()
-        for chart in (_timeline(label, one), *_similarity(label, one), *_indices(label, one))
-    ]
+    charts: list[Chart] = []
+    for label, one in shown.items():
+        charts += [_timeline(label, one), *_similarity(label, one), *_indices(label, one)]
     about = (
         "The method puts clients that seem alike into clusters, in which they share. A row is a "
         "client and a colour a cluster; rows that keep a colour to the right have settled."

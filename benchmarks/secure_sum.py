@@ -1,0 +1,229 @@
+"""Masked sums through real SuperNodes: what they cost, and a node killed in each of their steps.
+
+    python -m benchmarks.secure_sum [TRIAL ...] [--output DIR] [--no-page]
+
+A SuperLink and four SuperNodes on loopback, with TLS and registered keys, anew for each trial, and
+FedAvg on eight synthetic clients. The trials are `cost` (the run with plain means, and with masked
+sums) and `keys`, `shares`, `train`, `unmask`: SIGKILL of one node in this step of round 2. The last
+model is held against that of a plain run in this process in which the same node is missing. Writes
+the tables of docs/secure-sum.md from the rows in the output folder.
+
+Exit code: 0 if every model is as it should be, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, MessageType
+from safetensors.numpy import load_file
+
+from benchmarks.faults import hook
+from benchmarks.local_federation import LocalFederation
+from benchmarks.machine import machine_line
+from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid
+from fedproto_app.errors import FederationError
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import Settings, flat_settings, settings_from
+
+PAGE = ROOT / "docs" / "secure-sum.md"
+NODES = ("airport", "harbour", "oldtown", "station")
+HIT = NODES[1]
+ROUNDS = 2
+COST = "cost"
+TRIALS = (COST, *hook.STEPS)
+ALIKE = 1e-5  # of a value of a model whose values are below 1: float32, and two rounds
+SETTINGS = {
+    "method": "fedavg",
+    "rounds": ROUNDS,
+    "evaluate-every": ROUNDS,
+    "model.representation-dim": 64,
+    "data.synthetic.clients": 8,
+    "data.synthetic.days": 14,
+    "nodes.minimum": len(NODES),
+    "nodes.start-deadline": 600.0,
+    "nodes.round-deadline": 300.0,
+    "output.pictures": False,
+}
+WHAT = {
+    "keys": "asked for its keys",
+    "shares": "asked for its shares",
+    "train": "trained, about to send its masked vector",
+    "unmask": "asked for its shares of the masks",
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that blocks end their processes
+    output = arguments.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    for trial in arguments.trials or TRIALS:
+        with tempfile.TemporaryDirectory(prefix="fedproto-secure-sum-") as folder:
+            print(f"{trial} …", flush=True)
+            row = _costs(Path(folder)) if trial == COST else _killed(Path(folder), trial)
+        print(json.dumps(row), flush=True)
+        (output / f"{trial}.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    rows = {one.stem: json.loads(one.read_text(encoding="utf-8")) for one in output.glob("*.json")}
+    if not arguments.no_page:
+        made = f"`python -m benchmarks.secure_sum`, {date.today()}; {machine_line()}."
+        write_section(PAGE, "cost", "benchmarks.secure_sum", [*_cost_table(rows), "", made])
+        write_section(PAGE, "killed", "benchmarks.secure_sum", [*_killed_table(rows), "", made])
+    sys.exit(0 if all(row["distance"] <= ALIKE for row in rows.values()) else 1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "secure-sum")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/secure-sum.md alone")
+    arguments = parser.parse_args()
+    for name in arguments.trials:
+        if name not in TRIALS:
+            parser.error(f"unknown trial {name!r}; known: {', '.join(TRIALS)}")
+    return arguments
+
+
+# --- trials -----------------------------------------------------------------------------------
+
+
+def _costs(folder: Path) -> dict[str, Any]:
+    """Both runs in one federation: bytes, seconds, and how far their models are apart."""
+    row: dict[str, Any] = {}
+    with LocalFederation(folder / "federation") as federation:
+        for name in NODES:
+            federation.add_node(name, _config(folder, name))
+        for kind, secure in (("plain", False), ("masked", True)):
+            lines = _run(federation, _settings(folder, kind, secure=secure))
+            row[kind] = {
+                "up": mean(line["bytes_up"] for line in lines),
+                "down": mean(line["bytes_down"] for line in lines),
+                "seconds": mean(line["seconds"]["total"] for line in lines),
+            }
+    return row | {"distance": _apart(folder / "runs" / "plain", folder / "runs" / "masked")}
+
+
+def _killed(folder: Path, step: str) -> dict[str, Any]:
+    """One node hangs in a step of round 2 and is killed there."""
+    hooks = folder / "hooks"
+    hooks.mkdir()
+    shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
+    with LocalFederation(folder / "federation") as federation:
+        nodes = {}
+        for name in NODES:
+            fault = {"PYTHONPATH": str(hooks), "FAULT": f"hang-in-{step}"}
+            environment = fault if name == HIT else {}
+            nodes[name] = federation.add_node(name, _config(folder, name), environment=environment)
+        settings = _settings(folder, "masked", secure=True)
+        run = federation.submit(flat_settings(settings))
+        nodes[HIT].wait_until_said(f"hangs in {step}", deadline=900)
+        nodes[HIT].kill()
+        status = federation.wait(run, deadline=1200)
+        if not status.completed:
+            raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
+    lines = read_rounds(folder / "runs" / "masked")
+    reasons = [one["reason"] for line in lines for one in line["refused"] if one["node"] == HIT]
+    return {
+        "clients": [line["clients"] for line in lines],
+        "seconds": lines[1]["seconds"]["total"],
+        "reason": reasons[0] if reasons else "",
+        "distance": _apart(_without(folder, step), folder / "runs" / "masked"),
+    }
+
+
+class _Lossy(LocalGrid):
+    """Its second node falls silent in round 2: before it has trained, or when it has."""
+
+    def __init__(self, settings: Settings, configs: list[dict[str, Any]], trains: bool) -> None:
+        super().__init__(settings, configs)
+        self._trains = trains
+
+    def answer(self, message: Message) -> Message | None:
+        of = message.metadata
+        late = of.dst_node_id == FIRST_ID + NODES.index(HIT) and int(of.group_id) >= 2
+        last = (of.message_type, of.group_id) == (MessageType.TRAIN, "2")
+        return None if late and not (self._trains and last) else super().answer(message)
+
+
+def _without(folder: Path, step: str) -> Path:
+    """The plain run in this process in which the same node is missing."""
+    settings = _settings(folder, "reference", secure=False, **AT_ONCE)
+    configs = [{**_config(folder, name), "state-dir": str(folder / "own")} for name in NODES]
+    with RunFolder(settings) as artefacts:
+        conduct(_Lossy(settings, configs, step == "unmask"), settings, artefacts)
+        return artefacts.path
+
+
+def _run(federation: LocalFederation, settings: Settings) -> list[dict[str, Any]]:
+    run = federation.submit(flat_settings(settings))
+    status = federation.wait(run, deadline=1200)
+    if not status.completed:
+        raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")
+    return read_rounds(Path(settings.output.dir) / settings.output.name)
+
+
+def _settings(folder: Path, name: str, *, secure: bool, **changes: Any) -> Settings:
+    output = {"output.dir": str(folder / "runs"), "output.name": name}
+    return settings_from({**SETTINGS, **output, "aggregation.secure": secure, **changes})
+
+
+def _config(folder: Path, name: str) -> dict[str, str | int]:
+    return {
+        "node-name": name,
+        "partition-id": NODES.index(name),
+        "num-partitions": len(NODES),
+        "data-source": "synthetic-traffic",
+        "state-dir": str(folder / "state" / name),
+        "device": "cpu",
+    }
+
+
+def _apart(one: Path, other: Path) -> float:
+    """The largest difference of a value of the two last models."""
+    ours, theirs = (load_file(run / "model" / "global.safetensors") for run in (one, other))
+    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in ours)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _cost_table(rows: Mapping[str, Any]) -> list[str]:
+    lines = ["| a round | KB up | KB down | seconds |", "| --- | ---: | ---: | ---: |"]
+    for kind in ("plain", "masked") if COST in rows else ():
+        told = rows[COST][kind]
+        costs = f"{told['up'] / 1e3:,.0f} | {told['down'] / 1e3:,.0f} | {told['seconds']:.1f}"
+        lines.append(f"| {kind} | {costs} |")
+    distance = f"{rows[COST]['distance']:.1e}" if COST in rows else "–"
+    return [*lines, "", f"Largest difference of a value of the last models: {distance}."]
+
+
+def _killed_table(rows: Mapping[str, Any]) -> list[str]:
+    head = "| SIGKILL of a node when it is | clients in the sums of rounds 1, 2 | what the server "
+    lines = [head + "says | seconds of round 2 | off the plain run |"]
+    lines.append("| --- | --- | --- | ---: | ---: |")
+    for step in hook.STEPS:
+        if told := rows.get(step):
+            clients, off = ", ".join(map(str, told["clients"])), f"{told['distance']:.1e}"
+            cells = [WHAT[step], clients, told["reason"], f"{told['seconds']:.0f}", off]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The steps of a masked sum at a node, before and after the training.
+
+A SuperNode starts a process for each, so nothing slow is imported here.
+"""
+
+from __future__ import annotations
+
+from logging import INFO
+
+from flwr.app import Context
+
+from fedproto_app.errors import FedProtoError, SettingsError
+from fedproto_app.events import tell
+from fedproto_app.messages import MaskingOrder, MaskingReply
+from fedproto_app.node.folder import name_of, state_dir
+from fedproto_app.node.masking import Masking
+from fedproto_app.node.site import read_site
+from fedproto_app.settings import settings_from
+
+
+def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Masking:
+    """The node's part in the sums of the run; raises `FedProtoError` if the run has none."""
+    site = read_site(context.node_config, deployed=not simulated)
+    run = settings_from(context.run_config)
+    if not run.aggregation.secure:
+        raise SettingsError("aggregation.secure = false: this run has no masked sums")
+    of_run = (order.run, order.token)
+    folder = state_dir(context, run, site, *of_run, simulated=simulated)
+    return Masking(folder, run.aggregation)
+
+
+def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) -> MaskingReply:
+    """Do one step; why it is refused, or cannot be done, is told in the answer."""
+    try:
+        reply = secrets_of(order, context, simulated=simulated).answer(order)
+    except FedProtoError as fault:
+        reply = MaskingReply(fault=str(fault))
+    except OSError as fault:
+        reply = MaskingReply(fault=f"cannot write its secrets: {fault.strerror}")
+    if not simulated:
+        node = name_of(context, read_site(context.node_config, deployed=True))
+        refused = reply.fault or None
+        tell(
+            "masking",
+            INFO,
+            round=order.server_round,
+            node=node,
+            step=order.step,
+            survivors=len(order.survivors) or None,
+            refused=refused,
+        )
+    return reply

@@ -1,0 +1,104 @@
+"""Sums of real numbers as sums of whole ones modulo 2⁶⁴, which masks can hide without a trace.
+
+A real number x stands as round(x·2ᵇ), a negative one as its complement. Sums of these are exact, so
+the order of the nodes and the masks between them change no bit. Of N nodes none may send a value
+beyond ±(2⁶³ − 1)/(N·2ᵇ): then their sum cannot wrap around. What is beyond is refused where it
+stands, with its name; nothing is clipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.messages import ArraySpec
+
+# Counts of every sum: clients, their weights in the mean of the model, and clients by class.
+CLIENTS, WEIGHT, BY_CLASS = "clients", "weight", "clients-by-class"
+
+_LARGEST = 2**63 - 1
+_SAFE = 1 - 2.0**-50  # a float64 near 2⁶³ rounds up
+
+Vector = NDArray[np.uint64]
+
+
+class OutOfRange(ValueError):
+    """A value that a sum cannot hold; says which and what can be."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over clients. values: of real numbers, by name. counts: of whole ones ≥ 0, by name."""
+
+    values: Mapping[str, NDArray[np.float64]]
+    counts: Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What stands where in a vector: values before counts, each in the order of its names."""
+
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(sums: Sums) -> Layout:
+        """That of these sums."""
+        shapes = ({n: a.shape for n, a in group.items()} for group in (sums.values, sums.counts))
+        return Layout(*shapes)
+
+    @staticmethod
+    def expected(spec: ArraySpec) -> Layout:
+        """That of the sums over clients that each send these arrays."""
+        by_class = {name: (spec.classes, *shape) for name, shape in spec.per_class.items()}
+        counts: dict[str, tuple[int, ...]] = {CLIENTS: (), WEIGHT: ()}
+        if by_class:
+            counts[BY_CLASS] = (spec.classes,)
+        return Layout({**spec.mean, **spec.per_client, **by_class}, counts)
+
+    @property
+    def size(self) -> int:
+        """Elements of the vector."""
+        return sum(math.prod(s) for s in (*self.values.values(), *self.counts.values()))
+
+
+def largest(bits: int, nodes: int) -> float:
+    """The largest magnitude of one node's value, of which `bits` stand behind the point."""
+    return _LARGEST / nodes / 2.0**bits * _SAFE
+
+
+def packed(sums: Sums, bits: int, nodes: int) -> Vector:
+    """One node's sums as a vector of the sum over so many nodes; raises `OutOfRange`."""
+    parts = []
+    for name, values in sorted(sums.values.items()):
+        parts.append(_whole(name, values, bits, nodes))
+    for name, counts in sorted(sums.counts.items()):
+        parts.append(_whole(name, counts.astype(np.float64), 0, nodes))
+    return np.concatenate(parts).view(np.uint64) if parts else np.zeros(0, dtype=np.uint64)
+
+
+def _whole(name: str, values: NDArray[np.float64], bits: int, nodes: int) -> NDArray[np.int64]:
+    limit = largest(bits, nodes)
+    size = np.abs(values).max(initial=0.0)
+    if not size <= limit:  # NaN too
+        raise OutOfRange(
+            f"its {name!r} holds {size:g}; with aggregation.secure-bits = {bits} and {nodes} nodes "
+            f"a masked sum takes values up to ±{limit:g}"
+        )
+    return np.rint(values * 2.0**bits).astype(np.int64).ravel()
+
+
+def unpacked(vector: Vector, layout: Layout, bits: int) -> Sums:
+    """The sums that vectors of this layout add up to."""
+    flat, start = vector.view(np.int64), 0
+    found: tuple[dict[str, NDArray[np.int64]], ...] = ({}, {})
+    for group, shapes in zip(found, (layout.values, layout.counts), strict=True):
+        for name, shape in sorted(shapes.items()):
+            end = start + math.prod(shape)
+            group[name], start = flat[start:end].reshape(shape), end
+    values, counts = found
+    return Sums({name: one / 2.0**bits for name, one in values.items()}, counts)

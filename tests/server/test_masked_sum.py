@@ -1,0 +1,323 @@
+"""Masked sums in whole runs: nodes lost in each step, forged answers, what the server sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MessageType
+from safetensors.numpy import load_file
+
+from fedproto_app.engine.flower_parts import number
+from fedproto_app.errors import FederationError
+from fedproto_app.invariants import SmallRuns, apart, everything, results
+from fedproto_app.messages import MaskingOrder, MaskingReply, Order
+from fedproto_app.methods import METHODS
+from fedproto_app.only_sums import NEEDS_SUMS
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.server_app import conduct
+from fedproto_app.wire import (
+    MASKING,
+    QUESTION,
+    VECTOR,
+    masking_query,
+    read_masking_order,
+    read_masking_reply,
+    write_masking_reply,
+    write_order,
+)
+from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+from tests.server.bad_replies import BAD_NODE, rounds
+from tests.told import tell, told
+
+MASKED = {"aggregation.secure": True}
+FEDAVG = {"method": "fedavg", "rounds": 2, "local-epochs": 1}
+Tamper = Callable[[Message, Message], Message | None]  # of the bad node: order and reply
+
+# Two that are not like FedAvg, then all others.
+FIRST = [("forecasting", "fedproto"), ("forecasting", "analytic")]
+PAIRS = [
+    (task, method)
+    for method in NEEDS_SUMS
+    for task in METHODS[method].tasks
+    or ("forecasting", "classification", "sequence-classification", "sequence-regression")
+]
+MORE = [pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in PAIRS if pair not in FIRST]
+
+
+class TamperingGrid(LocalGrid):
+    """A bad node, whose replies are changed once its order is known."""
+
+    def __init__(self, settings: Any, configs: list[dict[str, Any]], change: Tamper) -> None:
+        super().__init__(settings, configs)
+        self._change = change
+
+    def answer(self, message: Message) -> Message | None:
+        reply = super().answer(message)
+        if reply is None or message.metadata.dst_node_id != BAD_NODE:
+            return reply
+        return self._change(message, reply)
+
+
+def run(tmp_path: Path, change: Tamper, name: str = "masked", **changes: Any) -> RunFolder:
+    """FedAvg in two rounds on four nodes, of which one's answers are changed."""
+    table = {**FEDAVG, **MASKED, "output.name": name, **changes}
+    settings = small_settings(tmp_path, **table)
+    grid = TamperingGrid(settings, synthetic_nodes(4, tmp_path / name), change)
+    with RunFolder(settings) as folder:
+        conduct(grid, settings, folder)
+    return folder
+
+
+def step_of(message: Message) -> tuple[str, int]:
+    """The step of a masked sum that a message to a node is, and its round."""
+    order = read_masking_order(message)
+    return (order.step, order.server_round) if order else ("", 0)
+
+
+def silent_in(step: str) -> Tamper:
+    """The bad node is lost in this step of round 2, for good."""
+    lost = False
+
+    def change(message: Message, reply: Message) -> Message | None:
+        nonlocal lost
+        lost = lost or step_of(message) == (step, 2)
+        return None if lost else reply
+
+    return change
+
+
+def model(folder: RunFolder) -> dict[str, Any]:
+    return load_file(folder.path / "model" / "global.safetensors")
+
+
+def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in theirs)
+
+
+def plain_without_the_bad_node(tmp_path: Path, *, trains: bool) -> RunFolder:
+    """The same run with plain means, in which the node is lost before, or after, its training."""
+    lost = False
+
+    def change(message: Message, reply: Message) -> Message | None:
+        nonlocal lost
+        of = message.metadata
+        late = of.group_id == "2"
+        lost = lost or (late and not (trains and of.message_type == MessageType.TRAIN))
+        return None if lost else reply
+
+    return run(tmp_path, change, "plain", **{"aggregation.secure": False})
+
+
+@pytest.mark.parametrize(("task", "method"), [*FIRST, *MORE])
+def test_a_masked_run_ends_as_the_plain_one(tmp_path: Path, task: str, method: str) -> None:
+    runs = SmallRuns(task, method, tmp_path)
+    plain, masked = runs.run("plain", 4), runs.run("masked", 4, **MASKED)
+    deviation = apart(results(masked), results(plain), 1e-5)
+    assert deviation.held, deviation
+    for line in read_rounds(masked):
+        assert line["refused"] == []
+        assert line["answered"] == line["asked"]
+
+
+def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    """Every sum has fresh keys; whole numbers come out the same."""
+    runs = SmallRuns("forecasting", "fedrep", tmp_path, **MASKED, rounds=3)
+    once = everything(runs.run("once", 3))
+    assert apart(everything(runs.run("again", 3)), once, 0.0).held
+    killed = everything(runs.run("killed", 3, deaths=(5,)))
+    deviation = apart(killed, once, 0.0)
+    assert deviation.held, deviation
+
+
+@pytest.mark.parametrize("step", ["keys", "shares", "train", "unmask"])
+def test_a_node_is_lost_in_each_step(tmp_path: Path, step: str) -> None:
+    """Round 2 completes with three; who has sent its vector is in the sum all the same."""
+    folder = run(tmp_path, silent_in(step))
+    first, second = rounds(folder)
+    assert (first["clients"], first["refused"]) == (8, [])
+    reasons = {one["node"]: one["reason"] for one in second["refused"]}
+    assert set(reasons) == {"1"}
+    wanted = "no reply within 0.2 s"
+    assert wanted in reasons["1"]
+    assert second["clients"] == (8 if step == "unmask" else 6)
+    plain = plain_without_the_bad_node(tmp_path, trains=step == "unmask")
+    assert largest_difference(model(folder), model(plain)) < 1e-6
+
+
+def test_too_few_nodes_give_no_sum_and_the_run_stops_with_the_reason(tmp_path: Path) -> None:
+    three = {"aggregation.secure-share": 0.8}  # all four of four
+    why = r"masked sum: 3 of 4 nodes sent masked vectors, fewer than 4 \(aggregation.secure-min"
+    with pytest.raises(FederationError, match=why):
+        run(tmp_path, silent_in("train"), **three)
+
+
+def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: Path) -> None:
+    go_on = {"aggregation.secure-share": 0.8, "nodes.maximum-failed-share": 1.0}
+    folder = run(tmp_path, silent_in("train"), **go_on)
+    one = run(tmp_path, lambda _, reply: reply, "one", rounds=1)
+    assert largest_difference(model(folder), model(one)) == 0
+    second = rounds(folder)[1]
+    assert second["clients"] == 0
+    assert any("the round has no sum" in one["reason"] for one in second["refused"])
+
+
+def test_fewer_nodes_than_a_sum_must_have_are_told_at_once(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **FEDAVG, **MASKED)
+    with pytest.raises(FederationError, match="2 of 2 nodes named keys, fewer than 3"):
+        run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
+
+
+# --- what a hostile node can do ---------------------------------------------------------------
+
+
+def without_vector(message: Message, reply: Message) -> Message:
+    reply.content.array_records.pop(VECTOR, None)
+    return reply
+
+
+def short_vector(message: Message, reply: Message) -> Message:
+    if VECTOR in reply.content.array_records:
+        few = np.zeros(3, dtype=np.uint64)
+        reply.content[VECTOR] = ArrayRecord({VECTOR: Array(few)})
+    return reply
+
+
+def many_samples(message: Message, reply: Message) -> Message:
+    if message.metadata.message_type == MessageType.TRAIN:
+        fields = told(reply)
+        fields["samples"][0] = 10**8
+        tell(reply, fields)
+    return reply
+
+
+def error(message: Message, reply: Message) -> Message:
+    answer = MaskingReply(fault="masked sum refused: I will not\x1b[2J")
+    mine = message.metadata.message_type == MASKING
+    return write_masking_reply(answer, to=message) if mine else reply
+
+
+def nothing(message: Message, reply: Message) -> Message:
+    mine = message.metadata.message_type == MASKING
+    return write_masking_reply(MaskingReply(), to=message) if mine else reply
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without_vector, "its arrays are not masked"),
+        (short_vector, "array 'vector' has shape (3,), expected"),
+        (many_samples, "its masked sum includes client"),
+        (error, "masked sum, its keys: masked sum refused: I will not\\x1b[2J"),
+        (nothing, "masked sum: it names no keys"),
+    ],
+)
+def test_who_does_not_keep_to_it_is_left_out(tmp_path: Path, change: Tamper, why: str) -> None:
+    folder = run(tmp_path, change)
+    for line in rounds(folder):
+        assert line["clients"] == 6
+        assert why in line["refused"][0]["reason"]
+
+
+def shares_of_another_seed(message: Message, reply: Message) -> Message:
+    """The first share of the first survivor's seed, changed by a bit."""
+    if step_of(message)[0] != "unmask":
+        return reply
+    answer = read_masking_reply(reply)
+    share = bytearray(answer.seeds[0])
+    share[4] ^= 1
+    answer.seeds[0] = bytes(share)
+    return write_masking_reply(answer, to=message)
+
+
+def test_a_false_share_gives_no_model(tmp_path: Path) -> None:
+    """The seed that comes out is wrong, so is the number of clients in the sum."""
+    with pytest.raises(FederationError, match=r"masked sum: (not one of 8 clients|shares that do)"):
+        run(tmp_path, shares_of_another_seed)
+
+
+def test_a_huge_vector_gives_no_model(tmp_path: Path) -> None:
+    """Of one node the server cannot tell it, of the sum it can."""
+
+    def huge(message: Message, reply: Message) -> Message:
+        if VECTOR in reply.content.array_records:
+            vector = reply.content.array_records[VECTOR][VECTOR].numpy() + np.uint64(2**57)
+            vector[-2:] -= np.uint64(2**57)  # the counts are as they should be
+            reply.content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
+        return reply
+
+    folder = run(tmp_path, huge)
+    first = model(run(tmp_path, lambda _, reply: reply, "initial", rounds=1))
+    assert "its model has a root mean square of" in rounds(folder)[0]["refused"][0]["reason"]
+    assert largest_difference(model(folder), first) < 1  # as it began
+
+
+def test_a_false_weight_gives_no_model(tmp_path: Path) -> None:
+    """Who would count a million times in the mean."""
+
+    def heavy(message: Message, reply: Message) -> Message:
+        if VECTOR in reply.content.array_records:
+            vector = reply.content.array_records[VECTOR][VECTOR].numpy().copy()
+            vector[-1] += np.uint64(10**6)
+            reply.content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
+        return reply
+
+    folder = run(tmp_path, heavy)
+    reason = rounds(folder)[0]["refused"][0]["reason"]
+    assert reason.startswith("masked sum of all nodes: the weights of its models are not ")
+
+
+# --- what leaves a node -----------------------------------------------------------------------
+
+
+def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
+    """Neither what GLDP sends by class, nor which classes a client has; metrics and samples do."""
+    sent: list[Message] = []
+
+    def see(node_id: int, reply: Message) -> Message:
+        sent.append(reply)
+        return reply
+
+    settings = small_settings(
+        tmp_path, "classification", **{"method": "gldp", "rounds": 2, **MASKED}
+    )
+    run_locally(settings, synthetic_nodes(3, tmp_path / "state", "digits"), tamper=see)
+    trained = [one for one in sent if one.metadata.message_type == MessageType.TRAIN]
+    assert len(trained) == 2 * 3
+    for reply in sent:
+        assert set(reply.content.array_records) <= {VECTOR}
+    for reply in trained:
+        assert told(reply)["classes"] == []
+        vector = reply.content.array_records[VECTOR][VECTOR].numpy()
+        high = (vector >> np.uint64(56)).astype(int)
+        assert abs(np.mean(high) - 127.5) < 5  # even over all there are
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, QUESTION])
+def test_a_node_sends_nothing_for_an_order_without_masks(tmp_path: Path, kind: str) -> None:
+    """A server that leaves the protocol out gets no arrays."""
+    settings = small_settings(tmp_path, **FEDAVG, **MASKED)
+    grid = LocalGrid(settings, synthetic_nodes(3, tmp_path / "state"))
+    message = write_order(Order("run", "token", 1, ["any"]), 1000, kind)
+    number(message)
+    reply = grid.answer(message)
+    assert reply is not None
+    assert not reply.content.array_records
+    assert told(reply)["names"] == []
+    assert "no arrays leave this node but in a masked sum" in told(reply)["failed"]["any"]
+
+
+def test_a_run_without_masked_sums_has_no_steps_of_one(tmp_path: Path) -> None:
+    settings = small_settings(tmp_path, **FEDAVG)
+    grid = LocalGrid(settings, synthetic_nodes(3, tmp_path / "state"))
+    message = masking_query(MaskingOrder("run", "token", 1, "session", "keys"), 1000)
+    number(message)
+    reply = grid.answer(message)
+    assert reply is not None
+    assert "aggregation.secure = false" in read_masking_reply(reply).fault
