@@ -62,8 +62,8 @@ def require_sums(settings: Settings) -> None:
         )
     if settings.privacy.is_on:
         raise SettingsError(
-            f"aggregation.secure = true: privacy.mechanism = {settings.privacy.mechanism!r}: noised "
-            "values are not masked yet; set one of the two"
+            f"aggregation.secure = true: what privacy.mechanism = {settings.privacy.mechanism!r} "
+            "makes noisy is not masked yet; set one of the two"
         )
     if name == "analytic" and settings.analytic.sharing == "none":
         raise SettingsError(
