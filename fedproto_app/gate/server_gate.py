@@ -86,8 +86,9 @@ def main() -> None:
         os.close(read)
         os.setsid()
         confinement.become(confinement.run_as())
-        if above is not None:  # Flower's program ends when this is not its parent
-            sys.argv[above] = str(os.getppid())
+        confinement.die_with_parent()
+        if above is not None:  # Flower's program would look for a process of another user in vain
+            del sys.argv[above - 1 : above + 1]
         Reporter(write)
         flwr_serverapp()
         sys.exit()
