@@ -130,7 +130,7 @@ class Apart:
         try:
             os.setsid()
             become(self._run_as)
-            _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent()
             if os.getppid() == gate:
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 for number in os.listdir("/proc/self/fd"):
@@ -168,6 +168,11 @@ def limit_memory(megabytes: int | None) -> None:
     """The most that this process may hold of its own, not counting files and libraries."""
     if megabytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (megabytes * 2**20,) * 2)
+
+
+def die_with_parent() -> None:
+    """End this process when its parent does, whoever that is."""
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from flwr.cli.config_utils import get_fab_metadata
+from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
 
@@ -79,11 +80,15 @@ def main() -> None:
     log = AuditLog(Path(file) if file else None)
     confinement.adopt_orphans()
     read, write = os.pipe()
+    above = sys.argv.index("--parent-pid") + 1 if "--parent-pid" in sys.argv else None
     pid = os.fork()
     if pid == 0:
         os.close(read)
         os.setsid()
         confinement.become(confinement.run_as())
+        confinement.die_with_parent()
+        if above is not None:  # Flower's program would look for a process of another user in vain
+            del sys.argv[above - 1 : above + 1]
         Reporter(write)
         flwr_serverapp()
         sys.exit()
@@ -93,6 +98,8 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, hand_on)
     signal.signal(signal.SIGINT, hand_on)
+    if above is not None:
+        start_parent_process_monitor(int(sys.argv[above]))
     os.close(write)
     told = _read_told(read)
     log.write(str(told.pop("event")), **told)
