@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
@@ -16,6 +19,8 @@ def stream_seed(seed: int, *names: str | int) -> int:
 
 def torch_stream(seed: int, *names: str | int) -> torch.Generator:
     """A CPU generator of the stream (seed, names …), e.g. (seed, client name, round)."""
+    import torch  # slow, and streams are drawn where nothing trains, too
+
     return torch.Generator().manual_seed(stream_seed(seed, *names))
 
 

@@ -280,3 +280,9 @@ def test_the_name_of_an_exchanged_array_is_declared_once() -> None:
         for name in spelled_out(tree)
     }
     assert wrong == {("learners.fedprox", "proximal-mu")}  # Flower's own FedProx names it
+
+
+def test_no_module_is_one_that_flowers_bundles_leave_out() -> None:
+    """A bundle holds no file that looks like a test; a module of such a name would be missing."""
+    names = {path.name for path in (ROOT / PACKAGE).rglob("*.py")}
+    assert not [name for name in names if name.endswith("_test.py") or name.startswith("test_")]

@@ -93,5 +93,5 @@ def test_nothing_is_planned_without_a_mechanism() -> None:
 
 
 def test_noised_sums_are_not_judged() -> None:
-    with pytest.raises(SettingsError, match=r"aggregation\.rule = 'median': judges each client's"):
+    with pytest.raises(SettingsError, match=r"aggregation\.rule = 'median': judges a client's"):
         plan(method="analytic", **{"aggregation.rule": "median"})

@@ -1,7 +1,7 @@
 """The Gaussian mechanism: clip to a length, add noise that only a secret can repeat.
 
 A value of a client is clipped so that its data can change it by a known length at most, and gets
-independent N(0, s²) on every entry (Dwork & Roth, 2014, appendix A). The noise comes of SHAKE-256
+independent N(0, s²) on every entry (Dwork & Roth, 2014). The noise comes of SHAKE-256
 of a key: who lacks the key cannot tell it from random, and who has it draws the same again.
 """
 

@@ -84,7 +84,7 @@ class RunFolder:
                 require_resumable(settings, self.path)
             else:
                 self._begin()
-            self._metrics = self._metrics_so_far()
+            self._metrics = MetricsFile(self.name, method_named(settings.method).name)
         except BaseException:
             self.close()
             raise
@@ -100,10 +100,6 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _metrics_so_far(self) -> MetricsFile:
-        before = read_rounds(self.path) if (self.path / ROUNDS).exists() else []
-        return MetricsFile(self.name, method_named(self._settings.method).name, before)
 
     def _begin(self) -> None:
         if (self.path / SETTINGS).exists():
@@ -136,7 +132,8 @@ class RunFolder:
         self._write_settings(longer(stored_settings(self.path), self._settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
         self._open_events(done + 1)
-        self._metrics = self._metrics_so_far()
+        before = read_rounds(self.path) if (self.path / ROUNDS).exists() else []
+        self._metrics = MetricsFile(self.name, method_named(self._settings.method).name, before)
         tell("resumed", run=self.name, round=done)
         return checkpoint
 

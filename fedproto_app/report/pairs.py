@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from fedproto_app.maths.client_errors import largest_share
-from fedproto_app.maths.pair_test import FEWEST, holm, signed_rank
+from fedproto_app.maths.signed_ranks import FEWEST, holm, signed_rank
 from fedproto_app.report.alone import Alone, client_errors, is_alone, question
 from fedproto_app.report.runs import Group, labels
 from fedproto_app.report.task_report import ClientErrors

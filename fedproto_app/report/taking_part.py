@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from fedproto_app.maths.pair_test import signed_rank
+from fedproto_app.maths.signed_ranks import signed_rank
 from fedproto_app.report.alone import Alone, client_errors, is_alone
 from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors
 from fedproto_app.report.runs import Group

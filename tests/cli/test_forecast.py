@@ -105,7 +105,7 @@ def test_a_site_chooses_columns_as_in_training(
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
     asked = ("forecast", "--state", state, "--data", tmp_path / "sites.csv")
-    assert "is not a number" in fedproto(*asked).err
+    assert "cannot be forecast: not in the data" in fedproto(*asked).err  # its notes seem clients
     outcome = fedproto(*asked, "--site", site)
     assert [row["client"] for row in table(outcome.out)] == ["late", "steady"]
 

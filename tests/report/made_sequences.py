@@ -12,6 +12,7 @@ from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
 from fedproto_app.server.round_log import ClientResult, RoundLog
+from fedproto_app.server.spending import Spending
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.cluster_history import ClusterHistory
 
@@ -25,6 +26,11 @@ class MadeSequences:
     settings: Settings
     results: dict[ClientKey, ClientResult]
     roster: Roster
+
+    @property
+    def spending(self) -> Spending:
+        """Nothing of it."""
+        return Spending(None)
 
     @property
     def trained(self) -> set[ClientKey]:

@@ -120,7 +120,7 @@ def test_each_question_has_its_sentence(tmp_path: Path) -> None:
     ]
     first, second = sorted(said(*made))
     assert "fuels data.horizon=24 helps 0 of 2" in first
-    assert "with fuels data.horizon=None the median client's MSE is 50.0% below" in second
+    assert "with fuels data.horizon=1 the median client's MSE is 50.0% below" in second
 
 
 def test_nothing_is_said_of_one_kind_of_runs(tmp_path: Path) -> None:

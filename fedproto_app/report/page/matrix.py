@@ -124,7 +124,7 @@ def _coloured(chart: Matrix) -> NDArray[np.uint8]:
     if chart.kinds:
         palette = np.array([_rgb(one) for one in kind_colours(len(chart.kinds))], dtype=np.uint8)
         kinds = np.clip(np.where(known, cells, 0).astype(int), 0, len(palette) - 1)
-        colours: NDArray[np.uint8] = palette[kinds]
+        colours = palette[kinds]
     else:
         low, high = _span(chart)
         share = (np.where(known, cells, low) - low) / ((high - low) or 1)

@@ -62,9 +62,9 @@ def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_p
     settings, run = simulated(tmp_path)
     figure = draw_divergence(run)
     prototypes, data, *bars = figure.axes
-    assert [bar.get_ylabel().split(" of ", 1)[1] for bar in bars] == [
-        "prototypes (nats)",
-        "mean days of the train part (nats)",
+    assert [bar.get_ylabel().split("\nof ", 1)[1] for bar in bars] == [
+        "prototypes",
+        "mean days of the train part",
     ]
     title = figure.get_suptitle()
     assert title.startswith("test: Spearman's correlation of the two ")
