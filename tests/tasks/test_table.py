@@ -115,7 +115,7 @@ def test_what_a_source_holds() -> None:
     assert kind_of(f"{HERE}:undecodable") == "images"
     assert kind_of(f"{HERE}:two_series") == "series"
     assert kind_of(f"{HERE}:few_sequences") == "labelled sequences"
-    with pytest.raises(DataError, match="unknown source; did you mean .* known are wide-csv, "):
+    with pytest.raises(DataError, match=r"unknown source; did you mean .* known are wide-csv, "):
         kind_of("parquet")
 
 
