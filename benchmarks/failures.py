@@ -260,6 +260,19 @@ ELSEWHERE = (
         "`make guide`",
     ),
     (
+        3,
+        "a node with a key of its own comes with another site's name, before it, beside it, after it",
+        "refused by name: a node is called as its key was registered; the place, orders and "
+        "guidance stay the true one's",
+        "`tests/server/test_identity.py`, `make faults FAULTS=name-taken`",
+    ),
+    (
+        6,
+        "the first node that comes has images of another shape; one node declares 19,999 clients",
+        "the shape is that of most nodes; a node has a quota of clients",
+        "`tests/server/test_identity.py`",
+    ),
+    (
         4,
         "a run's code reads the secret or the audit log, ends the gate, reaches the network; a "
         "node's container reaches the control port",

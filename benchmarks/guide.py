@@ -19,6 +19,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -75,7 +76,7 @@ class Machine:
         try:
             said, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             raise RuntimeError(f"not done within {seconds:.0f} s") from None
         if process.returncode:
             raise RuntimeError(f"code {process.returncode}: {said[-2000:]}")
@@ -92,6 +93,7 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # so that a command that waits ends with what it started
         )
 
     def adapted(self, commands: str) -> str:
@@ -246,7 +248,7 @@ class Play:
         """As when the machine loses its power, and comes back."""
         parts = [f"fedproto-server_{part}_1" for part in ("superlink", "serverapp")]
         docker("kill", *parts)
-        run.terminate()
+        os.killpg(run.pid, signal.SIGTERM)
         run.communicate(timeout=120)
         docker("start", *parts)
         server.await_health()
