@@ -261,7 +261,7 @@ ELSEWHERE = (
     ),
     (
         3,
-        "a node with a key of its own comes with another site's name, before it, beside it, after it",
+        "a node with a key of its own comes with another site's name, before it, beside it, after",
         "refused by name: a node is called as its key was registered; the place, orders and "
         "guidance stay the true one's",
         "`tests/server/test_identity.py`, `make faults FAULTS=name-taken`",
