@@ -226,7 +226,9 @@ class Play:
     def _internet(self, container: str, name: str = "") -> None:
         """A network and a name service between machines that are one machine here."""
         alias = ["--alias", name] if name else []
-        docker("network", "connect", *alias, INTERNET, container)
+        there = docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", container)
+        if f'"{INTERNET}"' not in there:  # a container that was not made anew is in it
+            docker("network", "connect", *alias, INTERNET, container)
 
     def _await_rounds(self, server: Machine, count: int) -> None:
         def look() -> None:
