@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 project = "fedproto-app"
@@ -67,5 +68,6 @@ def _says_nothing(
 
 
 def setup(app: Sphinx) -> None:
+    app.add_lexer("csv", TextLexer)  # Pygments knows none
     app.connect("autodoc-process-docstring", _as_rst)
     app.connect("autodoc-skip-member", _says_nothing)
