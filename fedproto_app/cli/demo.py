@@ -35,7 +35,7 @@ def demo(
 
     The simplest forecasts, models of each site alone, and federated ones:
     a table compares them, a sentence says for how many sites taking part
-    pays, and a report shows all of it. It takes about two minutes on two cores. Runs that are there
+    pays, and a report shows all of it. It takes about a minute on two cores. Runs that are there
     already are kept, so that a demo that was stopped goes on.
 
     [bold]Examples[/bold]
