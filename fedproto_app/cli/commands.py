@@ -22,7 +22,7 @@ from fedproto_app.cli.sweep import sweep
 FIRST_STEPS = """\
 fedproto trains models for many clients whose data stay apart. Try, in this order:
 
-  fedproto demo                forecasts of embedded data, alone and federated: two minutes
+  fedproto demo                forecasts of embedded data, alone and federated: a minute
   fedproto data check my.csv   what a file of yours holds, and the line that trains on it
   fedproto compare runs        what runs have reached, beside each other
 
