@@ -34,7 +34,7 @@ class Shown:
     """A figure as a person sees it.
 
     figure: its field in the artefact. title: above or before it. text: of the value, None where
-    unknown. spread: whether the comparison tells its deviation over seeds as well. only_csv:
+    unknown. spread: whether the comparison tells its error over seeds as well. only_csv:
     whether a comparison has it as CSV alone, since no screen is wide enough for all.
     """
 

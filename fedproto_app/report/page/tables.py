@@ -95,7 +95,7 @@ def methods_table(
     titles = columns if seeds else [columns[0], *columns[2:]]
     caption = f"{report_for(groups[0].task).caption}; parameters up: a client and round, and in all"
     if seeds:
-        caption = f"mean ± standard deviation over seeds; {caption}"
+        caption = f"mean ± standard error over seeds; {caption}"
     note = "● the way of sharing that validation data choose" if chosen else ""
     return PageTable("methods", "methods side by side", caption, titles, rows, 1, note)
 
