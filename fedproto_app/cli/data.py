@@ -174,7 +174,8 @@ def check(
     if reading is not None:
         keys = {name: OPTIONS[name].key(record.holds) for name in options}
         given = {key: options[name] for name, key in keys.items() if key is not None}
-        _say_how_to_read(path, reading, _fitting(record, read(record.holds)), given)
+        fitting = _fitting(record, read(record.holds))
+        _say_how_to_read(path, reading, fitting, given, could_start=could_start)
     raise typer.Exit(0 if could_start else 1)
 
 
@@ -189,9 +190,14 @@ def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
 
 
 def _say_how_to_read(
-    path: str, reading: Reading, record: TaskRecord, options: Mapping[str, Any]
+    path: str,
+    reading: Reading,
+    record: TaskRecord,
+    options: Mapping[str, Any],
+    *,
+    could_start: bool,
 ) -> None:
-    """How the path was read, and the line that trains on it."""
+    """How the path was read, and the line that trains on it, now or once there is enough."""
     from fedproto_app.data.recognition import flags
 
     for note in reading.notes:
@@ -202,7 +208,8 @@ def _say_how_to_read(
     if record.name == FIRST_TASK:
         del run["task"]
     line = flags({**run, "data.source": reading.source, "data.path": path, **told, **options})
-    typer.echo(f"train on it: fedproto run {line}")
+    does = "train on it" if could_start else "once it has enough to train on"
+    typer.echo(f"{does}: fedproto run {line}")
 
 
 def _refuse_what_the_site_says(path: str, source: str, options: Mapping[str, Any]) -> None:

@@ -71,6 +71,18 @@ def test_a_client_without_a_value_misses_all(fedproto: Fedproto, tmp_path: Path)
     outcome = fedproto("data", "check", data)
     assert ["b", "0", "0", "-", "100.0%", "refused"] in rows(outcome.out)
     assert "refused b: no value is present" in outcome.out
+    data = write_csv(tmp_path / "y.csv", a=np.full(240, np.nan), b=np.full(240, np.nan))
+    outcome = fedproto("data", "check", data, "--source", "wide-csv")
+    assert ["missing", "100.00%", "of", "all", "values"] in rows(outcome.out)
+
+
+def test_the_line_is_for_when_there_is_enough_to_train_on(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    (tmp_path / "readings.csv").write_text(LONG)
+    outcome = fedproto("data", "check", tmp_path / "readings.csv", "--period", 200)
+    assert outcome.code == 1
+    assert "once it has enough to train on: fedproto run --set method=kindred" in outcome.out
 
 
 def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:

@@ -179,7 +179,9 @@ def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tup
     lengths = [one.length for one in clients]
     usable = sum(one.refused is None for one in clients)
     steps = f"{min(lengths)} shortest, {median(lengths):g} median, {max(lengths)} longest"
-    missing = sum(one.missing_share * one.length for one in clients) / max(sum(lengths), 1)
+    # A series that has no value at all is trimmed to no length: it counts as one value missing.
+    missing = sum(one.missing_share * max(one.length, 1) for one in clients)
+    missing /= max(sum(max(length, 1) for length in lengths), 1)
     votes = period_votes(clients)
     periods = [f"{period} ({count} client{'s' * (count > 1)})" for period, count in votes[:3]]
     facts: list[tuple[str, Cell]] = [
