@@ -4,9 +4,10 @@
 
 A command to be run has a comment before it in the page: ``<!-- run: PLACE NAME -->``. PLACE is the
 machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with a
-copy of what the guide says it needs, and a compose project of its own. `one` is the first chapter;
-`many` the others: a server and a site, a killed server and its resumed run, a site that joins late
-and one that pauses and is upgraded.
+copy of what the guide says it needs (`one` has the repository), and a compose project of its own.
+`one` is the first chapter; `many` the others: a server and a site, a killed server and its resumed
+run, a site that joins late, one that pauses and is upgraded, one that gets a new key and one that
+leaves for good.
 
 What the script does besides is what a person or the network does between the commands (`Play`), and
 what `adapted` says. Prints a row for each command. Exit code 0 if all succeed. Without an engine it
@@ -65,10 +66,12 @@ class Machine:
         self.folder, self.place, self.site, self._base = folder, place, site, base
         self._functions: list[str] = []
         folder.mkdir()
-        for part in ("docker", "configs", "docker-compose.yml"):
-            source = REPOSITORY / part
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, folder / part)
+        everything = ["."] if place == "one" else ["docker", "configs", "docker-compose.yml"]
+        listed = ["git", "ls-files", "-z", *everything]
+        files = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        for file in filter(None, files.stdout.split("\0")):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / file, folder / file)
 
     def type(self, block: Block, seconds: float = LONGEST) -> str:
         """Run the block's commands here; RuntimeError if one fails."""
@@ -188,6 +191,37 @@ class Play:
         self._type(harbour, "upgrade")
         self._internet("site-harbour_supernode_1")
         self._do("the upgraded site becomes healthy", harbour.await_health)
+
+        self._type(server, "list")
+        _, old = self._nodes(server)["harbour"]
+        self._type(harbour, "newkey")
+        self._carry_keys(server, harbour)
+        self._type(server, "rotate")
+        self._type(harbour, "rekey")
+        self._internet("site-harbour_supernode_1")
+        self._do("the site is online with its new key", lambda: self._rekeyed(server, old))
+        self._type(server, "revoke")
+        self._do("the site that left is gone", lambda: self._left(server))
+
+    def _nodes(self, server: Machine) -> dict[str, tuple[str, str]]:
+        """The status and key of each node, by name, as the guide's command shows them."""
+        said = server.type(self._guide[("server", "list")])
+        rows = [line.split() for line in said.splitlines() if "SHA256:" in line]
+        return {
+            row[0]: (row[1], next(cell for cell in row if cell[:7] == "SHA256:")) for row in rows
+        }
+
+    def _rekeyed(self, server: Machine, old: str) -> None:
+        deadline = time.monotonic() + READY
+        while (state := self._nodes(server)["harbour"])[0] != "online":
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"harbour is {state}")
+            time.sleep(5)
+        assert state[1] != old, "harbour has its old key"
+
+    def _left(self, server: Machine) -> None:
+        names = list(self._nodes(server))
+        assert names == ["harbour"], f"known are {names}"
 
     def _site(self, site: Machine) -> None:
         self._type(site, "settings")

@@ -46,6 +46,7 @@ class CodePolicy(Section):
 class Limits(Section):
     """``[limits]``: the most that a run may ask; None is no limit.
 
+    masked_sums: the least `aggregation.secure-minimum` of a run; 0: runs without masks, too.
     epochs, steps: of every setting of the run's method that counts them. seconds: of an order.
     memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
     orders_an_hour: of all runs.
@@ -53,6 +54,7 @@ class Limits(Section):
 
     methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
     tasks: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
+    masked_sums: Annotated[int, Field(ge=0)] = 0
     epochs: Count = 1000
     steps: Count = 100_000
     seconds: Count = 3600
@@ -87,6 +89,7 @@ def require_within(settings: Settings, limits: Limits) -> None:
             raise SettingsError(
                 f"{key} = {value!r}: this site allows {', '.join(allowed)} (limits.{key}s)"
             )
+    _require_masks(settings, limits.masked_sums)
     for section, table in _counted(settings):
         for name, value in table:
             most = _most(name, limits)
@@ -94,6 +97,22 @@ def require_within(settings: Settings, limits: Limits) -> None:
                 raise SettingsError(
                     f"{section}{kebab(name)} = {value}: this site allows 0 … {most[1]} ({most[0]})"
                 )
+
+
+def _require_masks(settings: Settings, least: int) -> None:
+    if not least:
+        return
+    run = settings.aggregation
+    if not run.secure:
+        raise SettingsError(
+            "aggregation.secure = false: from this site arrays leave in masked sums alone "
+            f"(limits.masked-sums = {least})"
+        )
+    if run.secure_minimum < least:
+        raise SettingsError(
+            f"aggregation.secure-minimum = {run.secure_minimum}: this site takes part in masked "
+            f"sums of at least {least} nodes (limits.masked-sums)"
+        )
 
 
 def _counted(settings: Settings) -> Iterator[tuple[str, Section]]:

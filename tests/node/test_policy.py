@@ -76,6 +76,20 @@ def test_methods_and_tasks_are_the_sites_to_choose() -> None:
     assert "limits.tasks" in refusal(only, task="sequence-regression", method="fedavg")
 
 
+def test_a_site_may_let_arrays_leave_in_masked_sums_alone() -> None:
+    only = Limits(masked_sums=5)
+    masked = {"aggregation.secure": True, "aggregation.secure-minimum": 5}
+    assert refusal(only, method="fedavg", **masked) == ""
+    assert refusal(only, method="fedavg") == (
+        "aggregation.secure = false: from this site arrays leave in masked sums alone "
+        "(limits.masked-sums = 5)"
+    )
+    assert refusal(only, method="fedavg", **{**masked, "aggregation.secure-minimum": 4}) == (
+        "aggregation.secure-minimum = 4: this site takes part in masked sums of at least 5 nodes "
+        "(limits.masked-sums)"
+    )
+
+
 @pytest.mark.parametrize("key", ["method", "data.source", "model.name"])
 def test_a_run_names_no_code_that_the_site_has_not_allowed(key: str) -> None:
     config = {key: "shutil:rmtree", "device": "cuda:0", "seed": 3}
