@@ -3,10 +3,11 @@
     python -m benchmarks.secure_sum [TRIAL ...] [--output DIR] [--no-page]
 
 A SuperLink and four SuperNodes on loopback, with TLS and registered keys, anew for each trial, and
-FedAvg on eight synthetic clients. The trials are `cost` (the run with plain means, and with masked
-sums) and `keys`, `shares`, `train`, `unmask`: SIGKILL of one node in this step of round 2. The last
-model is held against that of a plain run in this process in which the same node is missing. Writes
-the tables of docs/secure-sum.md from the rows in the output folder.
+FedAvg on eight synthetic clients. Each site's file names the others' signing keys. The trials are
+`cost` (the run with plain means, and with masked sums) and `keys`, `shares`, `train`, `unmask`:
+SIGKILL of one node in this step of round 2. The last model is held against that of a plain run in
+this process in which the same node is missing. Writes the tables of docs/secure-sum.md from the
+rows in the output folder.
 
 Exit code: 0 if every model is as it should be, else 1.
 """
@@ -26,6 +27,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import tomli_w
 from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
@@ -35,6 +37,8 @@ from benchmarks.machine import machine_line
 from benchmarks.result_runs import ROOT, write_section
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid
 from fedproto_app.errors import FederationError
+from fedproto_app.node.masked_sum import signer_of
+from fedproto_app.node.site import Site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
@@ -184,12 +188,17 @@ def _settings(folder: Path, name: str, *, secure: bool, **changes: Any) -> Setti
 
 
 def _config(folder: Path, name: str) -> dict[str, str | int]:
+    states = {one: str(folder / "state" / one) for one in NODES}
+    known = [signer_of(Site(state_dir=state)).line for state in states.values()]
+    file = folder / f"{name}.toml"
+    file.write_text(tomli_w.dumps({"masked-sums": {"known": known}}))
     return {
+        "site": str(file),
         "node-name": name,
         "partition-id": NODES.index(name),
         "num-partitions": len(NODES),
         "data-source": "synthetic-traffic",
-        "state-dir": str(folder / "state" / name),
+        "state-dir": states[name],
         "device": "cpu",
     }
 

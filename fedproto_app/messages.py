@@ -81,10 +81,12 @@ class Reply:
 
 class PublicKeys(NamedTuple):
     """Of one node for one masked sum. masks: others agree with it on masks by this; shares: they
-    seal shares for it by this."""
+    seal shares for it by this. signer: the site that has signed both (Ed25519), b"" for none."""
 
     masks: bytes
     shares: bytes
+    signer: bytes = b""
+    signature: bytes = b""
 
 
 MaskingStep = Literal["keys", "shares", "train", "unmask"]

@@ -17,6 +17,7 @@ from fedproto_app.cli.keys import keys
 from fedproto_app.cli.nodes import nodes_app
 from fedproto_app.cli.report import report
 from fedproto_app.cli.run import run
+from fedproto_app.cli.signing_key import signing_key
 from fedproto_app.cli.sweep import sweep
 
 FIRST_STEPS = """\
@@ -43,6 +44,7 @@ app.command()(pictures)
 app.command()(export)
 app.command()(forecast)
 app.command()(keys)
+app.command("signing-key")(signing_key)
 app.command()(check_method)
 app.add_typer(data_app, name="data")
 app.add_typer(nodes_app, name="nodes")

@@ -12,10 +12,14 @@ from flwr.app import Context
 from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.events import tell
 from fedproto_app.messages import MaskingOrder, MaskingReply
-from fedproto_app.node.folder import name_of, state_dir
+from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.masking import Masking
-from fedproto_app.node.site import read_site
+from fedproto_app.node.secret import own_secret
+from fedproto_app.node.site import Site, read_site
+from fedproto_app.secure.signing import Signer, public_keys
 from fedproto_app.settings import settings_from
+
+SIGNING = "masked-sums"  # the folder of the key, in that of all that a site keeps
 
 
 def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Masking:
@@ -26,7 +30,12 @@ def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Mas
         raise SettingsError("aggregation.secure = false: this run has no masked sums")
     of_run = (order.run, order.token)
     folder = state_dir(context, run, site, *of_run, simulated=simulated)
-    return Masking(folder, run.aggregation)
+    return Masking(folder, run.aggregation, None if simulated else signer_of(site))
+
+
+def signer_of(site: Site) -> Signer:
+    """By which the site's nodes sign; the key is drawn when there is none yet."""
+    return Signer(own_secret(state_root(site) / SIGNING), public_keys(site.masked_sums.known))
 
 
 def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) -> MaskingReply:

@@ -30,6 +30,7 @@ from fedproto_app.secure.masks import (
     split,
     stream,
 )
+from fedproto_app.secure.signing import Signer
 from fedproto_app.settings import AggregationSettings
 from fedproto_app.whole_file import write_whole
 
@@ -65,11 +66,16 @@ class _Secrets(BaseModel):
 
 
 class Masking:
-    """The node's part in the sums of one run. rules: the run's, which the server does not choose
-    anew from sum to sum."""
+    """The node's part in the sums of one run.
 
-    def __init__(self, folder: Path, rules: AggregationSettings) -> None:
-        self._file, self._rules = folder / FILE, rules
+    rules: the run's, which the server does not choose anew from sum to sum. signer: the site, whose
+    nodes sign their keys; None in a simulation.
+    """
+
+    def __init__(
+        self, folder: Path, rules: AggregationSettings, signer: Signer | None = None
+    ) -> None:
+        self._file, self._rules, self._signer = folder / FILE, rules, signer
 
     def answer(self, order: MaskingOrder) -> MaskingReply:
         """Do one step other than the training; a refusal is the answer's fault."""
@@ -132,7 +138,7 @@ class Masking:
                 session=order.session, masks=new_private(), shares=new_private(), seed=new_seed()
             )
             self._write(secrets)
-        return MaskingReply(own=_public(secrets))
+        return MaskingReply(own=self._public(secrets, order))
 
     def _share(self, order: MaskingOrder) -> MaskingReply:
         """Shares of its seed and private key, sealed for each of the others."""
@@ -142,11 +148,13 @@ class Masking:
                 raise MaskingError("the sum has other nodes than before")
             return MaskingReply(sealed=secrets.sealed)
         keys = order.publics
-        every = [key for pair in keys for key in pair]
+        every = [key for pair in keys for key in (pair.masks, pair.shares)]
         if len(set(every)) != len(every):
             raise MaskingError("two nodes have the same public key")
-        if (own := _public(secrets)) not in keys:
+        if (own := self._public(secrets, order)) not in keys:
             raise MaskingError("its own public keys are not among those of the sum")
+        if self._signer is not None:
+            self._signer.require_known(order)
         number, least = keys.index(own), self._fewest(len(keys))
         self._require_enough(len(keys), keys=len(keys), what="have keys")
         seeds = split(secrets.seed, least, len(keys))
@@ -181,6 +189,10 @@ class Masking:
             privates={n: secrets.heard[n][1] for n in sorted(fallen)},
         )
 
+    def _public(self, secrets: _Secrets, order: MaskingOrder) -> PublicKeys:
+        fresh = public_of(secrets.masks), public_of(secrets.shares)
+        return self._signer.signed(order, *fresh) if self._signer else PublicKeys(*fresh)
+
     def _fewest(self, keys: int) -> int:
         return fewest(self._rules.secure_minimum, self._rules.secure_share, keys)
 
@@ -212,7 +224,3 @@ class Masking:
             write_whole(self._file, secrets.model_dump_json().encode())
         finally:
             os.umask(before)
-
-
-def _public(secrets: _Secrets) -> PublicKeys:
-    return PublicKeys(public_of(secrets.masks), public_of(secrets.shares))

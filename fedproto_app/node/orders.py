@@ -29,7 +29,7 @@ from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
 from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.part_reply import PartReply, merged
-from fedproto_app.node.policy import require_within, within_seconds
+from fedproto_app.node.policy import require_masks, require_within, within_seconds
 from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.node.privacy_ledger import PrivacyLedger
 from fedproto_app.node.process import store_of
@@ -214,6 +214,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     """The node's clients; only in a simulation may a run say where their data lie."""
     if not simulated:
         require_within(settings, site.limits)
+        require_masks(settings, site.masked_sums.least)
         _require_allowed(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.methods import method_named
@@ -43,10 +43,28 @@ class CodePolicy(Section):
     own: Texts = ()
 
 
+def _of_sites(lines: tuple[str, ...]) -> tuple[str, ...]:
+    if lines:
+        from fedproto_app.secure.signing import public_keys  # slow, and most sites need none
+
+        public_keys(lines)
+    return lines
+
+
+class SumPolicy(Section):
+    """``[masked-sums]``: whether arrays may leave only so, and with whom the site sums.
+
+    least: the least `aggregation.secure-minimum` of a run; 0: runs without masks, too. known: the
+    other sites' public keys; what these did not sign is no part of a sum. Empty: all that come.
+    """
+
+    least: Annotated[int, Field(ge=0)] = 0
+    known: Annotated[tuple[Text, ...], Field(strict=False), AfterValidator(_of_sites)] = ()
+
+
 class Limits(Section):
     """``[limits]``: the most that a run may ask; None is no limit.
 
-    masked_sums: the least `aggregation.secure-minimum` of a run; 0: runs without masks, too.
     epochs, steps: of every setting of the run's method that counts them. seconds: of an order.
     memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
     orders_an_hour: of all runs.
@@ -54,7 +72,6 @@ class Limits(Section):
 
     methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
     tasks: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
-    masked_sums: Annotated[int, Field(ge=0)] = 0
     epochs: Count = 1000
     steps: Count = 100_000
     seconds: Count = 3600
@@ -89,7 +106,6 @@ def require_within(settings: Settings, limits: Limits) -> None:
             raise SettingsError(
                 f"{key} = {value!r}: this site allows {', '.join(allowed)} (limits.{key}s)"
             )
-    _require_masks(settings, limits.masked_sums)
     for section, table in _counted(settings):
         for name, value in table:
             most = _most(name, limits)
@@ -99,19 +115,20 @@ def require_within(settings: Settings, limits: Limits) -> None:
                 )
 
 
-def _require_masks(settings: Settings, least: int) -> None:
+def require_masks(settings: Settings, least: int) -> None:
+    """Refuse a run without masked sums, or with sums of fewer nodes; least 0: refuse none."""
+    run = settings.aggregation
     if not least:
         return
-    run = settings.aggregation
     if not run.secure:
         raise SettingsError(
             "aggregation.secure = false: from this site arrays leave in masked sums alone "
-            f"(limits.masked-sums = {least})"
+            f"(masked-sums.least = {least})"
         )
     if run.secure_minimum < least:
         raise SettingsError(
             f"aggregation.secure-minimum = {run.secure_minimum}: this site takes part in masked "
-            f"sums of at least {least} nodes (limits.masked-sums)"
+            f"sums of at least {least} nodes (masked-sums.least)"
         )
 
 

@@ -1,4 +1,4 @@
-"""What the noise of a node comes from: a secret of its own, that no run and no server knows."""
+"""Secrets of a node that no run and no server knows: one its noise comes from, one signs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def own_secret(folder: Path) -> bytes:
     """The secret in this folder; at first it is drawn from the system's randomness.
 
     One that is there already stays, whoever else draws one at the same time. Raises
-    `SettingsError` if others may read it or it is not whole: noise from it would protect nobody.
+    `SettingsError` if others may read it or it is not whole: it would protect nobody.
     """
     path = folder / SECRET
     if not path.exists():

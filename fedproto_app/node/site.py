@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from fedproto_app.data.choice import require_meaning
 from fedproto_app.errors import SettingsError
-from fedproto_app.node.policy import CodePolicy, Limits
+from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy
 from fedproto_app.node.privacy_ledger import SitePrivacy
 from fedproto_app.settings import (
     Count,
@@ -92,6 +92,7 @@ class Site(Section):
     privacy: SitePrivacy = SitePrivacy()
     code: CodePolicy = CodePolicy()
     limits: Limits = Limits()
+    masked_sums: SumPolicy = SumPolicy()
 
     @property
     def label(self) -> str:

@@ -18,6 +18,7 @@ from tests.cli.conftest import Fedproto
         (["data", "check"], "fedproto data check"),
         (["forecast"], "fedproto forecast runs/my-run --data sites.csv --client north"),
         (["keys"], "fedproto keys /etc/fedproto/keys --host fl.example.org"),
+        (["signing-key"], "fedproto signing-key site.toml"),
     ],
 )
 def test_every_command_teaches_by_example(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from fedproto_app.secure.masks import (
     public_of,
     stream,
 )
+from fedproto_app.secure.signing import Signer
 from fedproto_app.settings import AggregationSettings
 
 NODES = 4
@@ -38,13 +40,13 @@ def of(value: float) -> Sums:
 class Four:
     """Four nodes, each with a folder of its own; every call is by a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, signers: Sequence[Signer | None] = (None,) * NODES) -> None:
+        self._folder, self._signers = folder, signers
         self.publics: list[PublicKeys] = []
         self.sealed: list[dict[int, bytes]] = []
 
     def node(self, number: int) -> Masking:
-        return Masking(self._folder / str(number), RULES)
+        return Masking(self._folder / str(number), RULES, self._signers[number])
 
     def name_keys(self) -> None:
         replies = [self.node(number).answer(START) for number in range(NODES)]
@@ -212,6 +214,24 @@ def test_keys_are_its_own_and_everyones_differ(tmp_path: Path) -> None:
         refused = four.node(0).answer(replace(START, step="shares", publics=publics))
         assert why in refused.fault
         assert refused.sealed == {}
+
+
+def test_sites_that_know_each_other_sum_with_nobody_else(tmp_path: Path) -> None:
+    secrets = [bytes([number]) * 32 for number in range(NODES)]
+    known = frozenset(Signer(secret).public for secret in secrets[:3])
+    signers = [Signer(secret, known) for secret in secrets]
+    four = Four(tmp_path, signers)
+    four.name_keys()
+    order = replace(START, step="shares", publics=four.publics)  # the fourth is known to nobody
+    assert "keys that no site signed which this one knows" in four.node(0).answer(order).fault
+    mine = PublicKeys(public_of(new_private()), public_of(new_private()), *four.publics[1][2:])
+    swapped = replace(order, publics=[four.publics[0], mine, four.publics[2]])
+    refused = four.node(0).answer(swapped)
+    assert "keys whose signature is not of this sum" in refused.fault
+    assert refused.sealed == {}
+    four.publics = four.publics[:3]
+    order = replace(order, publics=four.publics)
+    assert [four.node(number).answer(order).fault for number in range(3)] == ["", "", ""]
 
 
 def test_the_nodes_of_a_sum_do_not_change(four: Four) -> None:

@@ -16,6 +16,7 @@ from fedproto_app.node.policy import (
     CodePolicy,
     Limits,
     TooLong,
+    require_masks,
     require_named_code,
     require_within,
     within_seconds,
@@ -77,17 +78,19 @@ def test_methods_and_tasks_are_the_sites_to_choose() -> None:
 
 
 def test_a_site_may_let_arrays_leave_in_masked_sums_alone() -> None:
-    only = Limits(masked_sums=5)
-    masked = {"aggregation.secure": True, "aggregation.secure-minimum": 5}
-    assert refusal(only, method="fedavg", **masked) == ""
-    assert refusal(only, method="fedavg") == (
-        "aggregation.secure = false: from this site arrays leave in masked sums alone "
-        "(limits.masked-sums = 5)"
-    )
-    assert refusal(only, method="fedavg", **{**masked, "aggregation.secure-minimum": 4}) == (
-        "aggregation.secure-minimum = 4: this site takes part in masked sums of at least 5 nodes "
-        "(limits.masked-sums)"
-    )
+    masked = {
+        "method": "fedavg",
+        "aggregation.secure": True,
+        "aggregation.secure-minimum": 5,
+    }
+    require_masks(settings_from(masked), 5)
+    require_masks(settings_from({}), 0)
+    for changed, why in (
+        ({"aggregation.secure": False}, r"aggregation.secure = false: from this site arrays leave"),
+        ({"aggregation.secure-minimum": 4}, r"secure-minimum = 4: .* at least 5 nodes"),
+    ):
+        with pytest.raises(SettingsError, match=why):
+            require_masks(settings_from({**masked, **changed}), 5)
 
 
 @pytest.mark.parametrize("key", ["method", "data.source", "model.name"])
@@ -141,6 +144,8 @@ def test_a_node_tells_the_server_why_it_refuses(tmp_path: Path) -> None:
         ("[limits]\nepoch = 3", r"limits.epoch"),
         ("[code]\nrun = 'mine'", r"code.run = 'mine'"),
         ("[code]\ndigests = ['12']", r"code.digests"),
+        ("[masked-sums]\nleast = -1", r"masked-sums.least = -1"),
+        ("[masked-sums]\nknown = ['ssh-rsa AAAA']", r"'ssh-rsa AAAA': must be a public key"),
     ],
 )
 def test_a_wrong_file_is_refused_by_key(tmp_path: Path, text: str, reason: str) -> None:
