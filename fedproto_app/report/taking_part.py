@@ -1,8 +1,9 @@
 """Whether taking part pays, in a sentence drawn from a comparison.
 
 It speaks of the method that a person would choose before any test error is known: of the runs in
-which something was shared those with the lowest validation error. Each client is compared with the
-best that it could do alone (report/alone.py).
+which something was shared those with the lowest validation error, that of their best round
+(report/validation.py). Each client is compared with the best that it could do alone
+(report/alone.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedproto_app.report.alone import Alone, client_errors, is_alone
 from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors
 from fedproto_app.report.runs import Group
 from fedproto_app.report.task_report import ClientErrors
+from fedproto_app.report.validation import validation_error
 from fedproto_app.tasks.table import report_for
 
 _SIGNIFICANT = 0.05
@@ -40,10 +42,12 @@ class Candidate:
 
     def promise(self, columns: ClientErrors) -> tuple[int, float, str]:
         """By what it is chosen, the least first: the clients that it leaves without an error, then
-        the mean validation error over clients and seeds."""
-        of_runs = [client_errors(run, columns).values() for run in self.group.runs]
-        errors = [one.validation for of_run in of_runs for one in of_run]
-        return len(self.rival.keys() - self.own), fmean(errors) if errors else inf, self.label
+        the validation error of the best round, the mean over clients and seeds."""
+        measure, errors = report_for(self.group.task).measure, []
+        for run in self.group.runs:
+            kept = [one.validation for one in client_errors(run, columns).values()]
+            errors.append(validation_error(run.folder, kept, measure) if kept else inf)
+        return len(self.rival.keys() - self.own), fmean(errors), self.label
 
     def ratios(self) -> dict[str, float]:
         """Its error over the best alone, of each client that has one; infinite without an error of

@@ -53,7 +53,8 @@ class Measure:
     title calls it. axis: what an axis calls it, scale: the axis's unit in the figure's, limits: of
     the axis where the figure is bounded. kept, validation: columns of clients.csv, of the models
     that clients end with: their test figure, and the error by which such models are chosen, on
-    validation data alone.
+    validation data alone. round_validation: the field of rounds.jsonl with the mean of that error
+    over all clients' models of the round.
     """
 
     summary: str
@@ -64,6 +65,7 @@ class Measure:
     axis: str
     kept: str
     validation: str
+    round_validation: str
     scale: float = 1.0
     limits: tuple[float, float] | None = None
 

@@ -38,7 +38,7 @@ def draw(file: Path, plan: Plan, results: Sequence[Result], chosen: Collection[i
         for axis, panel in zip(drawn, panels.flat, strict=False):
             _panel(panel, axis, known, chosen)
         for panel in panels[:, 0]:
-            panel.set_ylabel(measure_of(known[0][0]).validation)
+            panel.set_ylabel(measure_of(known[0][0]).round_validation)
         panels[0, 0].legend()
         figure.suptitle("validation error, mean ± standard error over seeds", fontsize=12)
         figure.savefig(file)

@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 
 from fedproto_app.report.runs import read_clients
 from fedproto_app.report.task_report import Measure
+from fedproto_app.report.validation import validation_error
 from fedproto_app.sweep.plan import Trial
 from fedproto_app.tasks.table import report_for
 
@@ -42,9 +43,9 @@ class Result:
     """What is known of a trial.
 
     task: of its runs. question: trials of different ones have different data, so their errors
-    cannot be compared. folders: of the finished runs, by seed. validation: their mean validation
-    error over clients, by seed. clients: that have one, the fewest of any seed. failed: why runs
-    have no result, by seed.
+    cannot be compared. folders: of the finished runs, by seed. validation: their validation errors,
+    means over clients (report/validation.py), by seed. clients: that have one, the fewest of any
+    seed. failed: why runs have no result, by seed.
     """
 
     trial: Trial
@@ -75,12 +76,12 @@ def result_of(
     trial: Trial, task: str, folders: Mapping[int, Path], failed: Mapping[int, str]
 ) -> Result:
     """Read the validation errors of a trial's finished runs. folders: by seed."""
-    column = report_for(task).measure.validation
+    measure = report_for(task).measure
     validation, counts, lacking = {}, [], dict(failed)
     for seed, folder in folders.items():
-        errors = client_column(folder, column)
+        errors = client_column(folder, measure.validation)
         if errors:
-            validation[seed] = fmean(errors)
+            validation[seed] = validation_error(folder, errors, measure)
             counts.append(len(errors))
         else:
             lacking[seed] = "no client has a validation error"

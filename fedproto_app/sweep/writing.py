@@ -39,11 +39,11 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
     table = Table(
         box=SIMPLE_HEAD,
         padding=0,
-        caption=f"{measure.validation}: mean over clients, mean ± standard error over seeds; "
+        caption=f"{measure.round_validation}: mean over clients, mean ± standard error over seeds; "
         f"{measure.kept}, of test data, of the choice alone",
         caption_justify="left",
     )
-    for name in ("trial", *plan.keys, "seeds", measure.validation, measure.kept):
+    for name in ("trial", *plan.keys, "seeds", measure.round_validation, measure.kept):
         table.add_column(escape(name), justify="right", overflow="fold")
     ordered = ranked(results)
     for result in ordered[:_MOST_ROWS]:
@@ -101,7 +101,7 @@ def _table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> 
                 "failed": {str(seed): reason for seed, reason in result.failed.items()},
                 "clients": result.clients,
                 "validation": {
-                    "figure": measure.validation,
+                    "figure": measure.round_validation,
                     "mean": mean.mean if mean else None,
                     "standard_error": mean.error if mean else None,
                     "by_seed": {str(seed): error for seed, error in result.validation.items()},

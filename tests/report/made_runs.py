@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -45,11 +46,13 @@ def make_run(
     errors: Sequence[float | None] = (0.25, 0.5),
     settings: dict[str, Any] | None = None,
     validation: Sequence[float] = (),
+    by_round: Sequence[float] = (),
     **summary: Any,
 ) -> Path:
     """Write a finished run; ``errors`` are the clients' test MSEs, None for one without.
 
-    validation: the clients' validation MSEs, if not all are 0.3.
+    validation: the clients' validation MSEs, if not all are 0.3. by_round: the three rounds' mean
+    validation MSEs; if not given, 1, a half, and the third that of `validation` or a third.
     """
     folder.mkdir(parents=True)
     chosen_by = validation or [0.3] * len(errors)
@@ -61,8 +64,9 @@ def make_run(
         for i, mse in enumerate(errors)
     ]
     (folder / "clients.csv").write_text("\n".join([CLIENT_COLUMNS, *rows]) + "\n")
-    records = [json.dumps(round_record(number)) + "\n" for number in (1, 2, 3)]
-    (folder / "rounds.jsonl").write_text("".join(records))
+    means = by_round or (1.0, 1 / 2, fmean(validation or [1 / 3]))
+    records = [round_record(number, validation_mse=mean) for number, mean in enumerate(means, 1)]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     (folder / "settings.toml").write_text(tomli_w.dumps(settings or {"seed": 0}))
     figures = {
         "status": "completed",

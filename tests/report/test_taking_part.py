@@ -87,6 +87,20 @@ def test_validation_says_of_which_method_it_speaks(tmp_path: Path) -> None:
     assert "with fuels the median client's MSE is 10.0% below" in sentence
 
 
+def test_the_choice_of_a_round_by_each_client_flatters_nobody(tmp_path: Path) -> None:
+    """fuels's clients keep 0.2 each, of rounds whose means were 0.6, 0.5 and 0.4; kindred has one
+    round of 0.3."""
+    many = {"validation": (0.2, 0.2), "by_round": (0.6, 0.5, 0.4)}
+    one = {"validation": (0.3, 0.3), "by_round": (0.3,)}
+    made = [
+        shared(tmp_path / "a", (0.9, 0.9), **many),
+        shared(tmp_path / "b", (0.5, 0.5), method="kindred", settings_digest="b", **one),
+        alone(tmp_path / "c", (1.0, 1.0), settings_digest="c"),
+    ]
+    (sentence,) = said(*made)
+    assert "with kindred the median client's MSE is 50.0% below" in sentence
+
+
 def test_a_method_that_loses_clients_is_the_last_choice(tmp_path: Path) -> None:
     made = [
         shared(tmp_path / "a", (0.1, None), validation=(0.1, 0.1)),

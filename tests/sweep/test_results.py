@@ -62,6 +62,22 @@ def test_validation_chooses_where_the_test_errors_say_otherwise(tmp_path: Path) 
     assert cells[-2] == ["0.2 ± 0", "0.7 ± 0.1"]
 
 
+def test_many_rounds_flatter_no_trial(tmp_path: Path) -> None:
+    """Clients that each keep their luckiest round do not win over a run that is better in all."""
+    runs = {1: ((0.2, 0.2), (0.6, 0.5, 0.4)), 2: ((0.3, 0.3), (0.3,))}
+    lucky, steady = (
+        result_of(
+            Trial(number, {"method": str(number)}),
+            TASK,
+            {0: make_run(tmp_path / str(number), validation=kept, by_round=rounds)},
+            {},
+        )
+        for number, (kept, rounds) in runs.items()
+    )
+    assert (lucky.validation, steady.validation) == ({0: 0.4}, {0: pytest.approx(0.3)})
+    assert choices([lucky, steady]) == [steady]
+
+
 def test_no_test_error_is_read_but_that_of_the_choice(tmp_path: Path) -> None:
     """The others' test errors could as well be missing."""
     first = result(tmp_path, 1, [([0.5], [0.2])])

@@ -74,6 +74,7 @@ class ForecastingReport:
         axis="test MSE (standardised)",
         kept="mse",
         validation="validation_mse",
+        round_validation="validation_mse",
     )
     progress: tuple[Shown, ...] = (
         Shown("validation_mse", "val MSE", error_text),

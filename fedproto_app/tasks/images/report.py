@@ -66,6 +66,7 @@ class ClassificationReport:
         axis="test accuracy (%)",
         kept="accuracy_kept",
         validation="kept_validation_error",
+        round_validation="validation_error",
         scale=0.01,
         limits=(0, 100),
     )

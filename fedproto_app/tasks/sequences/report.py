@@ -185,6 +185,7 @@ class SequenceClassificationReport(SequenceReport):
         axis="test accuracy (%)",
         kept="accuracy_kept",
         validation="kept_validation_error",
+        round_validation="validation_error",
         scale=0.01,
         limits=(0, 100),
     )
@@ -226,6 +227,7 @@ class SequenceRegressionReport(SequenceReport):
         axis="test RMSE (the data's units)",
         kept="rmse_kept",
         validation="kept_validation_rmse",
+        round_validation="validation_rmse",
     )
     client_errors = ClientErrors("rmse_kept", "kept_validation_rmse", "RMSE")
     progress: tuple[Shown, ...] = (

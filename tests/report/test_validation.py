@@ -1,0 +1,54 @@
+"""The validation error that a run counts by, worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.report.validation import judged, validation_error
+from fedproto_app.server.round_log import RoundLog
+from fedproto_app.sweep.results import client_column
+from fedproto_app.tasks.table import TASKS, report_for
+from tests.report.made_runs import make_classification_run, make_run
+
+
+@pytest.mark.parametrize(
+    ("kept", "rounds", "expected"),
+    [
+        # Two clients who are best in different rounds: 0.1 and 0.2 are kept, but the rounds' means
+        # were (0.1 + 0.5) / 2 and (0.4 + 0.2) / 2.
+        ([0.1, 0.2], [0.3, 0.3], 0.3),
+        ([0.1, 0.2], [0.5, 0.25, 0.4], 0.25),
+        # One round: nothing was chosen, so nothing is flattered.
+        ([0.1, 0.2], [0.15], 0.15),
+        # The last models are kept: no other round counts, however good it was.
+        ([0.4, 0.6], [0.3, 0.2, 0.5], 0.5),
+        # Rounds that were not evaluated, and one that broke.
+        ([0.1, 0.2], [None, 0.3, None, float("nan"), float("inf")], 0.3),
+        ([0.1, 0.2], [], 0.15),
+        ([0.1, float("inf")], [0.3], float("inf")),
+    ],
+)
+def test_the_best_round_counts(
+    kept: list[float], rounds: list[float | None], expected: float
+) -> None:
+    assert judged(kept, rounds) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_writes_the_field_that_is_read(task: str) -> None:
+    report = report_for(task)
+    assert report.measure.round_validation in report.round_figures(RoundLog(), {}, True)
+
+
+def test_it_is_read_of_a_runs_files(tmp_path: Path) -> None:
+    """Forecasts: rounds of 1, 0.6 and 0.5. Images: rounds down to 0.5 / 3, but 0.4 is kept."""
+    series = make_run(tmp_path / "a", validation=(0.2, 0.3), by_round=(1.0, 0.6, 0.5))
+    assert _of(series, "forecasting") == pytest.approx(0.5)
+    assert _of(make_classification_run(tmp_path / "b"), "classification") == pytest.approx(0.4)
+
+
+def _of(folder: Path, task: str) -> float:
+    measure = report_for(task).measure
+    return validation_error(folder, client_column(folder, measure.validation), measure)
