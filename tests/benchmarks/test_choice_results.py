@@ -1,0 +1,41 @@
+"""The rules of docs/results/choice.md, on rows worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.choice_results import RULES, Row, choices, flattery, rules
+
+
+def row(name: str, kept: list[float], test: list[float], best_round: float, sent: float) -> Row:
+    return Row(name, np.array(kept), np.array(test), best_round, 0.5, 9, sent, 0.25)
+
+
+# Two clients. By kept models: means 0.2, 0.3, 0.25; medians are the means; ranks of the first
+# client 1, 2, 3, of the second 2, 3, 1: 1.5, 2.5, 2. Above `lucky` by 0.1 ± 0 and 0.05 ± 0.15.
+ROWS = [
+    row("lucky", [0.1, 0.3], [0.8, 0.8], 0.5, 300),
+    row("steady", [0.2, 0.4], [0.4, 0.4], 0.3, 200),
+    row("cheap", [0.3, 0.2], [0.6, 0.4], 0.4, 100),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [*zip(RULES, ["lucky", "lucky", "lucky", "cheap", "steady"], strict=True)],
+)
+def test_what_each_rule_chooses(rule: str, expected: str) -> None:
+    assert ROWS[int(RULES[rule](ROWS).argmin())].name == expected
+
+
+def test_the_tables_lines() -> None:
+    assert choices({"toy": ROWS})[1] == (
+        "toy", "3", "steady, 25%", "lucky, 25%, +100.0%", "steady, 25%, +0.0%",
+    )  # fmt: skip
+    # Kept below the best round: 0.2 / 0.5, 0.3 / 0.3, 0.25 / 0.4; test beside 0.5: 0.8, 0.4, 0.5.
+    assert flattery({"toy": ROWS})[1] == (
+        "toy", "3", "-37.5% (-60.0% … +0.0%)", "+0.0% (-20.0% … +60.0%)",
+    )  # fmt: skip
+    # Test means 0.8, 0.4, 0.5: the best rounds 0.5, 0.3, 0.4 have their order.
+    assert rules({"toy": ROWS})[-1][1:] == ("1 of 1", "0.0%", "0.0%", "1.00")
