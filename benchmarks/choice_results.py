@@ -27,8 +27,7 @@ from benchmarks.result_page import Lines
 from benchmarks.result_runs import ROOT, made_line, write_section
 from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
 from fedproto_app.report.pairs import asked_alike
-from fedproto_app.report.runs import Run, find_runs, group_runs, read_rounds
-from fedproto_app.report.task_report import ClientErrors
+from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
 from fedproto_app.report.validation import validation_error
 from fedproto_app.tasks.table import report_for
 
@@ -59,6 +58,14 @@ class Row:
     rounds: int
     sent: float
     better: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The rows of one table: methods that share something, and those that share nothing."""
+
+    shared: Sequence[Row]
+    alone: Sequence[Row]
 
 
 Rule = Callable[[Sequence[Row]], Vector]  # the least is chosen
@@ -101,8 +108,8 @@ RULES: dict[str, Rule] = {
 }
 
 
-def tables(runs: Iterable[Run]) -> dict[str, list[Row]]:
-    """The rows that share something, by the name of their table."""
+def tables(runs: Iterable[Run]) -> dict[str, Answers]:
+    """By the name of the table."""
     groups, _ = group_runs(runs)
     columns = report_for(groups[0].task).client_errors
     assert columns is not None
@@ -110,14 +117,13 @@ def tables(runs: Iterable[Run]) -> dict[str, list[Row]]:
     for members in asked_alike(groups, columns):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         best = Alone(alone, columns)
-        of_row: dict[str, list[Run]] = defaultdict(list)
-        for run in (run for _, group in members if group not in alone for run in group.runs):
-            of_row[_SEED.sub("", run.folder.name)].append(run)
         name = _common([run.folder.name for _, group in members for run in group.runs])
-        found[name] = [
-            _row(row.removeprefix(f"{name}-"), of_seeds, best, columns)
-            for row, of_seeds in sorted(of_row.items())
-        ]
+        found[name] = Answers(
+            *(
+                _rows(name, [group for _, group in members if (group in alone) == apart], best)
+                for apart in (False, True)
+            )
+        )
     return dict(sorted(found.items()))
 
 
@@ -127,7 +133,16 @@ def _common(names: Sequence[str]) -> str:
     return "-".join(one[0] for one in takewhile(lambda one: len(set(one)) == 1, words))
 
 
-def _row(name: str, runs: Sequence[Run], best: Alone, columns: ClientErrors) -> Row:
+def _rows(table: str, groups: Sequence[Group], best: Alone) -> list[Row]:
+    of_row: dict[str, list[Run]] = defaultdict(list)
+    for run in (run for group in groups for run in group.runs):
+        of_row[_SEED.sub("", run.folder.name).removeprefix(f"{table}-")].append(run)
+    return [_row(name, of_seeds, best) for name, of_seeds in sorted(of_row.items())]
+
+
+def _row(name: str, runs: Sequence[Run], best: Alone) -> Row:
+    columns = report_for(runs[0].task).client_errors
+    assert columns is not None
     errors = [client_errors(run, columns) for run in runs]
     clients = sorted(set.intersection(*map(set, errors)))
     kept, test = (
@@ -163,13 +178,13 @@ def _best_round(run: Run, figure: str) -> Mapping[str, float]:
     return min(evaluated, key=lambda line: float(line[figure]))
 
 
-def flattery(found: Mapping[str, Sequence[Row]]) -> Lines:
+def flattery(found: Mapping[str, Answers]) -> Lines:
     """How far below the best round's errors those of the kept models are, by table."""
     lines: list[Sequence[str]] = [
         ("table", "methods with rounds", "validation error", "test error")
     ]
-    for table, rows in found.items():
-        several = [row for row in rows if row.rounds > 1]
+    for table, answers in found.items():
+        several = [row for row in (*answers.shared, *answers.alone) if row.rounds > 1]
         if several:
             validation = [row.kept.mean() / row.best_round - 1 for row in several]
             test = [row.test.mean() / row.best_round_test - 1 for row in several]
@@ -184,12 +199,12 @@ def _span(changes: Sequence[float]) -> str:
     return f"{middle:+.1%} ({low:+.1%} … {high:+.1%})"
 
 
-def choices(found: Mapping[str, Sequence[Row]]) -> Lines:
+def choices(found: Mapping[str, Answers]) -> Lines:
     """What the kept models' errors and the best rounds' choose on each table."""
     lines: list[Sequence[str]] = [
         ("table", "methods", "tests best", "chosen by kept models", "by the best round")
     ]
-    for table, rows in found.items():
+    for table, rows in ((name, answers.shared) for name, answers in found.items()):
         least = min(row.test.mean() for row in rows)
         best = min(rows, key=lambda row: float(row.test.mean()))
         cells = [f"{best.name}, {best.better:.0%}"]
@@ -200,20 +215,39 @@ def choices(found: Mapping[str, Sequence[Row]]) -> Lines:
     return lines
 
 
-def rules(found: Mapping[str, Sequence[Row]]) -> Lines:
+def rules(found: Mapping[str, Answers]) -> Lines:
     """Each rule over all tables."""
     lines: list[Sequence[str]] = [
         ("rule", "chosen tests best", "excess, mean", "excess, worst", "rank correlation")
     ]
     for name, rule in RULES.items():
         excess, correlations = [], []
-        for rows in found.values():
+        for rows in (answers.shared for answers in found.values()):
             test, promise = np.array([row.test.mean() for row in rows]), rule(rows)
             excess.append(test[promise.argmin()] / test.min() - 1)
             correlations.append(spearmanr(promise, test).statistic)
         first = f"{sum(one == 0 for one in excess)} of {len(excess)}"
         figures = (f"{np.mean(excess):.1%}", f"{max(excess):.1%}", f"{np.mean(correlations):.2f}")
         lines.append((name, first, *figures))
+    return lines
+
+
+def rivals(found: Mapping[str, Answers]) -> Lines:
+    """What a client has without the others, chosen by itself and by all together."""
+    lines: list[Sequence[str]] = [
+        ("table", "each by its own", "one for all", "better off than these", "the best there is")
+    ]
+    for table, answers in found.items():
+        kept, test = (
+            np.stack([getattr(row, part) for row in answers.alone]) for part in ("kept", "test")
+        )
+        own = test[kept.argmin(axis=0), np.arange(kept.shape[1])]
+        one = test[by_best_round(answers.alone).argmin()]
+        chosen = answers.shared[int(by_best_round(answers.shared).argmin())]
+        better = " and ".join(f"{(chosen.test < rival).mean():.0%}" for rival in (own, one))
+        errors = (f"{errors.mean():.4f}" for errors in (own, one, test.min(axis=0)))
+        first, second, oracle = errors
+        lines.append((table, first, second, better, oracle))
     return lines
 
 
@@ -225,7 +259,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     runs = [run for run in find_runs([options.runs])[0] if _TRIED not in run.folder.name]
     found = tables(runs)
-    for name, lines in (("flattery", flattery), ("choices", choices), ("rules", rules)):
+    for name, lines in (
+        ("flattery", flattery),
+        ("choices", choices),
+        ("rules", rules),
+        ("rivals", rivals),
+    ):
         write_section(PAGE, name, MAKER, ["", *_markdown(lines(found)), ""])
     made = made_line([run.folder for run in runs])
     write_section(PAGE, "made", MAKER, ["", f"{len(runs)} runs, {made}.", ""])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.choice_results import RULES, Row, choices, flattery, rules
+from benchmarks.choice_results import RULES, Answers, Row, choices, flattery, rivals, rules
 
 
 def row(name: str, kept: list[float], test: list[float], best_round: float, sent: float) -> Row:
@@ -19,6 +19,7 @@ ROWS = [
     row("steady", [0.2, 0.4], [0.4, 0.4], 0.3, 200),
     row("cheap", [0.3, 0.2], [0.6, 0.4], 0.4, 100),
 ]
+FOUND = {"toy": Answers(ROWS, [])}
 
 
 @pytest.mark.parametrize(
@@ -30,12 +31,23 @@ def test_what_each_rule_chooses(rule: str, expected: str) -> None:
 
 
 def test_the_tables_lines() -> None:
-    assert choices({"toy": ROWS})[1] == (
+    assert choices(FOUND)[1] == (
         "toy", "3", "steady, 25%", "lucky, 25%, +100.0%", "steady, 25%, +0.0%",
     )  # fmt: skip
     # Kept below the best round: 0.2 / 0.5, 0.3 / 0.3, 0.25 / 0.4; test beside 0.5: 0.8, 0.4, 0.5.
-    assert flattery({"toy": ROWS})[1] == (
+    assert flattery(FOUND)[1] == (
         "toy", "3", "-37.5% (-60.0% … +0.0%)", "+0.0% (-20.0% … +60.0%)",
     )  # fmt: skip
     # Test means 0.8, 0.4, 0.5: the best rounds 0.5, 0.3, 0.4 have their order.
-    assert rules({"toy": ROWS})[-1][1:] == ("1 of 1", "0.0%", "0.0%", "1.00")
+    assert rules(FOUND)[-1][1:] == ("1 of 1", "0.0%", "0.0%", "1.00")
+
+
+def test_rivals() -> None:
+    """The clients take a and b, by their own errors; all together a. Of the first `steady`'s 0.4
+    beats 0.5 and not 0.3, of the second both."""
+    alone = [
+        row("a", [0.1, 0.3], [0.5, 0.6], 0.2, 0),
+        row("b", [0.2, 0.1], [0.2, 0.3], 0.4, 0),
+    ]
+    line = rivals({"toy": Answers(ROWS, alone)})[1]
+    assert line == ("toy", "0.4000", "0.5500", "50% and 100%", "0.2500")

@@ -41,8 +41,8 @@ def lead(groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | Non
             sentence(chosen),
             f"Of the ways of sharing, {chosen.label} has the lowest validation error, each by the "
             "round that was best for all clients together. Test errors, which are shown here, "
-            "chose nothing; neither did they choose what a client does alone, which is what its own "
-            "validation error says is best without the others.",
+            "chose nothing; neither did they choose what a client does alone, which is what its "
+            "own validation error says is best without the others.",
         ]
     reached = f"{report_for(first.task).in_words(summary)}."
     alone = [all(map(is_alone, group.runs)) for group in groups]
