@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 from fedproto_app.report.runs import read_clients
 from fedproto_app.report.task_report import Measure
@@ -44,8 +44,9 @@ class Result:
 
     task: of its runs. question: trials of different ones have different data, so their errors
     cannot be compared. folders: of the finished runs, by seed. validation: their validation errors,
-    means over clients (report/validation.py), by seed. clients: that have one, the fewest of any
-    seed. failed: why runs have no result, by seed.
+    means over clients (report/validation.py), by seed. medians: over clients of the models that
+    they end with, by seed. clients: that have an error, the fewest of any seed. failed: why runs
+    have no result, by seed.
     """
 
     trial: Trial
@@ -53,6 +54,7 @@ class Result:
     question: Question
     folders: Mapping[int, Path]
     validation: Mapping[int, float]
+    medians: Mapping[int, float]
     clients: int
     failed: Mapping[int, str] = field(default_factory=dict)
 
@@ -63,6 +65,11 @@ class Result:
     @property
     def mean(self) -> Mean | None:
         return mean_of(list(self.validation.values())) if self.validation else None
+
+    @property
+    def median(self) -> Mean | None:
+        """Of the clients' medians."""
+        return mean_of(list(self.medians.values())) if self.medians else None
 
     @property
     def place(self) -> tuple[bool, int, float, int]:
@@ -77,16 +84,24 @@ def result_of(
 ) -> Result:
     """Read the validation errors of a trial's finished runs. folders: by seed."""
     measure = report_for(task).measure
-    validation, counts, lacking = {}, [], dict(failed)
+    validation, medians, counts, lacking = {}, {}, [], dict(failed)
     for seed, folder in folders.items():
         errors = client_column(folder, measure.validation)
         if errors:
             validation[seed] = validation_error(folder, errors, measure)
+            medians[seed] = median(errors)
             counts.append(len(errors))
         else:
             lacking[seed] = "no client has a validation error"
     return Result(
-        trial, task, _question(trial, task), folders, validation, min(counts, default=0), lacking
+        trial=trial,
+        task=task,
+        question=_question(trial, task),
+        folders=folders,
+        validation=validation,
+        medians=medians,
+        clients=min(counts, default=0),
+        failed=lacking,
     )
 
 

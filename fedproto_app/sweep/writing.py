@@ -68,11 +68,12 @@ def _rows(
     rows: list[Sequence[object]] = [
         (
             *("trial", *plan.keys, "seeds", "failed", "clients"),
-            *("validation", "validation_se", "chosen", "test", "test_se"),
+            *("validation", "validation_se", "validation_median", "validation_median_se"),
+            *("chosen", "test", "test_se"),
         )
     ]
     for result in ranked(results):
-        mean, test = result.mean, tests.get(result.trial.number)
+        test = tests.get(result.trial.number)
         rows.append(
             (
                 result.trial.number,
@@ -80,12 +81,17 @@ def _rows(
                 len(result.validation),
                 len(result.failed),
                 result.clients,
-                *((mean.mean, mean.error) if mean else (None, None)),
+                *_cells(result.mean),
+                *_cells(result.median),
                 "yes" if test else "",
-                *((test.mean, test.error) if test else (None, None)),
+                *_cells(test),
             )
         )
     return rows
+
+
+def _cells(mean: Mean | None) -> tuple[float | None, float | None]:
+    return (mean.mean, mean.error) if mean else (None, None)
 
 
 def _table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""What the picture of a sweep joins by lines, and where it takes logarithms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedproto_app.sweep.axes import Values
+from fedproto_app.sweep.picture import draw, is_geometric, through_choice
+from fedproto_app.sweep.plan import Plan, Trial
+from fedproto_app.sweep.results import Result, ranked, result_of
+from tests.report.made_runs import make_run
+
+BETA = Values("fuels.beta", (10, 30, 90))
+NOISE = Values("fuels.noise", ("none", "laplace"))
+PLAN = Plan({}, (BETA, NOISE), "grid", 0, (0, 1), 2, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((1e-4, 1e-3, 1e-2), True),
+        ((0.1, 1, 5, 10, 50), True),
+        ((10, 30, 50, 70, 90), False),
+        ((0.2, 0.5, 0.8, 1), False),
+        ((4, 8, 16, 32), True),
+        ((0, 1, 10), False),  # 0 has no logarithm
+        ((-10, -1, -0.1), False),
+        ((1, 1000), False),  # two points are even in any scale
+        ((5, 5, 5), False),
+    ],
+)
+def test_geometric(values: tuple[float, ...], expected: bool) -> None:
+    assert is_geometric(values) == expected
+
+
+def trials(folder: Path) -> list[Result]:
+    """β and noise; the lowest mean is that of β = 30 with laplace, the lowest median that of 10."""
+    clients = {
+        (10, "none"): (0.5, 0.5, 0.5),
+        (30, "none"): (0.4, 0.4, 0.7),
+        (90, "none"): (0.6, 0.6, 0.6),
+        (10, "laplace"): (0.1, 0.1, 0.9),
+        (30, "laplace"): (0.3, 0.3, 0.3),
+        (90, "laplace"): (0.5, 0.6, 0.7),
+    }
+    return [
+        result_of(
+            Trial(number, dict(zip((BETA.key, NOISE.key), changes, strict=True))),
+            "forecasting",
+            {
+                seed: make_run(
+                    folder / f"{number}-{seed}",
+                    validation=[error + seed / 10 for error in errors],
+                    errors=(0.5,) * 3,
+                    by_round=(sum(errors) / 3 + seed / 10,),
+                )
+                for seed in (0, 1)
+            },
+            {},
+        )
+        for number, (changes, errors) in enumerate(clients.items(), 1)
+    ]
+
+
+def test_the_line_goes_through_the_choice(tmp_path: Path) -> None:
+    """Every other setting as in the choice, in the order of the values."""
+    known = ranked(trials(tmp_path))
+    joined = through_choice(BETA, known)
+    assert [one.trial.changes[BETA.key] for one in joined] == [10, 30, 90]
+    assert {one.trial.changes[NOISE.key] for one in joined} == {"laplace"}
+    assert [round(one.mean.mean, 3) for one in joined if one.mean] == [0.417, 0.35, 0.65]
+    assert [round(one.median.mean, 3) for one in joined if one.median] == [0.15, 0.35, 0.65]
+    assert through_choice(BETA, []) == []
+
+
+def test_it_is_drawn(tmp_path: Path) -> None:
+    known = trials(tmp_path)
+    draw(tmp_path / "sweep.png", PLAN, known, {5})
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
