@@ -52,7 +52,8 @@ def check(
     path: Annotated[
         str,
         typer.Argument(
-            help="Series: a .csv, .tsv, .parquet, .h5 or .npz file, or a folder of CSV files. "
+            help="Series: a .csv, .tsv, .parquet, .h5 or .npz file, or a folder of CSV "
+            "or Parquet files. "
             "Images: a folder or .zip of class folders, a CIFAR folder, or an .npz file with "
             "x_train. Labelled sequences: a .ts file or the folder of a train and a test file, an "
             ".npz file with points and offsets, or a folder or .zip of class folders of CSV files."
@@ -62,9 +63,10 @@ def check(
         str,
         typer.Option(
             help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
-            "hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or digits; uea-ts, "
-            "sequence-npz, sequence-folder, recordings, synthetic-air-writing or synthetic-ev; "
-            "package.module:factory. Default: told from the path, but recordings must be named."
+            "parquet-folder, hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or "
+            "digits; uea-ts, sequence-npz, sequence-folder, recordings, synthetic-air-writing or "
+            "synthetic-ev; package.module:factory. Default: told from the path, but recordings "
+            "must be named."
         ),
     ] = "",
     site: Annotated[

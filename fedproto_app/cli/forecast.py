@@ -34,6 +34,7 @@ class Source(StrEnum):
     csv_folder = "csv-folder"
     wide_parquet = "wide-parquet"
     long_parquet = "long-parquet"
+    parquet_folder = "parquet-folder"
     hdf5 = "hdf5"
     npz = "npz"
 

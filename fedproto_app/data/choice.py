@@ -9,14 +9,15 @@ from typing import TypeVar
 from fedproto_app.errors import DataError, SettingsError, did_you_mean
 from fedproto_app.settings import DataSettings
 
-_FILES_OF_CLIENTS = ("csv-folder", "sequence-folder", "recordings")
+_SEQUENCES = ("sequence-folder", "recordings")
 _LONG = ("long-csv", "long-parquet")
-_SERIES = ("wide-csv", "wide-parquet", *_LONG, "csv-folder")
-_TEXTS = ("wide-csv", "long-csv", *_FILES_OF_CLIENTS)
+_FOLDERS = ("csv-folder", "parquet-folder")
+_SERIES = ("wide-csv", "wide-parquet", *_LONG, *_FOLDERS)
+_TEXTS = ("wide-csv", "long-csv", "csv-folder", *_SEQUENCES)
 # The sources for which these keys mean something; a user's own function may read all keys.
 ONLY_SOURCES = {
-    "columns": (*_LONG, *_FILES_OF_CLIENTS),
-    "time_column": (*_SERIES, "sequence-folder", "recordings"),
+    "columns": (*_LONG, *_FOLDERS, *_SEQUENCES),
+    "time_column": (*_SERIES, *_SEQUENCES),
     "client_column": _LONG,
     "time_unit": _SERIES,
     "header": _TEXTS,

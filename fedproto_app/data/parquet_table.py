@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from fedproto_app.data.room import require_room
 from fedproto_app.data.table import TIME_NAMES, Head, Table, Wanted
 from fedproto_app.errors import DataError
 
+PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
 _INDEX = "__index_level_0__"  # what pandas calls an index without a name
 _LOOKED_AT = 50  # rows, to tell what the file is like
 _BYTES = {True: 8, False: 64}  # of a cell, whether it is a number

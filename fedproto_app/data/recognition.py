@@ -13,6 +13,7 @@ from fedproto_app.data.images.cifar import LAYOUTS
 from fedproto_app.data.images.decoding import SUFFIXES as IMAGE_SUFFIXES
 from fedproto_app.data.npz_archive import header
 from fedproto_app.data.npz_archive import opened as opened_archive
+from fedproto_app.data.parquet_table import PARQUET_SUFFIX
 from fedproto_app.data.source_checks import missing
 from fedproto_app.data.table_recognition import Reading, reading_of_parquet, reading_of_text
 from fedproto_app.data.text_table import SUFFIX
@@ -61,8 +62,8 @@ def reading_of(path: Path) -> Reading:
     remedy = _REMEDIES.get(path.suffix.lower(), "")
     raise DataError(
         f"{path}: no source reads such a file{remedy}; known are .csv, .tsv, .txt, all of these "
-        ".gz too, .parquet, .h5, .hdf5, .npz, .zip, .ts, folders of .csv files and folders of "
-        "images"
+        ".gz too, .parquet, .h5, .hdf5, .npz, .zip, .ts, folders of .csv or .parquet files "
+        "and folders of images"
     )
 
 
@@ -96,18 +97,24 @@ def source_of(path: Path) -> str:
 def _folder_reading(folder: Path) -> Reading:
     source = _folder_source(folder)
     files = sorted(file for file in folder.iterdir() if SUFFIX.search(file.name))
+    parquet = sorted(file for file in folder.iterdir() if PARQUET_SUFFIX.search(file.name))
+    if source == "csv-folder" and parquet and not files:
+        told = reading_of_parquet(parquet[0])
+        if told.source == "long-parquet":
+            return told
+        return Reading("parquet-folder", _of_one_file(told), told.notes, told.is_guess)
     if source != "csv-folder" or not files:
-        if source == "csv-folder" and any(folder.glob("*.parquet")):
-            raise DataError(
-                f"{folder}: a folder of Parquet files is not read; name one file, or write them "
-                "into one: pandas.read_parquet(folder).to_parquet(file)"
-            )
-        return Reading(source)
-    settings = dict(reading_of_text(files[0]).settings)
+        return Reading(source, is_guess=source == "csv-folder")
+    return Reading(source, _of_one_file(reading_of_text(files[0])))
+
+
+def _of_one_file(told: Reading) -> dict[str, str]:
+    """The settings that read a client's file as one of a folder."""
+    settings = dict(told.settings)
     values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
         settings["data.columns"] = names_in(values)[0]
-    return Reading(source, {k: v for k, v in settings.items() if k != "data.client-column"})
+    return {key: value for key, value in settings.items() if key != "data.client-column"}
 
 
 def _folder_source(folder: Path) -> str:

@@ -22,6 +22,7 @@ from fedproto_app.data.table_source import (
     load_csv_folder,
     load_long_csv,
     load_long_parquet,
+    load_parquet_folder,
     load_wide_csv,
     load_wide_parquet,
 )
@@ -36,6 +37,7 @@ SOURCES: dict[str, Loader] = {
     "csv-folder": load_csv_folder,
     "wide-parquet": load_wide_parquet,
     "long-parquet": load_long_parquet,
+    "parquet-folder": load_parquet_folder,
     "hdf5": load_hdf5,
     "npz": load_npz,
     "synthetic-traffic": load_synthetic_traffic,
@@ -45,12 +47,13 @@ FILE_SOURCES: dict[str, PathKind] = {
     "long-csv": "a file",
     "csv-folder": "a folder",
     "wide-parquet": "a file",
-    "long-parquet": "a file",
+    "long-parquet": "a file or a folder",
+    "parquet-folder": "a folder",
     "hdf5": "a file",
     "npz": "a file",
 }
 # In these, clients have dates of their own, so that the first steps of each are its own first.
-_OWN_STARTS = ("csv-folder", "long-csv", "long-parquet")
+_OWN_STARTS = ("csv-folder", "parquet-folder", "long-csv", "long-parquet")
 
 
 def load_series(settings: DataSettings) -> list[ClientSeries]:

@@ -1,10 +1,12 @@
 """Series out of tables: wide with a column per client, long with a row per client and time, or a
-folder with a file per client. CSV and Parquet differ in how a table is read, and in nothing here.
+folder with a file per client. CSV and Parquet differ in how a table is read, and in nothing here,
+but that the long form of Parquet may be a folder of parts, as other programs write it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,8 @@ import numpy as np
 from fedproto_app.data.choice import chosen, require_there
 from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Times, common_step, sampling_step
 from fedproto_app.data.frames import columns_on_a_clock
-from fedproto_app.data.parquet_table import read_parquet_table
+from fedproto_app.data.parquet_table import PARQUET_SUFFIX, read_parquet_table
+from fedproto_app.data.room import require_room
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.source_checks import require_inside
 from fedproto_app.data.stamps import Stamps
@@ -42,19 +45,43 @@ def load_wide_parquet(settings: DataSettings) -> Iterator[ClientSeries]:
 def load_long_csv(settings: DataSettings) -> Iterator[ClientSeries]:
     """The clients of one CSV file with a row for each of them and time."""
     wanted = partial(long_columns, settings=settings)
-    yield from _long(read_text_table(Path(settings.path), settings, wanted), settings)
+    yield from _long([read_text_table(Path(settings.path), settings, wanted)], settings)
 
 
 def load_long_parquet(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of one Parquet file with a row for each of them and time."""
-    wanted = partial(long_columns, settings=settings)
-    yield from _long(read_parquet_table(Path(settings.path), wanted), settings)
+    """The clients of one Parquet file with a row for each of them and time, or of a folder of such
+    files, whose rows follow one another in the order of the files' names."""
+    wanted, path = partial(long_columns, settings=settings), Path(settings.path)
+    paths = _files(path, PARQUET_SUFFIX, ".parquet") if path.is_dir() else [path]
+    yield from _long(_that_fit(path, (read_parquet_table(one, wanted) for one in paths)), settings)
 
 
 def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
-    """The clients of a folder, a file each, named by the file and in the order of the names."""
-    paths = chosen(_files(Path(settings.path)), client_of, settings, settings.path)
-    tables = [_of_one_client(path, settings) for path in paths]
+    """The clients of a folder, a CSV file each, named by the file and in the order of the names."""
+    paths = _files(Path(settings.path), SUFFIX, ".csv, .csv.gz or .tsv")
+
+    def read(path: Path) -> Table:
+        return read_text_table(path, settings, partial(_one_column, settings=settings))
+
+    yield from _folder(paths, read, settings)
+
+
+def load_parquet_folder(settings: DataSettings) -> Iterator[ClientSeries]:
+    """The clients of a folder, a Parquet file each, named by the file and in the order of the
+    names."""
+    paths = _files(Path(settings.path), PARQUET_SUFFIX, ".parquet")
+
+    def read(path: Path) -> Table:
+        return read_parquet_table(path, partial(_one_column, settings=settings))
+
+    yield from _folder(paths, read, settings)
+
+
+def _folder(
+    files: Sequence[Path], read: Callable[[Path], Table], settings: DataSettings
+) -> Iterator[ClientSeries]:
+    paths = chosen(files, client_of, settings, settings.path)
+    tables = _that_fit(Path(settings.path), map(read, paths))
     stamps = [table.stamps(settings.time_unit) for table in tables]
     _require_alike(tables, stamps)
     # One step for all, because all clients share one period; a file with one row cannot tell it.
@@ -69,7 +96,7 @@ def load_csv_folder(settings: DataSettings) -> Iterator[ClientSeries]:
 
 def client_of(path: Path) -> str:
     """Whose file it is."""
-    return SUFFIX.sub("", path.name)
+    return PARQUET_SUFFIX.sub("", SUFFIX.sub("", path.name))
 
 
 def long_columns(head: Head, settings: DataSettings) -> Columns:
@@ -119,64 +146,94 @@ def _wide(table: Table, settings: DataSettings) -> Iterator[ClientSeries]:
     return columns_on_a_clock(table.names, table.numbers(), stamps, table.where, row=table.row_of)
 
 
-def _long(table: Table, settings: DataSettings) -> Iterator[ClientSeries]:
+def _long(given: Sequence[Table], settings: DataSettings) -> Iterator[ClientSeries]:
     """A client's rows are in the order of time; its clients are in that of their first rows."""
-    clients, choice = table.clients(), settings.choice
-    require_there(choice.clients, list(dict.fromkeys(clients)), "clients", "client", table.where)
-    if choice.clients:
-        kept = np.flatnonzero(clients.isin(choice.clients))
-        table, clients = table.of(kept), clients.iloc[kept]
-    values, stamps = table.numbers(), table.stamps(settings.time_unit)
-    assert stamps is not None  # `long_columns` asks for times
+    import pandas as pd
+
+    tables, wanted = list(given), settings.choice.clients
+    of_tables = [table.clients() for table in tables]
+    clients = pd.concat(of_tables, ignore_index=True)
+    require_there(wanted, list(dict.fromkeys(clients)), "clients", "client", settings.path)
+    if wanted:
+        rows_of = [np.flatnonzero(one.isin(wanted)) for one in of_tables]
+        tables = [table.of(kept) for table, kept in zip(tables, rows_of, strict=True) if kept.size]
+        clients = clients[clients.isin(wanted)].reset_index(drop=True)
+    values = np.concatenate([table.numbers() for table in tables])
+    stamps = [table.stamps(settings.time_unit) for table in tables]
+    _require_alike(tables, stamps)
+    known = [one for one in stamps if one is not None]  # all: `long_columns` asks for times
+    all_times = np.concatenate([one.times for one in known])
     rows = clients.groupby(clients, sort=False).indices
-    times = {name: stamps.times[places] for name, places in rows.items()}
+    times = {name: all_times[places] for name, places in rows.items()}
     step = common_step(times.values())
+    row_of = _rows_of(tables)
     for name, places in rows.items():
-        where, its = f"{table.where}: client {name!r}", times[name]
+        where, its = f"{settings.path}: client {name!r}", times[name]
         _require_step(its, step, where)
         yield from columns_on_a_clock(
             [str(name)],
             values[places],
-            Stamps(its, stamps.utc, stamps.counted),
+            Stamps(its, known[0].utc, known[0].counted),
             where,
             step,
-            lambda place, places=places: table.row_of(int(places[place])),  # type: ignore[misc]
+            lambda place, places=places: row_of(int(places[place])),  # type: ignore[misc]
         )
 
 
-def _of_one_client(path: Path, settings: DataSettings) -> Table:
-    """The table of a folder's file, with one column of values."""
+def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
+    """What to call a row of tables that follow one another, by its place in all of them."""
+    ends = np.cumsum([len(table.frame) for table in tables])
+
+    def row_of(place: int) -> str:
+        number = int(np.searchsorted(ends, place, side="right"))
+        table = tables[number]
+        row = table.row_of(place - int(ends[number]) + len(table.frame))
+        return row if len(tables) == 1 else f"{Path(table.where).name}, {row}"
+
+    return row_of
+
+
+def _one_column(head: Head, settings: DataSettings) -> Columns:
+    """The columns of a folder's file: times, if there are any, and one of values."""
     choice = settings.choice
-
-    def wanted(head: Head) -> Columns:
-        columns = value_columns(head, choice.time_column, choice.columns, "columns")
-        if len(columns.values) != 1:
-            names = ", ".join(head.names[place] for place in columns.values[:5])
-            raise DataError(
-                f"{path}: {len(columns.values)} columns of values ({names}), but source csv-folder "
-                "reads one a file: choose it with data.columns; a column per client is source "
-                "wide-csv, one to be predicted is source recordings"
-            )
-        return columns
-
-    return read_text_table(path, settings, wanted)
+    columns = value_columns(head, choice.time_column, choice.columns, "columns")
+    if len(columns.values) != 1:
+        names = ", ".join(head.names[place] for place in columns.values[:5])
+        kind = settings.source.removesuffix("-folder")
+        recordings = ", one to be predicted is source recordings" if kind == "csv" else ""
+        raise DataError(
+            f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
+            f"{settings.source} reads one a file: choose it with data.columns; a column per client "
+            f"is source wide-{kind}{recordings}"
+        )
+    return columns
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path, suffix: re.Pattern[str], known: str) -> list[Path]:
+    """The folder's own files with such a name. known: of which kinds these are, in messages."""
     inside = folder.resolve()
-    paths = sorted(
-        path
-        for path in folder.iterdir()
-        if SUFFIX.search(path.name) and not path.name.startswith(".")
-    )
+    entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    paths = [path for path in entries if suffix.search(path.name)]
     if not paths:
-        raise DataError(f"{folder}: the folder holds no .csv, .csv.gz or .tsv file")
+        deeper = next((path.name for path in entries if path.is_dir()), "")
+        hint = f"; folders in it, such as {deeper!r}, are not looked into" if deeper else ""
+        raise DataError(f"{folder}: the folder holds no {known} file{hint}")
     for path in paths:
         require_inside(path, inside)
     return paths
 
 
-def _require_alike(tables: list[Table], stamps: list[Stamps | None]) -> None:
+def _that_fit(where: Path, tables: Iterable[Table]) -> list[Table]:
+    """The tables, read one after the other as long as there is room for all."""
+    read, size = [], 0
+    for table in tables:
+        read.append(table)
+        size += int(table.frame.memory_usage(index=False).sum())
+        require_room(size, where)
+    return read
+
+
+def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> None:
     """Refuse files with and without times, or with times of different kinds."""
     first = stamps[0]
     for table, its in zip(tables, stamps, strict=True):
@@ -185,6 +242,12 @@ def _require_alike(tables: list[Table], stamps: list[Stamps | None]) -> None:
             raise DataError(
                 f"{lacking.where} has no time column, but {having.where} has one: "
                 "phases can be aligned only if all files have it or none"
+            )
+        if its and first and its.counted != first.counted:
+            having, lacking = (table, tables[0]) if its.counted else (tables[0], table)
+            raise DataError(
+                f"{having.where} counts its steps, but {lacking.where} has times: "
+                "all files have the one or the other"
             )
         if its and first and its.utc != first.utc:
             having, lacking = (table, tables[0]) if its.utc else (tables[0], table)

@@ -191,8 +191,9 @@ class DataSettings(Section):
     )
     columns: NameList = setting(
         "",
-        "of values, in [tables](tables.md) with several: the one of `csv-folder`, `long-csv` "
-        "and `long-parquet`, those of `sequence-folder` and `recordings`, in this order",
+        "of values, in [tables](tables.md) with several: the one of `csv-folder`, "
+        "`parquet-folder`, `long-csv` and `long-parquet`, those of `sequence-folder` and "
+        "`recordings`, in this order",
         NAMES,
     )
     time_column: str = setting(

@@ -103,7 +103,8 @@ def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
     [
         (
             "parquet",
-            "unknown source; did you mean 'wide-parquet' or 'long-parquet'\\? known are wide-csv, ",
+            "unknown source; did you mean 'wide-parquet' or 'long-parquet' or "
+            "'parquet-folder'\\? known are wide-csv, ",
         ),
         ("no_such_module:load", "No module named 'no_such_module'"),
         (f"{HERE}:no_such_name", "has no attribute 'no_such_name'"),
@@ -117,7 +118,7 @@ def test_unknown_sources(source: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["wide-csv", "long-csv", "csv-folder", "long-parquet", "hdf5", "npz"]
+    "source", ["wide-csv", "long-csv", "csv-folder", "parquet-folder", "hdf5", "npz"]
 )
 def test_paths_that_cannot_be_read(tmp_path: Path, source: str) -> None:
     (tmp_path / "file").touch()
@@ -125,7 +126,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path, source: str) -> None:
         load(source)
     with pytest.raises(DataError, match="no such file or folder"):
         load(source, path=str(tmp_path / "nothing"))
-    wrong = tmp_path / "file" if source == "csv-folder" else tmp_path
+    wrong = tmp_path / "file" if source.endswith("-folder") else tmp_path
     with pytest.raises(DataError, match=f"{wrong}: is a .*, but source {source} reads a"):
         load(source, path=str(wrong))
 
