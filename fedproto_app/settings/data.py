@@ -41,7 +41,7 @@ LagList = Annotated[str, BeforeValidator(_whole_numbers)]
 
 
 class SyntheticSettings(Section):
-    """``[data.synthetic]``: the embedded generators (docs: data.md)."""
+    """``[data.synthetic]``: the embedded generators (docs: series.md, sequences.md)."""
 
     clients: Count = setting(24, "sites, writers or vehicles of the embedded data")
     days: Annotated[int, Field(ge=8)] = setting(42, "length of the traffic")
@@ -54,7 +54,7 @@ class PartitionSettings(Section):
     """``[data.partition]``: which client holds which images at which stage (docs: gldp.md)."""
 
     scheme: Literal["long-tail", "dirichlet", "given"] = setting(
-        "long-tail", "[who holds which images](data.md#partitions)"
+        "long-tail", "[who holds which images](images.md#partitions)"
     )
     clients: Count = setting(20, "N")
     classes: Count = setting(4, "S, classes of a client at a stage")
@@ -98,11 +98,11 @@ class PartitionSettings(Section):
 
 
 class SequenceSettings(Section):
-    """``[data.sequences]``: how labelled sequences are read (docs: data.md)."""
+    """``[data.sequences]``: how labelled sequences are read (docs: sequences.md)."""
 
     steps: CountOrZero = setting(0, "longer sequences are resampled to so many; 0: none is")
     scaling: Literal["sequence", "client", "none"] = setting(
-        "sequence", "[what is subtracted and divided by](data.md#steps-and-scale)"
+        "sequence", "[what is subtracted and divided by](sequences.md#steps-and-scale)"
     )
     window: Annotated[int, Field(ge=2)] = setting(
         100, "steps of a window, of `recordings` and `synthetic-ev`"
@@ -118,7 +118,7 @@ class ClusterSettings(Section):
     """``[data.clusters]``: which client holds which sequences (docs: fed-react.md)."""
 
     scheme: Literal["dirichlet", "given"] = setting(
-        "dirichlet", "[who holds which sequences](data.md#clusters)"
+        "dirichlet", "[who holds which sequences](sequences.md#clusters)"
     )
     clients: Count = setting(10, "to deal them to")
     clusters: Count = setting(3, "of clients with one mix of classes", "1 … `clients`")
@@ -176,7 +176,7 @@ class DataSettings(Section):
         0.7, "of the samples, oldest first; of sequences with classes at random, class by class"
     )
     validation_share: Share = setting(
-        0.1, "the samples after those; the rest is test; [sequences](data.md#split)"
+        0.1, "the samples after those; the rest is test; [sequences](sequences.md#split)"
     )
     max_clients: CountOrZero = setting(0, "the first so many clients; 0: all")
     max_steps: CountOrZero = setting(

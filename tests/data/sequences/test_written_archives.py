@@ -1,4 +1,4 @@
-"""The programs that docs/data.md prints write archives that the app reads."""
+"""The programs that docs/sequences.md prints write archives that the app reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINES = (
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the page's programs in it."""
-    text = (REPOSITORY / "docs" / "data.md").read_text()
+    text = (REPOSITORY / "docs" / "sequences.md").read_text()
     for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         (tmp_path / program.split("\n", 1)[0].removeprefix("# ")).write_text(program)
     return tmp_path
