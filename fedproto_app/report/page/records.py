@@ -84,7 +84,7 @@ def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, s
     found = []
     for group, label in zip(groups, labels, strict=True):
         spent = group.runs[0].summary.get("privacy")
-        if isinstance(spent, Mapping):
+        if isinstance(spent, Mapping) and spent.get("mechanism") != "none":
             for name, value in spent.items():
                 told = f"{value:.4g}" if isinstance(value, float) else str(value)
                 found.append((label, f"{name} = {told}", _PRIVACY_WORDS.get(name, "")))

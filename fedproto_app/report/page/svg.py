@@ -23,6 +23,7 @@ HALF, WHOLE = 420.0, 860.0
 _HEIGHT, _WIDE_HEIGHT = 270.0, 250.0
 _LETTER = 6.3  # width of one, about
 _LONGEST_NAME = 24
+_LONGEST_OF_WIDE = 36  # in a chart of the whole width
 _ROW = 20.0
 _MOST_ROWS = 40  # with a name each
 _MOST_DOTS = 400  # of a row
@@ -48,7 +49,8 @@ class Drawing:
             ElementTree.SubElement(made, "title").text = title
 
     def write(self, x: float, y: float, text: str, look: str = "", longest: int = 0) -> None:
-        """A text at a place; a longer one is cut, and told whole to a pointer."""
+        """A text at a place; a longer one lacks its middle, since the names of methods and clients
+        often begin alike, and is told whole to a pointer."""
         made = ElementTree.SubElement(
             self.root,
             "text",
@@ -56,7 +58,7 @@ class Drawing:
         )
         made.text = text
         if longest and len(text) > longest:
-            made.text = text[: longest - 1] + "…"
+            made.text = f"{text[: (longest - 1) // 2]}…{text[-(longest // 2) :]}"
             ElementTree.SubElement(made, "title").text = text
 
     def markup(self) -> Markup:
@@ -183,7 +185,8 @@ def _dots(chart: Dots) -> Markup:
     row_height = _ROW if chart.kinds else 1.3 * _ROW
     bottom = _TOP + row_height * len(rows) + 4
     drawing = Drawing(width, bottom + 40, chart.text)
-    left = 16 + _LETTER * min(_LONGEST_NAME, max((len(row.label) for row in rows), default=0))
+    longest = _LONGEST_OF_WIDE if chart.wide else _LONGEST_NAME
+    left = 22 + _LETTER * min(longest, max((len(row.label) for row in rows), default=0))
     values = [v for row in rows for v in row.values.tolist() if isfinite(v)]
     scale = scale_of(chart.x, values, left, width - _RIGHT)
     most = max(2, int((scale.end - scale.start) / _TICK_WIDTH))
@@ -191,9 +194,11 @@ def _dots(chart: Dots) -> Markup:
         drawing.add("line", "grid", x1=scale.at(value), x2=scale.at(value), y1=_TOP - 6, y2=bottom)
     _mark_below(drawing, chart.x, scale, bottom)
     drawing.write(width - _RIGHT, bottom + 36, chart.x.title, "end title")
+    # Kinds stand a little below each other, so that equal ones do not hide each other.
+    spread = min(3.0, 0.5 * _ROW / max((len(row.values) for row in rows), default=1))
     for place, row in enumerate(rows):
         y = _TOP + row_height * (place + 0.5)
-        drawing.write(left - 10, y + 4, row.label, "end", _LONGEST_NAME)
+        drawing.write(left - 10, y + 4, row.label, "end", longest)
         drawing.add("line", "grid", x1=left, x2=width - _RIGHT, y1=y, y2=y)
         kept = np.arange(len(row.values))
         if len(kept) > _MOST_DOTS:
@@ -205,7 +210,8 @@ def _dots(chart: Dots) -> Markup:
                 look = f"dot c{number_ % LOOKS}" if chart.kinds else "dot many c0"
                 told = f"{row.names[number_]}: {number(value * (100 if chart.x.percent else 1))}"
                 told += "%" if chart.x.percent else ""
-                drawing.add("circle", look, told, cx=scale.at(value), cy=y, r=4.5)
+                apart = spread * (number_ - (len(row.values) - 1) / 2) if chart.kinds else 0.0
+                drawing.add("circle", look, told, cx=scale.at(value), cy=y + apart, r=4.5)
         if row.middle is not None and isfinite(row.middle):
             x = scale.at(row.middle)
             drawing.add("line", "middle-stroke", x1=x, x2=x, y1=y - 8, y2=y + 8)

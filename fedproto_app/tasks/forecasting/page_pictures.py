@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Mapping
+from hashlib import file_digest
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedproto_app.tasks.forecasting.examples import (
 )
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 
+_MOST_LINES = 8  # of errors by step
 _MOST_METHODS = 5  # in one picture of forecasts; more lines would hide each other
 _MOST_MATRICES = 4
 
@@ -39,8 +41,9 @@ def forecasting_sections(runs: Mapping[str, Path], first: str) -> list[Section]:
 def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
     """Error by step ahead, of the runs that forecast several."""
     lines = []
+    shown = {*list(runs)[:_MOST_LINES], first}
     for number, (label, folder) in enumerate(runs.items()):
-        if (folder / "steps.csv").exists():
+        if label in shown and (folder / "steps.csv").exists():
             with (folder / "steps.csv").open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
             steps, errors = ([float(row[name]) for row in rows] for name in ("step", "mse_median"))
@@ -58,6 +61,9 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
         lines, wide=True,
     )  # fmt: skip
     about = "How the median client's error grows with the distance that is forecast."
+    if len(runs) > _MOST_LINES:
+        also = f", and {first}" if first not in list(runs)[:_MOST_LINES] else ""
+        about += f" The first {_MOST_LINES} rows of the table of methods{also}."
     return [Section("Error by step ahead", about, [chart])]
 
 
@@ -155,7 +161,12 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
     """How different the clients of the runs with ``divergence.npz`` look to the method."""
     ordered = {first: runs[first], **runs}
     with_file = {label: at for label, at in ordered.items() if (at / "divergence.npz").exists()}
-    charts = [_divergence(label, at) for label, at in list(with_file.items())[:_MOST_MATRICES]]
+    unlike: dict[bytes, list[str]] = {}  # several methods may have asked for the same summaries
+    for label, at in with_file.items():
+        with (at / "divergence.npz").open("rb") as file:
+            unlike.setdefault(file_digest(file, "sha256").digest(), []).append(label)
+    labels = list(unlike.values())[:_MOST_MATRICES]
+    charts = [_divergence(own, with_file[own]) for own, *_ in labels]
     if not charts:
         return []
     about = (
@@ -163,6 +174,9 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
         "0 for equal ones. Dark blocks along the diagonal are clients that the method takes for "
         "alike."
     )
+    for own, *others in labels:
+        if others:
+            about += f" {', '.join(others)}: the same as {own}."
     return [Section("Who is like whom", about, charts)]
 
 

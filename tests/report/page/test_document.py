@@ -115,6 +115,31 @@ def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_equal_pictures_of_several_methods_are_drawn_once(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / name, method=name, settings_digest=name)
+        for name in ("kindred", "fuels", "other")
+    ]
+    for run, apart in zip(runs, (0.6, 0.6, 0.3), strict=True):
+        add_divergence(run, ["x", "y"], np.array([[0, apart], [apart, 0]]))
+    words = page_of(*runs).words
+    assert sum(word.endswith(": 2 clients") for word in words) == 2
+    assert re.search(r"(kindred: the same as fuels|fuels: the same as kindred)\.", " ".join(words))
+
+
+def test_few_lines_of_many_methods(tmp_path: Path) -> None:
+    """Errors by step: of eight rows of the table and no more."""
+    runs = [make_run(tmp_path / f"{n}", method=f"m{n}", settings_digest=f"{n}") for n in range(10)]
+    for run in runs:
+        (run / "steps.csv").write_text("step,mse,mse_median\n1,0.1,0.1\n2,0.2,0.2\n")
+    words = page_of(*runs).words
+    about = [word for word in words if word.startswith("How the median client's error grows")]
+    assert about == [
+        "How the median client's error grows with the distance that is forecast. The first 8 rows "
+        "of the table of methods."
+    ]
+
+
 def test_a_method_with_one_round_has_no_curve(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", rounds=1, method="naive")
     (run / "rounds.jsonl").write_text(json.dumps(round_record(1)) + "\n")

@@ -76,10 +76,14 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
 
 
 def test_privacy_is_told_where_it_was_counted(tmp_path: Path) -> None:
-    spent = {"epsilon": 3.14159, "delta": 1e-5, "unit": "client"}
-    groups = [group(make_run(tmp_path / "a", privacy=spent)), group(make_run(tmp_path / "b"))]
-    found = privacy(groups, ["with", "without"])
+    """Runs without noise say so themselves; old ones say nothing."""
+    spent = {"mechanism": "gaussian", "epsilon": 3.14159, "delta": 1e-5, "unit": "client"}
+    told = [spent, {"mechanism": "none"}, None]
+    groups = [group(make_run(tmp_path / f"{n}", privacy=one)) for n, one in enumerate(told)]
+    assert privacy(groups[1:], ["without", "old"]) == []
+    found = privacy(groups, ["with", "without", "old"])
     assert [(label, counted) for label, counted, _ in found] == [
+        ("with", "mechanism = gaussian"),
         ("with", "epsilon = 3.142"),
         ("with", "delta = 1e-05"),
         ("with", "unit = client"),

@@ -150,3 +150,23 @@ def test_a_matrix_is_a_small_picture_with_names_of_groups() -> None:
     assert all(one.get("href", "").startswith("data:image/png") for one in root.iter("image"))
     huge = Matrix("t", "", np.random.default_rng(0).random((2000, 2000)), "what")
     assert len(str(draw(huge))) < 500_000
+
+
+def test_long_names_that_begin_alike_can_be_told_apart() -> None:
+    """Their middle goes, and a pointer is told all of it."""
+    names = [f"kindred features=100 penalty=0.5 sharing={how}" for how in ("common", "random")]
+    rows = [DotRow(name, np.array([1.0]), ["a"]) for name in names]
+    drawn = svg(Dots("", "", Axis("x"), rows, wide=True))
+    shown = [one for one in drawn.iter("text") if "…" in (one.text or "")]
+    assert [one.text for one in shown] == [
+        "kindred features=…0.5 sharing=common",
+        "kindred features=…0.5 sharing=random",
+    ]
+    assert [one[0].text for one in shown] == names
+
+
+def test_equal_dots_of_two_kinds_are_both_seen() -> None:
+    rows = [DotRow("class", np.array([0.5, 0.5]), ["a", "b"])]
+    first, second = svg(Dots("", "", Axis("x"), rows, kinds=["a", "b"])).iter("circle")
+    assert first.get("cx") == second.get("cx")
+    assert float(second.get("cy", "")) - float(first.get("cy", "")) == pytest.approx(3)
