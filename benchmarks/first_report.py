@@ -1,0 +1,133 @@
+"""From a table to a report, as a new user goes: the seconds in docs/tutorial-your-data.md.
+
+    python -m benchmarks.first_report                       # measures and tells
+    python -m benchmarks.first_report --fedproto PROGRAM    # one installed elsewhere
+    python -m benchmarks.first_report --page                # writes the page's table
+
+In an empty folder it writes the page's `loads.csv`, then does what the page's block of commands
+says, one after the other, with nothing set that the page does not set. `.ci/wheel` does so with an
+installed wheel. Processor seconds are of the command and all that it started; those on the clock
+depend on what else the machine does, so its load is told beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.machine import processors
+from benchmarks.result_runs import ROOT, write_section
+
+PAGE = ROOT / "docs" / "tutorial-your-data.md"
+MAKER = "benchmarks.first_report"
+PROGRAM = "write_sites.py"
+AIM = 180.0  # seconds, on two cores
+_COMMAND = "fedproto "
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds of a command: of processors, and on the clock."""
+
+    command: str
+    processor: float
+    clock: float
+
+
+def program_of(page: str) -> str:
+    """The program that writes the table."""
+    (program,) = re.findall(rf"```python\n(# {re.escape(PROGRAM)}\n.*?)```", page, re.DOTALL)
+    return str(program)
+
+
+def block_of(page: str) -> tuple[str, list[str]]:
+    """The page's ``loads.toml``, and its commands up to the report."""
+    (block,) = re.findall(r"```\n(cat > loads\.toml <<END\n.*?)```", page, re.DOTALL)
+    settings, rest = re.fullmatch(r"cat > .*? <<END\n(.*?)^END\n(.*)", block, re.S | re.M).groups()  # type: ignore[union-attr]
+    commands = [line for line in rest.splitlines() if line]
+    if strange := [line for line in commands if not line.startswith(_COMMAND)]:
+        raise SystemExit(f"{PAGE}: not a command of fedproto: {strange[0]}")
+    return settings, commands
+
+
+def measured(commands: Sequence[str], fedproto: Path, folder: Path) -> list[Took]:
+    """Each command's seconds, in this folder; ends with the first that fails."""
+    took = []
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in commands:
+        words = [str(fedproto), *command.removeprefix(_COMMAND).split()]
+        before, start = _children(), time.monotonic()
+        done = subprocess.run(
+            words, cwd=folder, env=env, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{command} failed:\n{done.stdout}{done.stderr}")
+        took.append(Took(command, _children() - before, time.monotonic() - start))
+    return took
+
+
+def _children() -> float:
+    """Processor seconds of all children that ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def lines_of(took: Sequence[Took], load: float) -> list[str]:
+    """The page's table, and the line below it."""
+    rows = [*took, Took("together", sum(t.processor for t in took), sum(t.clock for t in took))]
+    table = [
+        f"| {f'`{one.command}`' if one.command.startswith(_COMMAND) else one.command} "
+        f"| {one.processor:.1f} | {one.clock:.1f} |"
+        for one in rows
+    ]
+    return [
+        "",
+        "| command | processor seconds | on the clock |",
+        "|---|---|---|",
+        *table,
+        "",
+        f"{processors()}; load of the minute before it {load:.1f}, where 0 is an idle machine.",
+        "",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fedproto", type=Path, help="the program, if not that on the path")
+    parser.add_argument("--page", action="store_true", help="write the table into the page")
+    options = parser.parse_args(arguments)
+    fedproto = options.fedproto or Path(shutil.which("fedproto") or "fedproto")
+    page = PAGE.read_text(encoding="utf-8")
+    settings, commands = block_of(page)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / PROGRAM).write_text(program_of(page), encoding="utf-8")
+        subprocess.run([sys.executable, PROGRAM], cwd=folder, check=True)
+        (folder / "loads.toml").write_text(settings, encoding="utf-8")
+        load = os.getloadavg()[0]
+        took = measured(commands, fedproto.absolute(), folder)
+        left = [path for path in (folder / "runs").glob("*.html") if path.stat().st_size]
+        if not left:
+            raise SystemExit("no report was made")
+    lines = lines_of(took, load)
+    print("\n".join(lines))
+    if options.page:
+        write_section(PAGE, "seconds", MAKER, lines)
+    if (whole := sum(one.processor for one in took)) > AIM:
+        raise SystemExit(f"{whole:.0f} processor seconds, above the aim of {AIM:.0f}")
+
+
+if __name__ == "__main__":
+    main()
