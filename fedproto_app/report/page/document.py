@@ -119,7 +119,7 @@ def render(runs: Iterable[Run]) -> str:
         version=__version__,
         date=_date(groups),
         federated=words.FEDERATED,
-        glossary=words.GLOSSARY,
+        glossary=words.glossary({group.task for group in groups}),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from fedproto_app.report.alone import is_alone
 from fedproto_app.report.runs import Group
@@ -93,7 +94,21 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-GLOSSARY = {
+def glossary(tasks: Iterable[str]) -> dict[str, str]:
+    """The words to explain; of figures those that tables of these tasks have."""
+    reports = list(map(report_for, tasks))
+    titles = " ".join(shown.title for report in reports for shown in report.comparison)
+    captions = " ".join(report.caption for report in reports)
+    return {
+        word: meaning
+        for word, meaning in _GLOSSARY.items()
+        if word not in _FIGURES
+        or any(re.search(rf"\b{one}\b", f"{titles} {captions}") for one in word.split(", "))
+    }
+
+
+_FIGURES = ("MSE", "MAE, RMSE", "MASE", "A_loc, A_glo, A_sel")
+_GLOSSARY = {
     "client": "one participant that owns data: a site, a device, a user",
     "round": "the server asks clients to train, they answer, the server makes what they share next",
     "alone": "what a client reaches with its own data and nothing from the others",

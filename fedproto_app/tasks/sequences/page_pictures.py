@@ -84,4 +84,6 @@ def _indices(label: str, found: Clusters) -> list[Lines]:
     ends = ", ".join(f"{one.label} {one.y[np.isfinite(one.y)][-1]:.2f}" for one in lines)
     text = f"Line chart over the rounds; at the end {ends}."
     x, y = Axis("round", whole=True), Axis("", limits=(0.0, 1.0))
-    return [Lines(f"{label}: how settled the clusters are", text, x, y, lines)]
+    # One line has no legend, so the heading says what it is.
+    what = "how settled the clusters are" if len(lines) > 1 else lines[0].label
+    return [Lines(f"{label}: {what}", text, x, y, lines)]

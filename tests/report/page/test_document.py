@@ -115,6 +115,24 @@ def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_figures_are_explained_where_there_are_such(tmp_path: Path) -> None:
+    explained = {
+        "series": page_of(make_run(tmp_path / "series")),
+        "images": page_of(make_classification_run(tmp_path / "images")),
+        "classes": page_of(make_sequence_run(tmp_path / "classes")),
+        "numbers": page_of(make_sequence_run(tmp_path / "numbers", "sequence-regression")),
+    }
+    words = ("MSE", "MASE", "MAE, RMSE", "A_loc, A_glo, A_sel", "validation")
+    assert {
+        name: [word for word in words if word in page.words] for name, page in explained.items()
+    } == {
+        "series": ["MSE", "MASE", "MAE, RMSE", "validation"],
+        "images": ["A_loc, A_glo, A_sel", "validation"],
+        "classes": ["validation"],
+        "numbers": ["MAE, RMSE", "validation"],
+    }
+
+
 def test_equal_pictures_of_several_methods_are_drawn_once(tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path / name, method=name, settings_digest=name)
