@@ -305,7 +305,13 @@ class LocalFederation:
             if time.monotonic() > end:
                 raise FederationError(f"run {run_id} is {status.status} after {deadline:g} s")
             time.sleep(2.0)  # a question is a process that costs a second of CPU time
+            while self._works() and time.monotonic() < end:
+                time.sleep(0.2)
         return status
+
+    def _works(self) -> bool:
+        """Whether a ServerApp is at work."""
+        return any("flwr-serverapp" in line for line in self.superlink.pids().values())
 
     def run_log(self, run_id: str) -> str:
         """What the ServerApp of a run has logged so far."""

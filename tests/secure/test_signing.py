@@ -13,7 +13,7 @@ from fedproto_app.secure.signing import Signer, public_keys
 ORDER = MaskingOrder("run", "token", 3, "a session", "keys")
 SECRETS = [bytes([number]) * 32 for number in range(1, 5)]
 SIGNERS = [Signer(secret) for secret in SECRETS]
-# RFC 8032, section 7.1, test 1: the public key of this secret.
+# The first of the test vectors of RFC 8032.
 RFC_SECRET = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
 RFC_PUBLIC = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
 
