@@ -123,6 +123,8 @@ TITLES = {
 OF_GRAPHS = ("fcgcn", "cnfgnn", "cnfgnn-fuels")
 # The newest part of each client's train samples, in periods: about a quarter.
 QUARTERS = {"milano": 5, "electricity": 15, "m4": 5}
+# By validation (docs/results/systems.md); electricity and M4 have no positions.
+_POSITIONS: Changes = {"graph.source": "positions"}
 # Too few weeks for FedDA's statistics, of which a window needs four: theirs are means of four days.
 FEW_WEEKS = ("milano", "m4")
 # M4's clients are not measured at the same times, and all prototypes to all of 414 take long; a
@@ -167,6 +169,7 @@ def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Exper
                 **every,
                 **(_CONVERGED if row in TRAINED else {}),
                 **(_roads() if row in OF_GRAPHS and dataset == "metr-la" else {}),
+                **(_POSITIONS if (row, dataset) == ("fcgcn", "milano") else {}),
                 **({"fedda.week": 4} if row == "fedda" and dataset in FEW_WEEKS else {}),
                 **changes,
             },
