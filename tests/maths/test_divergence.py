@@ -159,20 +159,31 @@ def test_update_recomputes_only_the_changed_rows_and_columns() -> None:
     prototypes = random_prototypes(40, 3, 8)
     marked = torch.full((39, 39), 0.123)  # no divergence, so a computed entry shows
     result = update_divergence(marked, prototypes, torch.tensor([39, 5, 5, 17]))
+    assert torch.equal(marked, torch.full((39, 39), 0.123))
     computed = torch.zeros(40, 40, dtype=torch.bool)
     computed[[5, 17, 39], :] = True
     computed[:, [5, 17, 39]] = True
     assert torch.equal(result[~computed], torch.full((37 * 37,), 0.123))
     assert torch.equal(result[computed], pairwise_divergence(prototypes)[computed])
-    assert torch.equal(marked, torch.full((39, 39), 0.123))
 
 
-def test_update_without_changes_is_a_copy() -> None:
+def test_update_without_newcomers_overwrites_what_changed() -> None:
+    prototypes = random_prototypes(40, 3, 8)
+    marked = torch.full((40, 40), 0.123)
+    result = update_divergence(marked, prototypes, [5, 17, 39])
+    assert result.data_ptr() == marked.data_ptr()
+    computed = torch.zeros(40, 40, dtype=torch.bool)
+    computed[[5, 17, 39], :] = True
+    computed[:, [5, 17, 39]] = True
+    assert torch.equal(result[~computed], torch.full((37 * 37,), 0.123))
+    assert torch.equal(result[computed], pairwise_divergence(prototypes)[computed])
+
+
+def test_update_without_changes_leaves_all() -> None:
     prototypes = random_prototypes(5, 3, 8)
     old = pairwise_divergence(prototypes)
-    new = update_divergence(old, prototypes, [])
+    new = update_divergence(old.clone(), prototypes, [])
     assert torch.equal(new, old)
-    assert new.data_ptr() != old.data_ptr()
 
 
 @pytest.mark.parametrize("changed", [[0], [3, 4], [-1, 2, 3], []])
