@@ -7,13 +7,14 @@ the similarity of this round, and ψ, its estimate, are [N, N] float32; W is sym
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.maths.clustering import Labels, Matrix, find_clusters, spans
+from fedproto_app.maths.threads import in_threads
 
 Table = NDArray[np.float64]
 
@@ -63,11 +64,12 @@ def affect(
     alpha, psi = 0.0, current
     if past is None:
         return Affect(find_clusters(psi, clusters), alpha, psi)
-    labels = find_clusters(psi, clusters) if start is None else start
+    room, blended = np.empty(current.shape), np.empty_like(current)  # used again and again
+    labels = find_clusters(psi, clusters, room) if start is None else start
     for _ in range(iterations):
         alpha = forgetting_factor(past, current, labels, unbiased)
-        psi = blend(past, current, alpha)
-        before, labels = labels, find_clusters(psi, clusters)
+        psi = blend(past, current, alpha, blended)
+        before, labels = labels, find_clusters(psi, clusters, room)
         if np.array_equal(before, labels):
             break
     return Affect(labels, alpha, psi)
@@ -96,13 +98,18 @@ def forgetting_factor(
     """
     statistics = block_statistics(current, labels, unbiased)
     order = np.argsort(labels, kind="stable")
-    noise = drift = 0.0
-    for rows, values in _by_cluster(past, order):
+
+    def sums(rows: slice) -> tuple[float, float]:
+        values = _by_cluster(past, order, rows)
         known = ~np.isnan(values)
         expected = _spread(statistics.mean, statistics.diagonal_mean, labels, order, rows)
-        drift += float(np.sum((values - expected) ** 2, where=known))
+        drift = float(np.sum((values - expected) ** 2, where=known))
         variance = _spread(statistics.variance, statistics.diagonal_variance, labels, order, rows)
-        noise += float(np.sum(variance, where=known))
+        return drift, float(np.sum(variance, where=known))
+
+    noise = drift = 0.0
+    for more_drift, more_noise in in_threads(sums, spans(len(past), ROWS)):
+        drift, noise = drift + more_drift, noise + more_noise
     return noise / (drift + noise) if noise > 0 else 0.0
 
 
@@ -117,7 +124,8 @@ def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) ->
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)
     entries = np.outer(sizes, sizes) - np.diag(sizes)
-    mean = _block_sums(_by_cluster(current, order), labels[order]) / np.maximum(entries, 1)
+    total = _block_sums(lambda rows: _by_cluster(current, order, rows), labels[order])
+    mean = total / np.maximum(entries, 1)
 
     diagonal = current.diagonal().astype(np.float64)
     diagonal_mean = np.bincount(labels, diagonal) / sizes
@@ -126,31 +134,36 @@ def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) ->
     diagonal_squares = np.bincount(labels, (diagonal - diagonal_mean[labels]) ** 2)
     diagonal_variance = diagonal_squares / np.maximum(sizes - spent, 1)
 
-    squares = (
-        (rows, (values - _spread(mean, diagonal_mean, labels, order, rows)) ** 2)
-        for rows, values in _by_cluster(current, order)
-    )
+    def squares(rows: slice) -> Table:
+        values = _by_cluster(current, order, rows)
+        return (values - _spread(mean, diagonal_mean, labels, order, rows)) ** 2
+
     variance = _block_sums(squares, labels[order]) / np.maximum(free, 1)
     return BlockStatistics(mean, variance, diagonal_mean, diagonal_variance)
 
 
-def blend(past: Matrix, current: Matrix, alpha: float | Matrix) -> Matrix:
+def blend(
+    past: Matrix, current: Matrix, alpha: float | Matrix, room: Matrix | None = None
+) -> Matrix:
     """ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t without a past (NaN).
 
-    alpha: a number, or one for every two clients, [N, N].
+    alpha: a number, or one for every two clients, [N, N]. room: [N, N] for the result.
     """
-    psi = np.empty_like(current)
-    for rows in spans(len(psi), ROWS):
+    psi = np.empty_like(current) if room is None else room
+
+    def fill(rows: slice) -> None:
         share = alpha if isinstance(alpha, float) else alpha[rows]
         mixed = share * past[rows] + (1 - share) * current[rows]
         psi[rows] = np.where(np.isnan(past[rows]), current[rows], mixed)
+
+    for _ in in_threads(fill, spans(len(psi), ROWS)):
+        pass
     return psi
 
 
-def _by_cluster(matrix: Matrix, order: NDArray[np.intp]) -> Iterator[tuple[slice, Table]]:
-    """The matrix with rows and columns in the given order, some rows at a time, in float64."""
-    for rows in spans(len(matrix), ROWS):
-        yield rows, matrix[order[rows]][:, order].astype(np.float64)
+def _by_cluster(matrix: Matrix, order: NDArray[np.intp], rows: slice) -> Table:
+    """Some rows of the matrix with rows and columns in the given order, in float64."""
+    return matrix[order[rows]][:, order].astype(np.float64)
 
 
 def _spread(
@@ -164,17 +177,22 @@ def _spread(
     return spread
 
 
-def _block_sums(parts: Iterable[tuple[slice, Table]], ordered: Labels) -> Table:
+def _block_sums(values_of: Callable[[slice], Table], ordered: Labels) -> Table:
     """The sum of each block without the diagonal: [C, C].
 
-    parts: rows of a matrix in the order of the clusters, overwritten on the diagonal. ordered: [N],
-    the sorted labels.
+    values_of: some rows of a matrix in the order of the clusters, overwritten on the diagonal.
+    ordered: [N], the sorted labels.
     """
     sizes = np.bincount(ordered)
     sums = np.zeros((len(sizes), len(sizes)))
-    for rows, values in parts:
+
+    def of_rows(rows: slice) -> tuple[Labels, Table]:
+        values = values_of(rows)
         np.fill_diagonal(values[:, rows.start :], 0)
         by_column = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=1)  # (n, C)
         present, begins = np.unique(ordered[rows], return_index=True)
-        sums[present] += np.add.reduceat(by_column, begins, axis=0)
+        return present, np.add.reduceat(by_column, begins, axis=0)
+
+    for present, more in in_threads(of_rows, spans(len(ordered), ROWS)):
+        sums[present] += more
     return sums

@@ -12,11 +12,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
+
+from fedproto_app.maths.average_linkage import Pairs, Square, merges
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -89,31 +90,36 @@ def closeness(points: NDArray[np.float64]) -> Matrix:
     return np.exp(near, out=near)
 
 
-def find_clusters(psi: Matrix, clusters: int) -> Labels:
+def find_clusters(psi: Matrix, clusters: int, room: Square | None = None) -> Labels:
     """`agglomerate` to C clusters, or with 0 to as many as the silhouette says: [N, N] → [N]."""
-    return agglomerate(psi, clusters) if clusters else agglomerate_by_silhouette(psi)
+    if clusters:
+        return agglomerate(psi, clusters, room)
+    return agglomerate_by_silhouette(psi, room=room)
 
 
-def agglomerate(psi: Matrix, clusters: int) -> Labels:
+def agglomerate(psi: Matrix, clusters: int, room: Square | None = None) -> Labels:
     """Agglomerative clustering with average linkage on 1 − ψ: [N, N] → [N], exactly C clusters.
 
     Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. The
     order of scipy decides between equally near clusters, always the same for the same matrix.
+    room: memory for `merges`.
     """
-    return _cut(_merges(psi), len(psi), clusters)
+    return _cut(merges(psi, room), len(psi), clusters)
 
 
-def agglomerate_by_silhouette(psi: Matrix, most: int = MOST_CLUSTERS) -> Labels:
+def agglomerate_by_silhouette(
+    psi: Matrix, most: int = MOST_CLUSTERS, room: Square | None = None
+) -> Labels:
     """`agglomerate` with the number of clusters, 2 … `most`, of the highest mean silhouette: [N].
 
     Of equally good numbers it takes the lowest. It gives one cluster for two clients or fewer, and
     where no number has a positive silhouette, such as when all clients are alike.
     """
     best, best_score = np.zeros(len(psi), np.int64), 0.0
-    merges = _merges(psi)
+    pairs = merges(psi, room)
     distance = np.maximum(1 - psi, 0)  # ψ of equal heads may be rounded to above 1
     for clusters in range(2, min(most, len(psi) - 1) + 1):
-        labels = _cut(merges, len(psi), clusters)
+        labels = _cut(pairs, len(psi), clusters)
         score = float(silhouette_score(distance, labels, metric="precomputed"))
         if score > best_score:
             best, best_score = labels, score
@@ -142,27 +148,12 @@ def _mirror_diagonal_blocks(matrix: Matrix) -> None:
     np.fill_diagonal(matrix, 1)
 
 
-def _merges(psi: Matrix) -> NDArray[np.float64]:
-    """scipy's linkage matrix [N − 1, 4]: which two clusters merge, nearest first."""
-    clients = len(psi)
-    if clients < 2:
-        return np.empty((0, 4))
-    distance = np.empty(clients * (clients - 1) // 2)  # the upper triangle, row by row
-    end = 0
-    for row in range(clients - 1):
-        begin, end = end, end + clients - 1 - row
-        np.subtract(1, psi[row, row + 1 :], out=distance[begin:end])
-    return linkage(distance, method="average")
+def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
+    """The labels [N] once the first N − C merges are done, each of the clusters of two clients.
 
-
-def _cut(merges: NDArray[np.float64], clients: int, clusters: int) -> Labels:
-    """The labels [N] once N − C merges are done.
-
-    `fcluster` cuts at a height instead and leaves fewer clusters where several merges share it.
+    A cut at a height would leave fewer clusters where several merges share it.
     """
-    done = merges[: max(clients - clusters, 0), :2].astype(np.int64)
-    nodes = clients + len(done)  # merge i makes node N + i
-    merged = np.repeat(np.arange(clients, nodes), 2)
-    graph = coo_array((np.ones(len(merged)), (merged, done.ravel())), shape=(nodes, nodes))
+    done = pairs[: max(clients - clusters, 0)].T
+    graph = coo_array((np.ones(done.shape[1]), (done[0], done[1])), shape=(clients, clients))
     _, labels = connected_components(graph, directed=False)
-    return by_first_appearance(labels[:clients].astype(np.int64))
+    return by_first_appearance(labels.astype(np.int64))

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from fedproto_app.maths.threads import in_threads
 
 Indices = Sequence[int] | Tensor
 # (members [K, N] bool, the N clients' values [N, D], whose rows these are [K]) → [K, D]
@@ -84,38 +85,32 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
     order = np.concatenate([changes, rest])
     halves = _scaled_halves(prototypes)[order]
     own = _own_sums(halves)
-    strips = iter(range(0, len(changes), TILE_ROWS))
-    others = range(len(changes), clients, TILE_ROWS)
-    places = iter([*range(0, len(changes), TILE_ROWS), *others])
+    strips = range(0, len(changes), TILE_ROWS)
+    spare = [_tile_scratch() for _ in range(torch.get_num_threads())]
 
-    def compute() -> None:
+    def compute(start: int) -> None:
         """Rows of changed clients, from their own place in the order rightwards."""
-        scratch = _tile_scratch()
-        for start in strips:
-            stop = min(start + TILE_ROWS, len(changes))
-            strip = _divergence_strip(halves, own, start, stop, scratch) / prototypes[0].numel()
-            strip = strip.clip(0, LARGEST_DIVERGENCE).astype(np.float32)
-            matrix[np.ix_(order[start:stop], order[start:])] = strip
+        stop = min(start + TILE_ROWS, len(changes))
+        scratch = spare.pop()
+        strip = _divergence_strip(halves, own, start, stop, scratch) / prototypes[0].numel()
+        spare.append(scratch)
+        strip = strip.clip(0, LARGEST_DIVERGENCE).astype(np.float32)
+        matrix[np.ix_(order[start:stop], order[start:])] = strip
 
-    def mirror() -> None:
-        """What stands above a client in the order goes to the left of it, row by row: columns
+    def mirror(start: int) -> None:
+        """What stands above clients in the order goes to the left of them, row by row: a column
         would be written through a page of memory for each number."""
-        for start in places:
-            above = changes[:start]
-            here = (changes if start < len(changes) else order)[start : start + TILE_ROWS]
-            matrix[np.ix_(here, above)] = matrix[np.ix_(above, here)].T
+        above = changes[:start]
+        here = (changes if start < len(changes) else order)[start : start + TILE_ROWS]
+        matrix[np.ix_(here, above)] = matrix[np.ix_(above, here)].T
 
-    _on_all_threads(compute)
-    _on_all_threads(mirror)
+    for work, places in (
+        (compute, strips),
+        (mirror, [*strips, *range(len(changes), clients, TILE_ROWS)]),
+    ):
+        for _ in in_threads(work, places):
+            pass
     return torch.from_numpy(matrix)
-
-
-def _on_all_threads(work: Callable[[], None]) -> None:
-    """Run the same work, which takes its share from an iterator, on each of torch's threads."""
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(work) for _ in range(threads)]:
-            done.result()  # raises its error
 
 
 def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta: float) -> float:
