@@ -37,6 +37,7 @@ from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FuelsSettings, Settings
 from fedproto_app.strategies.client_models import middle
+from fedproto_app.strategies.divergence_findings import divergence_findings
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 
@@ -158,12 +159,13 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``divergence``: the state, the clients' true groups and the divergence matrix."""
-        if self._divergence is None:
+        if self._prototypes is None or self._divergence is None:
             return {}
-        facts = self.federation.roster.facts
-        groups = np.array([facts[key].group for key in self._rows_of])
-        divergence = self._divergence.numpy()
-        return {"divergence": {**self.state(), "groups": groups, "divergence": divergence}}
+        whole = self._divergence.numpy()
+        facts, prototypes = self.federation.roster.facts, self._prototypes.numpy()
+        return divergence_findings(
+            list(self._rows_of), facts, prototypes, lambda rows: whole[np.ix_(rows, rows)]
+        )
 
     def _fix_common_length(self) -> None:
         """Concatenated prototypes need equally many rows: those of the shortest client."""

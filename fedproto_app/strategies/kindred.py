@@ -26,9 +26,10 @@ from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays
+from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import KindredSettings, Settings
+from fedproto_app.strategies.divergence_findings import divergence_findings
 from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -146,15 +147,12 @@ class KindredStrategy(PersonalStrategy):
         if len(known) < 2:
             return {}
         prototypes = self._told.stacked(PROTOTYPE)[:, None]
-        facts = self.federation.roster.facts
-        return {
-            "divergence": {
-                **key_arrays(known),
-                "prototypes": prototypes,
-                "groups": np.array([facts[key].group for key in known]),
-                "divergence": pairwise_divergence(torch.from_numpy(prototypes)).numpy(),
-            }
-        }
+        return divergence_findings(
+            known,
+            self.federation.roster.facts,
+            prototypes,
+            lambda rows: pairwise_divergence(torch.from_numpy(prototypes[rows])).numpy(),
+        )
 
     def _fault(self, told: Arrays) -> str | None:
         """Why these cannot be the means of a client's samples."""

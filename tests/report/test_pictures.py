@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.maths.even_choice import evenly
 from fedproto_app.report.pictures import comparison_figure, draw, draw_comparison
 from fedproto_app.report.runs import group_runs, read_run, read_task
 from fedproto_app.tasks import partition_picture
 from fedproto_app.tasks.forecasting import divergence_picture
-from fedproto_app.tasks.forecasting.divergence_picture import alike_together, evenly
+from fedproto_app.tasks.forecasting.divergence_picture import alike_together
 from fedproto_app.tasks.table import report_for
 from tests.report.made_runs import (
     add_divergence,
@@ -155,6 +156,20 @@ def test_of_many_clients_every_group_is_shown_by_its_share() -> None:
     assert {g: int((groups[shown] == g).sum()) for g in "abc"} == {"a": 25, "b": 25, "c": 50}
     np.testing.assert_array_equal(evenly(np.array([""] * 7), 100), range(7))
     assert len(evenly(np.array([], dtype=np.str_), 100)) == 0
+
+
+def test_a_file_with_the_matrix_of_some_names_these(tmp_path: Path) -> None:
+    add_divergence(tmp_path, ["a", "b", "a", "b"], np.zeros((4, 4)))
+    with np.load(tmp_path / "divergence.npz") as file:
+        whole = dict(file)
+    matrix = np.array([[0, 0.5], [0.5, 0]], np.float32)
+    some = whole | {"divergence": matrix, "divergence_of": np.array([1, 2])}
+    np.savez(tmp_path / "divergence.npz", allow_pickle=False, **some)
+    names, groups, cells, total = divergence_picture.read_divergence(tmp_path)
+    assert names.tolist() == ["c2", "c1"]
+    assert groups.tolist() == ["a", "b"]
+    assert np.array_equal(cells, matrix)
+    assert total == 4
 
 
 def test_only_the_clients_shown_are_clustered(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.sources import load_series
 from fedproto_app.errors import FedProtoError
+from fedproto_app.maths.even_choice import evenly
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
@@ -66,9 +67,12 @@ def read_divergence(
     side by side; and of how many clients these are some."""
     with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
         names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
+        clients = len(names)
+        if "divergence_of" in file:  # of very many clients the file has the matrix of some
+            names, groups = names[file["divergence_of"]], groups[file["divergence_of"]]
     shown = evenly(groups, _MOST_CLIENTS)  # clustering costs the square of what is shown
     shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
-    return names[shown], groups[shown], divergence[np.ix_(shown, shown)], len(names)
+    return names[shown], groups[shown], divergence[np.ix_(shown, shown)], clients
 
 
 def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
@@ -103,16 +107,6 @@ def _name_clients(axes: Axes, names: NDArray[np.str_], groups: NDArray[np.str_])
         axes.set_yticks(range(len(names)), names, fontsize=7)
     else:
         axes.set_yticks([])
-
-
-def evenly(groups: NDArray[np.str_], most: int) -> NDArray[np.intp]:
-    """[min(N, most)] clients, ascending, every true group by its share of all N.
-
-    groups: [N] text, "" where unknown.
-    """
-    by_group = np.argsort(groups, kind="stable")
-    count = min(len(groups), most)
-    return np.sort(by_group[np.arange(count) * len(groups) // max(count, 1)])
 
 
 def alike_together(
