@@ -4,6 +4,10 @@
 
 A run of ``fedproto run`` is watched from outside, line by line: as a person would wait for it. Once
 with each engine, one after the other; pictures count to the end, the table comes before them.
+
+The last column is the share of all this time in which the mean node works on an order, by its own
+clock (`node_seconds` of rounds.jsonl). That is training, with reading and writing state and, where
+clients are judged, evaluation: `--evaluate-every` of all rounds leaves hardly more than training.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from typing import IO
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import processors
+from benchmarks.machine import machine_line
+from fedproto_app.report.runs import read_rounds
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = "from fedproto_app.cli.main import main; main()"
@@ -36,6 +41,7 @@ class Watched:
     rounds: list[float] = field(default_factory=list)
     table: float = 0.0
     end: float = 0.0
+    at_nodes: float = 0.0  # seconds of the mean node
 
     @property
     def between(self) -> float:
@@ -73,6 +79,8 @@ def watch(engine: str, options: list[str], folder: Path) -> Watched:
     if process.wait():
         sys.exit(f"the run with engine {engine} ended with code {process.returncode}")
     watched.end = time.perf_counter() - start
+    watched.at_nodes = sum(line["node_seconds"] for line in read_rounds(folder / engine))
+    watched.at_nodes /= len(list((folder / engine / "state").iterdir()))
     return watched
 
 
@@ -81,23 +89,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", nargs="+", default=["process", "flower"])
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--evaluate-every", type=int, default=1, metavar="ROUNDS")
     parser.add_argument("--data", default="electricity_2014_hourly.csv.gz", metavar="FILE")
     asked = parser.parse_args()
     data = DATA / asked.data
-    options = [f"--set=rounds={asked.rounds}"]
+    options = [f"--set=rounds={asked.rounds}", f"--set=evaluate-every={asked.evaluate_every}"]
     if data.exists():
         options += ["--set=data.source=wide-csv", f"--set=data.path={data.resolve()}"]
         options += ["--set=data.max-steps=2160"]
     name = asked.data.split(".")[0] if data.exists() else "the embedded traffic"
-    table = Table(title=f"Seconds of FUELS on {name}, {asked.rounds} rounds; {processors()}")
-    for title in ("engine", "to the first round", "a round", "last round to table", "in all"):
+    table = Table(title=f"Seconds of FUELS on {name}, {asked.rounds} rounds")
+    headings = ("engine", "to the first round", "a round", "last round to table", "in all", "nodes")
+    for title in headings:
         table.add_column(title, justify="left" if title == "engine" else "right")
     with tempfile.TemporaryDirectory(prefix="fedproto-watched-") as folder:
         for engine in asked.engines:
             one = watch(engine, options, Path(folder))
             seconds = (one.rounds[0], one.between, one.table - one.rounds[-1], one.end)
-            table.add_row(engine, *(f"{value:.1f}" for value in seconds))
-    Console(width=120).print(table)
+            share = f"{one.at_nodes / one.end:.0%}"
+            table.add_row(engine, *(f"{value:.1f}" for value in seconds), share)
+    console = Console(width=120)
+    console.print(table)
+    console.print(machine_line(), style="dim")
 
 
 if __name__ == "__main__":

@@ -1,33 +1,42 @@
-"""FedAvg in this app against stock Flower with one client per node, through Flower's simulation.
+"""FedAvg by `fedproto run` against stock Flower, a plain torch loop and pfl-research.
 
-    python -m benchmarks.stock_flower [--days 14 42] [--quick]
+    python -m benchmarks.stock_flower [--clients 100] [--days 10] [--quick] [--peers …]
 
-Both apps train the same forecaster on the same windows and batches with Adam, one local epoch a
-round, under a SuperLink of their own with Ray on 2 CPUs and 1 CPU a node; they run in turns. The
-peer is `benchmarks/stock_app`, one node per client; this app holds the clients in 2 nodes. Timed
-is the whole round as the server sees it, from the end of one to the end of the next; neither
-evaluates in between. The first rounds, in which Ray starts and data is loaded, do not count.
+All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
+it), one local epoch a round, two processes of one thread each, whatever the environment says. They
+run in turns, so many times over. Timed is the whole round, from the end of one to the end of the
+next, as it is written down; nobody evaluates in between. The first rounds, in which processes
+start and data is loaded, do not count. In the end all must have reached the same loss.
 
-Flower's own cost a node does not depend on how long a client trains, so the ratio does: it is
-told for series of two lengths, 7 and 27 batches a client and epoch.
+stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
+`benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
+environment that is made for it in .venv-pfl; left out, with the reason, where it cannot be had.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
+from benchmarks.peers.pfl_home import pfl_python
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import make_windows
 from fedproto_app.errors import FederationError
 from fedproto_app.ops.superlink import SuperLink, tail
 from fedproto_app.report.progress import GrowingFile
@@ -35,25 +44,30 @@ from fedproto_app.settings import settings_from
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 2  # rounds
-AIM = 5.0
 DEADLINE = 180.0  # seconds without a new round
+SAME_LOSS = 0.1  # of the mean of all; first models and the order of batches are each one's own
+OURS = "fedproto run"
+PROGRAM = "from fedproto_app.cli.main import main; main()"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
 
 class Work(NamedTuple):
-    """What both apps are given to do: clients, days of each client's series, rounds in all."""
+    """What all are given to do: clients, days of each one's series, batches of all together, rounds
+    in all; and the file of the batches for those who do not read the series themselves."""
 
     clients: int
     days: int
+    batches: int
     rounds: int
+    file: Path
 
 
-class App(NamedTuple):
-    """A Flower app to time: its folder, its run configuration, where it notes its rounds."""
+class Running(NamedTuple):
+    """A contestant at work: where it notes its rounds, and why it does not go on."""
 
-    folder: Path
-    config: dict[str, Any]
     rounds_file: Path
-    nodes: int
+    trouble: Callable[[], str]
 
 
 class Timing(NamedTuple):
@@ -62,111 +76,104 @@ class Timing(NamedTuple):
     seconds: list[float]
     loss: float
 
+    @property
+    def round(self) -> float:
+        return statistics.median(self.seconds)
 
-class Comparison(NamedTuple):
-    """The runs of both apps on the same work."""
 
-    work: Work
-    stock: list[Timing]
-    ours: list[Timing]
+Start = Callable[[Work, Path], Any]  # → a context manager of Running
+Runs = dict[str, list[Timing]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Clients trained a second by FedAvg: this app's cohorts in 2 nodes against a "
-        "stock Flower app with one client per node."
-    )
-    parser.add_argument("--clients", type=int, default=24, metavar="N", help="clients (24)")
+    contestants = {
+        OURS: fedproto_run,
+        "this app in Flower's engine": flowers_engine,
+        "stock Flower": stock_flower,
+        "plain loop": plain_loop,
+        "pfl": pfl,
+    }
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=100, metavar="N", help="clients (100)")
     parser.add_argument(
-        "--days", type=int, nargs="+", default=[14, 42], metavar="N", help="of the series (14 42)"
+        "--days", type=int, nargs="+", default=[10], metavar="N", help="of the series (10)"
     )
     parser.add_argument(
         "--rounds", type=int, default=8, metavar="N", help="rounds that count, a run (8)"
     )
     parser.add_argument(
-        "--repetitions", type=int, default=2, metavar="N", help="runs of each app, in turns (2)"
+        "--repetitions", type=int, default=3, metavar="N", help="runs of each, in turns (3)"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="24 clients, 42 days, one run each of 4 rounds"
-    )
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.clients, arguments.days = 24, [42]
-        arguments.rounds, arguments.repetitions = 4, 1
+    parser.add_argument("--quick", action="store_true", help="one run each, of 4 rounds")
+    parser.add_argument("--peers", nargs="*", default=list(contestants)[1:], choices=contestants)
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.rounds, asked.repetitions = 4, 1
     for name, least in (("clients", 2), ("rounds", 1), ("repetitions", 1)):
-        if getattr(arguments, name) < least:
-            parser.error(f"--{name} {getattr(arguments, name)}: at least {least}")
-    if min(arguments.days) < 8:
-        parser.error(f"--days {min(arguments.days)}: at least 8")
+        if getattr(asked, name) < least:
+            parser.error(f"--{name} {getattr(asked, name)}: at least {least}")
+    if min(asked.days) < 8:
+        parser.error(f"--days {min(asked.days)}: at least 8")
 
+    for name in THREADS:  # each contestant has one thread a process and says so itself
+        os.environ.pop(name, None)
     console = Console()
-    with console.status("") as status:
-        comparisons = [
-            compare(
-                Work(arguments.clients, days, WARM_UP + arguments.rounds),
-                arguments.repetitions,
-                status.update,
-            )
-            for days in arguments.days
-        ]
-    console.print(table(comparisons))
-    for comparison in comparisons:
-        console.print(verdict(comparison))
+    chosen = {name: contestants[name] for name in (OURS, *asked.peers)}
+    if "pfl" in chosen:
+        with console.status("pfl-research: its environment"):
+            python, why = pfl_python(REPOSITORY / ".venv-pfl")
+        if python is None:
+            console.print(f"pfl-research left out: it cannot be installed here: {why}")
+            del chosen["pfl"]
+    same = True
+    for days in asked.days:
+        with console.status("") as status, tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            file = Path(folder) / "clients.npz"
+            batches = write_clients(file, asked.clients, days)
+            work = Work(asked.clients, days, batches, WARM_UP + asked.rounds, file)
+            runs = compare(chosen, work, asked.repetitions, status.update)
+        console.print(table(work, runs))
+        for line in verdicts(runs):
+            console.print(line)
+        same = same and loss_spread(runs) <= SAME_LOSS
     console.print(machine_line(), style="dim")
+    if not same:
+        sys.exit("the losses differ: these did not do the same work")
 
 
-def compare(work: Work, repetitions: int, progress: Callable[[str], None]) -> Comparison:
-    """Run both apps so many times, in turns."""
-    comparison = Comparison(work, [], [])
+def write_clients(file: Path, clients: int, days: int) -> int:
+    """All clients' batches for the peers, one client's after the other's; returns how many."""
+    settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
+    windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
+    arrays = {
+        name: np.concatenate([getattr(one, name)[one.batches] for one in windows])
+        for name in ("inputs", "targets", "present")
+    }
+    counts = np.array([len(one.batches) for one in windows])
+    np.savez(file, allow_pickle=False, counts=counts, **arrays)
+    return int(counts.sum())
+
+
+def compare(
+    chosen: dict[str, Start], work: Work, repetitions: int, progress: Callable[[str], None]
+) -> Runs:
+    """Run all of them so many times, in turns."""
+    runs: Runs = {name: [] for name in chosen}
     for repetition in range(1, repetitions + 1):
-        label = f"{work.days} days, run {repetition} of {repetitions}, "
-        comparison.ours.append(timed_run(our_app, work, label + "this app: ", progress))
-        comparison.stock.append(timed_run(stock_app, work, label + "stock Flower: ", progress))
-    return comparison
+        for name, start in chosen.items():
+            label = f"{work.days} days, run {repetition} of {repetitions}, {name}: "
+            runs[name].append(timed_run(start, work, label, progress))
+    return runs
 
 
-def our_app(work: Work, folder: Path) -> App:
-    """This app's FedAvg, 2 nodes, without evaluation until the end."""
-    config = {
-        "method": "fedavg",
-        "rounds": work.rounds + 1,  # the last is evaluated and not waited for
-        "evaluate-every": work.rounds + 1,
-        "data.synthetic.clients": work.clients,
-        "data.synthetic.days": work.days,
-        "nodes.minimum": 2,
-        "output.dir": str(folder),
-        "output.name": "run",
-        "output.pictures": False,
-    }
-    table = settings_from(config).model_dump(by_alias=True)
-    return App(REPOSITORY, table, folder / "run" / "rounds.jsonl", nodes=2)
-
-
-def stock_app(work: Work, folder: Path) -> App:
-    """Flower's FedAvg, a node per client."""
-    file = folder / "rounds.jsonl"
-    config = {
-        "num-server-rounds": work.rounds,
-        "clients": work.clients,
-        "days": work.days,
-        "rounds-file": str(file),
-    }
-    return App(REPOSITORY / "benchmarks" / "stock_app", config, file, nodes=work.clients)
-
-
-def timed_run(
-    make: Callable[[Work, Path], App], work: Work, label: str, progress: Callable[[str], None]
-) -> Timing:
-    """Run the app to the end of its last counted round; time the rounds after the warm-up."""
+def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], None]) -> Timing:
+    """Run to the end of the last counted round; time the rounds after the warm-up."""
     progress(label + "starting")
     with (
-        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
-        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
-        SuperLink(Path(home), import_path=REPOSITORY) as superlink,
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
+        start(work, Path(folder)) as running,
     ):
-        app = make(work, Path(output))
-        run_id = superlink.simulate(app.folder, app.config, app.nodes, cpus=1)
-        file, ends = GrowingFile(app.rounds_file), list[float]()
+        file, ends = GrowingFile(running.rounds_file), list[float]()
         loss, heard = float("nan"), time.monotonic()
         while len(ends) < work.rounds:
             time.sleep(0.005)
@@ -176,48 +183,168 @@ def timed_run(
                 loss = _loss(line, work.clients)
                 progress(f"{label}round {len(ends)} of {work.rounds}")
             if time.monotonic() - heard > DEADLINE:
-                status, log = superlink.status(run_id), tail(Path(home) / "superlink.log")
-                raise FederationError(f"no round for {DEADLINE:g} s: {status.details}\n{log}")
-        return Timing([end - start for start, end in pairwise(ends[WARM_UP - 1 :])], loss)
+                raise FederationError(f"{label}no round for {DEADLINE:g} s: {running.trouble()}")
+        ends = ends[: work.rounds]
+        return Timing([end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss)
 
 
-def table(comparisons: list[Comparison]) -> Table:
-    """Median seconds a round and clients a second."""
-    runs, rounds = len(comparisons[0].ours), len(comparisons[0].ours[0].seconds)
+# --- the contestants --------------------------------------------------------------------------
+
+
+def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
+    return {
+        "method": "fedavg",
+        "rounds": work.rounds + 1,  # the last is evaluated and not waited for
+        "evaluate-every": work.rounds + 1,
+        "data.synthetic.clients": work.clients,
+        "data.synthetic.days": work.days,
+        "output.dir": str(folder),
+        "output.name": "run",
+        "output.pictures": False,
+    }
+
+
+@contextmanager
+def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
+    """What a user runs: this app in its own engine."""
+    changes = [f"--set={key}={_toml(value)}" for key, value in _our_settings(work, folder).items()]
+    command = [sys.executable, "-c", PROGRAM, "run", *changes]
+    with _process(command, folder, folder / "run" / "rounds.jsonl") as running:
+        yield running
+
+
+@contextmanager
+def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
+    """This app in Flower's simulation, 2 nodes, under a SuperLink of its own."""
+    settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
+    config = settings.model_dump(by_alias=True)
+    with _simulation(REPOSITORY, config, 2, folder / "run" / "rounds.jsonl") as running:
+        yield running
+
+
+@contextmanager
+def stock_flower(work: Work, folder: Path) -> Iterator[Running]:
+    """Flower's FedAvg, a node per client."""
+    file = folder / "rounds.jsonl"
+    config = {
+        "num-server-rounds": work.rounds,
+        "clients": work.clients,
+        "clients-file": str(work.file),
+        "rounds-file": str(file),
+    }
+    app = REPOSITORY / "benchmarks" / "stock_app"
+    with _simulation(app, config, work.clients, file) as running:
+        yield running
+
+
+@contextmanager
+def plain_loop(work: Work, folder: Path) -> Iterator[Running]:
+    """No framework."""
+    file = folder / "rounds.jsonl"
+    with _process(
+        _two_processes(sys.executable, "plain_loop", work, file), folder, file
+    ) as running:
+        yield running
+
+
+@contextmanager
+def pfl(work: Work, folder: Path) -> Iterator[Running]:
+    """pfl-research in its environment."""
+    file, python = folder / "rounds.jsonl", str(REPOSITORY / ".venv-pfl" / "bin" / "python")
+    command = _two_processes(python, "pfl_loop", work, file)
+    with _process(command, folder, file) as running:
+        yield running
+
+
+def _two_processes(python: str, module: str, work: Work, file: Path) -> list[str]:
+    launcher = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = [str(work.file), str(work.rounds), str(file)]
+    return [*launcher, "-m", f"benchmarks.peers.{module}", *arguments]
+
+
+@contextmanager
+def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Running]:
+    """A command of its own, ended when its rounds are done."""
+    log = folder / "output.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=output, stderr=output)
+    try:
+        yield Running(rounds_file, lambda: tail(log))
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _simulation(
+    app: Path, config: dict[str, Any], nodes: int, rounds_file: Path
+) -> Iterator[Running]:
+    """Flower's simulation with Ray on 2 CPUs, one a node."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
+        SuperLink(Path(home), import_path=REPOSITORY) as superlink,
+    ):
+        run_id = superlink.simulate(app, config, nodes, cpus=1)
+
+        def trouble() -> str:
+            log = tail(Path(home) / "superlink.log")
+            return f"{superlink.status(run_id).details}\n{log}"
+
+        yield Running(rounds_file, trouble)
+
+
+# --- the table --------------------------------------------------------------------------------
+
+
+def ratios(runs: Runs, peer: str) -> list[float]:
+    """How many times as fast `fedproto run` was, in each repetition."""
+    return [theirs.round / ours.round for ours, theirs in zip(runs[OURS], runs[peer], strict=True)]
+
+
+def table(work: Work, runs: Runs) -> Table:
+    """Medians over the repetitions; the ratio's spread is that of the repetitions."""
     result = Table(
-        title=f"FedAvg on {comparisons[0].work.clients} clients, one local epoch a round, 2 CPUs",
-        caption=f"medians over {runs * rounds} rounds in {runs} runs of each",
+        title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
+        caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
+        f"{len(runs[OURS])} times in turns; ratio: fedproto run over the row",
     )
-    result.add_column("app")
-    for heading in ("nodes", "days", "s/round", "clients/s", "last loss"):
+    result.add_column("")
+    for heading in ("s a round", "clients/s", "ratio", "spread", "last loss"):
         result.add_column(heading, justify="right")
-    for work, stock, ours in comparisons:
-        for title, nodes, timings in (("stock Flower", work.clients, stock), ("this app", 2, ours)):
-            rate = clients_per_second(work, timings)
-            result.add_row(
-                title,
-                str(nodes),
-                str(work.days),
-                f"{work.clients / rate:.3f}",
-                f"{rate:,.1f}",
-                f"{statistics.mean(timing.loss for timing in timings):.3f}",
-            )
+    for name, timings in runs.items():
+        seconds = statistics.median(timing.round for timing in timings)
+        times = ratios(runs, name)
+        result.add_row(
+            name,
+            f"{seconds:.3f}",
+            f"{work.clients / seconds:,.0f}",
+            f"{statistics.median(times):.2f}",
+            f"{min(times):.2f}–{max(times):.2f}",
+            f"{statistics.mean(timing.loss for timing in timings):.4f}",
+        )
     return result
 
 
-def verdict(comparison: Comparison) -> str:
-    """The ratio and whether it is what we want."""
-    work, stock, ours = comparison
-    ratio = clients_per_second(work, ours) / clients_per_second(work, stock)
-    return (
-        f"{work.days} days: this app / stock Flower = {ratio:.1f}, aim ≥ {AIM:g}: "
-        f"{'reached' if ratio >= AIM else 'missed'}"
-    )
+def verdicts(runs: Runs) -> Iterator[str]:
+    """Whether each ratio is what we want, and whether all did the same work."""
+    for peer, aim in AIMS.items():
+        if peer in runs:
+            ratio = statistics.median(ratios(runs, peer))
+            reached = "reached" if ratio >= aim else "missed"
+            yield f"fedproto run / {peer} = {ratio:.2f}, aim ≥ {aim:g}: {reached}"
+    spread = loss_spread(runs)
+    same = "the same" if spread <= SAME_LOSS else "NOT the same"
+    yield f"last losses: {spread:.1%} apart, at most {SAME_LOSS:.0%} allowed: {same}"
 
 
-def clients_per_second(work: Work, timings: list[Timing]) -> float:
-    """Clients over the median seconds of a round."""
-    return work.clients / statistics.median(s for timing in timings for s in timing.seconds)
+def loss_spread(runs: Runs) -> float:
+    """Between the largest and the least mean loss, as a share of the mean of all."""
+    losses = [statistics.mean(timing.loss for timing in timings) for timings in runs.values()]
+    return (max(losses) - min(losses)) / statistics.mean(losses)
 
 
 def _loss(line: str, clients: int) -> float:
@@ -226,6 +353,11 @@ def _loss(line: str, clients: int) -> float:
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")
     return float(noted["loss"]["total"])
+
+
+def _toml(value: object) -> str:
+    """As `--set` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""FedAvg on FUELS's forecaster as Flower's own tutorials write it: a node is a client.
+"""The same forecaster under stock Flower: FedAvg with one client per node.
 
-The peer of `benchmarks.stock_flower`. It takes the same windows and batches as fedproto-app; all
-else is Flower's FedAvg, torch.nn and torch.optim. To be no easier prey than it must, it keeps its
-data in memory between rounds and takes batches by index instead of through a DataLoader.
+The peer of `benchmarks.stock_flower`, written as in Flower's tutorials: `torch.nn.GRU`,
+`torch.optim.Adam`, one model and one optimiser per message. It is spared what would only make it
+slower: it keeps its data in memory between rounds, evaluates nothing, has its batches ready
+instead of a DataLoader, and its Adam is fused.
 """
 
 from __future__ import annotations
@@ -11,74 +12,34 @@ import json
 from functools import cache
 from pathlib import Path
 
-import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from torch import Tensor, nn
 
-from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.settings import settings_from
-
-CLOSE, HIDDEN = 3, 128
+from benchmarks.peers.forecaster import Batch, Forecaster, one_thread, read_clients, train_epoch
 
 client_app = ClientApp()
 server_app = ServerApp()
 
 
-class Forecaster(nn.Module):
-    """Two GRUs over the close and the periodic values, one linear layer: [B, 6] → [B]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.close = nn.GRU(1, HIDDEN, batch_first=True)
-        self.periodic = nn.GRU(1, HIDDEN, batch_first=True)
-        self.decoder = nn.Linear(2 * HIDDEN, 1)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        windows = inputs.unsqueeze(2)
-        _, close = self.close(windows[:, :CLOSE])
-        _, periodic = self.periodic(windows[:, CLOSE:])
-        representation = torch.cat([close[0], periodic[0]], dim=1)
-        prediction: Tensor = self.decoder(representation).squeeze(1)
-        return prediction
-
-
 @cache
-def all_clients(clients: int, days: int) -> list[ClientWindows]:
-    """The synthetic clients; loaded once in each process, so that only round 1 pays for it."""
-    settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
-    return [make_windows(series, settings.data) for series in load_series(settings.data)]
-
-
-def train_epoch(model: Forecaster, client: ClientWindows, learning_rate: float) -> float:
-    """One epoch of the client's batches in random order; returns its mean loss."""
-    inputs, targets = torch.from_numpy(client.inputs), torch.from_numpy(client.targets)
-    present, batches = torch.from_numpy(client.present), torch.from_numpy(client.batches)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    total = 0.0
-    for batch in batches[torch.randperm(len(batches))]:
-        optimizer.zero_grad()
-        squared = (model(inputs[batch]) - targets[batch]).square() * present[batch]
-        loss = squared.sum() / present[batch].sum().clamp(min=1)
-        loss.backward()
-        optimizer.step()
-        total += loss.item()
-    return total / len(batches)
+def all_clients(file: str) -> list[list[Batch]]:
+    """Every client's batches; read once in each process, so that only round 1 pays for it."""
+    return read_clients(Path(file))
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the received model on this node's client and send it back."""
+    one_thread()
     model = Forecaster()
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    config = context.run_config
-    clients = all_clients(int(config["clients"]), int(config["days"]))
-    client = clients[int(context.node_config["partition-id"])]
-    loss = train_epoch(model, client, float(config["learning-rate"]))
-    metrics = MetricRecord({"train_loss": loss, "num-examples": client.train_samples})
+    clients = all_clients(str(context.run_config["clients-file"]))
+    batches = clients[int(context.node_config["partition-id"])]
+    loss = train_epoch(model, batches)
+    samples = sum(len(inputs) for inputs, _, _ in batches)
+    metrics = MetricRecord({"train_loss": loss, "num-examples": samples})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content, reply_to=message)
 

@@ -1,0 +1,67 @@
+"""What all peers train: the forecaster, its loss, the clients' windows. Needs torch and numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CLOSE, HIDDEN = 3, 128
+LEARNING_RATE = 0.001
+
+
+class Forecaster(nn.Module):
+    """Two GRUs over the close and the periodic values, one linear layer: [B, 6] → [B, 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.close = nn.GRU(1, HIDDEN, batch_first=True)
+        self.periodic = nn.GRU(1, HIDDEN, batch_first=True)
+        self.decoder = nn.Linear(2 * HIDDEN, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        windows = inputs.unsqueeze(2)
+        _, close = self.close(windows[:, :CLOSE])
+        _, periodic = self.periodic(windows[:, CLOSE:])
+        prediction: Tensor = self.decoder(torch.cat([close[0], periodic[0]], dim=1))
+        return prediction
+
+
+Batch = tuple[Tensor, Tensor, Tensor]  # inputs [B, 6], targets [B, 1], present [B, 1] bool
+
+
+def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Mean squared error of the targets that are there."""
+    inputs, targets, present = batch
+    squared = (model(inputs) - targets).square() * present
+    return squared.sum() / present.sum().clamp(min=1)
+
+
+def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
+    """One epoch of a client's batches in random order, with an Adam of its own; the mean loss."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
+    total = 0.0
+    for number in torch.randperm(len(batches)).tolist():
+        optimizer.zero_grad()
+        loss = batch_loss(model, batches[number])
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / len(batches)
+
+
+def one_thread() -> None:
+    """As the app's workers: one torch thread, whatever the environment says, no denormals."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def read_clients(file: Path) -> list[list[Batch]]:
+    """The batches of each client, from the arrays that `benchmarks.stock_flower` wrote."""
+    with np.load(file, allow_pickle=False) as arrays:
+        read = [torch.from_numpy(arrays[name]) for name in ("inputs", "targets", "present")]
+        counts = arrays["counts"].tolist()
+    every = iter(zip(*read, strict=True))
+    return [[next(every) for _ in range(count)] for count in counts]
