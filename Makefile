@@ -38,9 +38,9 @@ fuzz: $(DEV)  ## what reads bytes of others, with anything, ten minutes; SECONDS
 wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; three minutes
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/wheel
 
-bench: $(DEV)  ## speed, memory and disk as ratios against peers, about twelve minutes
+bench: $(DEV)  ## speed, memory and disk as ratios against peers, a quarter of an hour
 	$(BIN)/python -m benchmarks.throughput
-	$(BIN)/python -m benchmarks.stock_flower
+	PIP_ARGS="$(PIP_ARGS)" $(BIN)/python -m benchmarks.stock_flower
 	$(BIN)/python -m benchmarks.client_state
 	$(BIN)/python -m benchmarks.jsd
 	$(BIN)/python -m benchmarks.affect
@@ -90,4 +90,4 @@ $(NEWEST): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .venv-pfl .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
