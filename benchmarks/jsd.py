@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
         found = {}
         for name, compute in contestants.items():
             progress(f"{name}, {PEERS_CLIENTS} clients, {repetition} of {REPETITIONS}")
-            seconds, found[name] = _timed(lambda c=compute: c(prototypes))
+            seconds, found[name] = _timed(partial(compute, prototypes))
             rates[name].append(PEERS_CLIENTS * (PEERS_CLIENTS - 1) / 2 / seconds)
         for name, theirs in found.items():
             if (apart := (theirs.double() - found[OURS].double()).abs().max()) > AGREEMENT:
@@ -92,9 +93,8 @@ def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
 def by_scipy(prototypes: Tensor) -> Tensor:
     """[N, B, d] → [N, N]; scipy tells the square root of the divergence, row by row."""
     rows = prototype_distributions(prototypes).transpose(0, 1).numpy()  # (B, N, d)
-    return torch.from_numpy(
-        squareform(sum(pdist(row, "jensenshannon") ** 2 for row in rows) / ROWS)
-    )
+    roots = np.stack([pdist(row, "jensenshannon") for row in rows])
+    return torch.from_numpy(squareform(np.square(roots).mean(axis=0)))
 
 
 def by_torch(prototypes: Tensor) -> Tensor:

@@ -285,8 +285,9 @@ def mean_errors(
     """
 
     def means(chosen: NDArray[np.bool_]) -> Floats:
-        found: Floats = chosen.astype(np.float32) @ prototypes
-        return found / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
+        counts = np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
+        found: Floats = chosen.astype(np.float32) @ prototypes / counts
+        return found
 
     positive = means(truth)
     apart = np.linalg.norm(positive - means(~truth), axis=1)

@@ -86,7 +86,7 @@ Runs = dict[str, list[Timing]]
 
 
 def main() -> None:
-    contestants = {
+    contestants: dict[str, Start] = {
         OURS: fedproto_run,
         "this app in Flower's engine": flowers_engine,
         "stock Flower": stock_flower,

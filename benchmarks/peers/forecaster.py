@@ -35,7 +35,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # inputs [B, 6], targets [B, 1], present 
 def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
     """Mean squared error of the targets that are there."""
     inputs, targets, present = batch
-    squared = (model(inputs) - targets).square() * present
+    squared: Tensor = (model(inputs) - targets).square() * present
     return squared.sum() / present.sum().clamp(min=1)
 
 
@@ -46,7 +46,7 @@ def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
     for number in torch.randperm(len(batches)).tolist():
         optimizer.zero_grad()
         loss = batch_loss(model, batches[number])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         total += loss.item()
     return total / len(batches)
