@@ -19,6 +19,7 @@ from fedproto_app.maths.threads import in_threads
 Table = NDArray[np.float64]
 
 ROWS = 64  # at a time: float64 of 10,000 clients then stays in the processor's cache
+BLENDED_ROWS = 8  # at a time; the least memory, as rows do not wait for sums
 
 
 class BlockStatistics(NamedTuple):
@@ -156,7 +157,7 @@ def blend(
         mixed = share * past[rows] + (1 - share) * current[rows]
         psi[rows] = np.where(np.isnan(past[rows]), current[rows], mixed)
 
-    for _ in in_threads(fill, spans(len(psi), ROWS)):
+    for _ in in_threads(fill, spans(len(psi), BLENDED_ROWS)):
         pass
     return psi
 
