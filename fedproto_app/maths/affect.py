@@ -19,7 +19,7 @@ from fedproto_app.maths.threads import in_threads
 Table = NDArray[np.float64]
 
 ROWS = 64  # at a time: float64 of 10,000 clients then stays in the processor's cache
-BLENDED_ROWS = 8  # at a time; the least memory, as rows do not wait for sums
+BLENDED_ROWS = 8  # no sum hangs on how many; so few need no fresh memory
 
 
 class BlockStatistics(NamedTuple):
