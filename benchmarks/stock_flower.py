@@ -5,8 +5,9 @@
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
 run in turns, so many times over. Timed is the whole round, from the end of one to the end of the
-next, as it is written down; nobody evaluates in between. The first rounds, in which processes
-start and data is loaded, do not count. In the end all must have reached the same loss.
+next, as it is written down; nobody evaluates in between. Beside it stands the processor time of
+all processes a round, which hangs less on what else the machine does. The first rounds do not
+count: processes start and data is loaded. In the end all must have reached the same loss.
 
 stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
 `benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from benchmarks.peers.pfl_home import pfl_python
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
 from fedproto_app.errors import FederationError
+from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.superlink import SuperLink, tail
 from fedproto_app.report.progress import GrowingFile
 from fedproto_app.settings import settings_from
@@ -64,17 +66,21 @@ class Work(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A contestant at work: where it notes its rounds, and why it does not go on."""
+    """A contestant at work: where it notes its rounds, why it does not go on, and the FLWR_HOME in
+    the environment of all its processes."""
 
     rounds_file: Path
     trouble: Callable[[], str]
+    home: Path
 
 
 class Timing(NamedTuple):
-    """One run: seconds of each counted round, and the mean training loss of the last one."""
+    """One run: seconds of each counted round, the mean training loss of the last one, and the
+    processor time of all processes, seconds a round."""
 
     seconds: list[float]
     loss: float
+    processor: float
 
     @property
     def round(self) -> float:
@@ -174,6 +180,7 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
         start(work, Path(folder)) as running,
     ):
         file, ends = GrowingFile(running.rounds_file), list[float]()
+        spent: list[float] = []  # by the end of each round that was seen
         loss, heard = float("nan"), time.monotonic()
         while len(ends) < work.rounds:
             time.sleep(0.005)
@@ -182,10 +189,22 @@ def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], No
                 ends.append(heard)
                 loss = _loss(line, work.clients)
                 progress(f"{label}round {len(ends)} of {work.rounds}")
+            spent += [processor_seconds(running.home)] * (len(ends) - len(spent))
             if time.monotonic() - heard > DEADLINE:
                 raise FederationError(f"{label}no round for {DEADLINE:g} s: {running.trouble()}")
         ends = ends[: work.rounds]
-        return Timing([end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss)
+        each = (spent[work.rounds - 1] - spent[WARM_UP - 1]) / (work.rounds - WARM_UP)
+        return Timing([end - begin for begin, end in pairwise(ends[WARM_UP - 1 :])], loss, each)
+
+
+def processor_seconds(home: Path) -> float:
+    """User and system time of all living processes with this FLWR_HOME, from /proc."""
+    ticks = 0
+    for process in marked_processes(home):
+        with suppress(OSError):  # it has ended
+            stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # --- the contestants --------------------------------------------------------------------------
@@ -267,9 +286,12 @@ def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Ru
     """A command of its own, ended when its rounds are done."""
     log = folder / "output.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=output, stderr=output)
+        marked = {**os.environ, "FLWR_HOME": str(folder)}
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=marked, stdout=output, stderr=output
+        )
     try:
-        yield Running(rounds_file, lambda: tail(log))
+        yield Running(rounds_file, lambda: tail(log), folder)
     finally:
         process.terminate()
         try:
@@ -294,7 +316,7 @@ def _simulation(
             log = tail(Path(home) / "superlink.log")
             return f"{superlink.status(run_id).details}\n{log}"
 
-        yield Running(rounds_file, trouble)
+        yield Running(rounds_file, trouble, Path(home))
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -312,8 +334,12 @@ def table(work: Work, runs: Runs) -> Table:
         caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
         f"{len(runs[OURS])} times in turns; ratio: fedproto run over the row",
     )
+
+    def processor(name: str) -> float:
+        return statistics.median(timing.processor for timing in runs[name])
+
     result.add_column("")
-    for heading in ("s a round", "clients/s", "ratio", "spread", "last loss"):
+    for heading in ("s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"):
         result.add_column(heading, justify="right")
     for name, timings in runs.items():
         seconds = statistics.median(timing.round for timing in timings)
@@ -324,6 +350,8 @@ def table(work: Work, runs: Runs) -> Table:
             f"{work.clients / seconds:,.0f}",
             f"{statistics.median(times):.2f}",
             f"{min(times):.2f}–{max(times):.2f}",
+            f"{processor(name):.3f}",
+            f"{processor(name) / processor(OURS):.2f}",
             f"{statistics.mean(timing.loss for timing in timings):.4f}",
         )
     return result

@@ -48,9 +48,9 @@ def test_an_epoch_learns(tmp_path: Path) -> None:
 
 
 RUNS = {
-    OURS: [Timing([1.0, 1.0, 9.0], 0.50), Timing([2.0], 0.52)],
-    "stock Flower": [Timing([7.0], 0.51), Timing([10.0], 0.51)],
-    "plain loop": [Timing([1.5], 0.50), Timing([3.0], 0.51)],
+    OURS: [Timing([1.0, 1.0, 9.0], 0.50, 1), Timing([2.0], 0.52, 1)],
+    "stock Flower": [Timing([7.0], 0.51, 8), Timing([10.0], 0.51, 8)],
+    "plain loop": [Timing([1.5], 0.50, 2), Timing([3.0], 0.51, 2)],
 }
 
 
@@ -64,7 +64,7 @@ def test_ratios_are_of_the_same_repetition_and_their_median_is_judged() -> None:
 
 
 def test_who_did_not_reach_the_loss_did_not_do_the_work() -> None:
-    lazy = RUNS | {"lazy": [Timing([0.1], 0.9)]}
+    lazy = RUNS | {"lazy": [Timing([0.1], 0.9, 1)]}
     assert loss_spread(RUNS) < stock_flower.SAME_LOSS < loss_spread(lazy)
     assert "NOT the same" in list(verdicts(lazy))[-1]
 
