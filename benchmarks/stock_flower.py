@@ -123,7 +123,7 @@ def main() -> None:
 
     for name in THREADS:  # each contestant has one thread a process and says so itself
         os.environ.pop(name, None)
-    console = Console()
+    console = Console(width=110)
     chosen = {name: contestants[name] for name in (OURS, *asked.peers)}
     if "pfl" in chosen:
         with console.status("pfl-research: its environment"):
