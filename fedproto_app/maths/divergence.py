@@ -59,8 +59,8 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
     """The divergences after some clients reported: A's reuse under the participation ratio α.
 
     divergence: [M, M] of the first M clients, as it was before; None where there is none (M = 0).
-        Without newcomers (M = N) it is overwritten: of 10,000 clients it has 400 MB, and a copy
-        of them costs a third of what a tenth of the rows does.
+        Without newcomers (M = N) it is overwritten: of 10,000 clients it has 400 MB, which
+        a copy would hold twice and write anew.
     prototypes: [N, B, d], N ≥ M, of all clients, the unchanged ones too.
     changed: the clients whose rows and columns are computed; all from M on must be among them.
     Returns [N, N] float32, bitwise what `pairwise_divergence` returns: `divergence` itself, or a
