@@ -1,0 +1,194 @@
+"""What a run of many clients costs: seconds and processor seconds a round, memory, and files.
+
+    python -m benchmarks.scale [--clients 1000 10000] [--rounds 4] [--quick]
+
+FUELS on 8 days of the synthetic traffic, by ``fedproto run`` on two nodes: one command a row,
+watched from outside. Processor seconds are those of all its processes, so they say what a round
+costs on a machine that does other work meanwhile, as its seconds do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.machine import machine_line
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = "from fedproto_app.cli.main import main; main()"
+SETTINGS = {"method": "fuels", "data.source": "synthetic-traffic", "data.synthetic.days": 8}
+EVERY = 0.5  # seconds between two looks at the processes
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Moment(NamedTuple):
+    """Seconds since the command, and processor seconds of all its processes so far."""
+
+    wall: float
+    processor: float
+
+    def since(self, before: Moment) -> Moment:
+        return Moment(self.wall - before.wall, self.processor - before.processor)
+
+
+@dataclass
+class Cost:
+    """Of one run: when its rounds ended, peak memory of its processes, and what it left."""
+
+    rounds: list[Moment] = field(default_factory=list)
+    peak: int = 0  # bytes
+    left: int = 0  # bytes
+    files: int = 0
+    end: Moment = Moment(0.0, 0.0)
+
+    @property
+    def later(self) -> Moment:
+        """A round after the first, on average, with the checkpoints between them."""
+        whole, count = self.rounds[-1].since(self.rounds[0]), max(1, len(self.rounds) - 1)
+        return Moment(whole.wall / count, whole.processor / count)
+
+
+class Processes:
+    """A process and all below it, looked at while they run."""
+
+    def __init__(self, process: int) -> None:
+        self._process, self._used = process, dict[int, float]()
+        self.peak = 0
+
+    @property
+    def processor_seconds(self) -> float:
+        """So far, of those that have ended too."""
+        return sum(self._used.values())
+
+    def look(self) -> None:
+        """Note what they have used; memory that several share counts once."""
+        memory = 0
+        for process in _family(self._process):
+            try:
+                told = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                self._used[process] = (int(told[11]) + int(told[12])) / _TICKS
+                memory += _proportional_bytes(process)
+            except OSError:  # it has ended
+                continue
+        self.peak = max(self.peak, memory)
+
+
+def watch(clients: int, rounds: int, folder: Path) -> Cost:
+    """One run from the command to its end, in this folder."""
+    chosen = {**SETTINGS, "data.synthetic.clients": clients, "rounds": rounds}
+    chosen |= {"output.dir": folder, "output.name": f"of-{clients}"}
+    start, cost = time.perf_counter(), Cost()
+    run = subprocess.Popen(
+        [sys.executable, "-u", "-c", PROGRAM, "run", "--nodes", "2", "--workers", "2"]
+        + [f"--set={key}={value}" for key, value in chosen.items()],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    family, ended = Processes(run.pid), threading.Event()
+
+    def keep_looking() -> None:
+        while not ended.wait(EVERY):
+            family.look()
+
+    looking = threading.Thread(target=keep_looking)
+    looking.start()
+    assert run.stderr is not None
+    for line in run.stderr:
+        if line.startswith("round "):
+            family.look()
+            cost.rounds.append(Moment(time.perf_counter() - start, family.processor_seconds))
+    code = run.wait()
+    ended.set()
+    looking.join()
+    if code or not cost.rounds:
+        sys.exit(f"the run of {clients} clients ended with code {code}")
+    cost.end = Moment(time.perf_counter() - start, family.processor_seconds)
+    cost.peak = family.peak
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    cost.left, cost.files = sum(sizes), len(sizes)
+    return cost
+
+
+def _family(process: int) -> list[int]:
+    """The process and its descendants."""
+    found = [process]
+    try:
+        for tasks in Path(f"/proc/{process}/task").iterdir():
+            for child in (tasks / "children").read_text().split():
+                found += _family(int(child))
+    except OSError:  # it has ended
+        pass
+    return found
+
+
+def _proportional_bytes(process: int) -> int:
+    """Its memory, a page that several processes have counting as a part of one to each."""
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def table(costs: dict[int, Cost], rounds: int) -> Table:
+    """A row for each number of clients."""
+    found = Table(
+        title=f"FUELS, 8 days of synthetic traffic, {rounds} rounds, two nodes, two workers",
+        caption="a later round: the mean without the first; whole: from the command to its end",
+    )
+    titles = ["clients", "first round, s", "a later round, s", "CPU-s", "ms of CPU a client"]
+    titles += ["whole, s", "CPU-s", "peak GB", "GB of files", "files"]
+    for title in titles:
+        found.add_column(title, justify="right")
+    for clients, cost in costs.items():
+        later = cost.later
+        found.add_row(
+            f"{clients:,}",
+            f"{cost.rounds[0].wall:.1f}",
+            f"{later.wall:.1f}",
+            f"{later.processor:.1f}",
+            f"{later.processor / clients * 1000:.1f}",
+            f"{cost.end.wall:.1f}",
+            f"{cost.end.processor:.1f}",
+            f"{cost.peak / 1e9:.2f}",
+            f"{cost.left / 1e9:.2f}",
+            f"{cost.files:,}",
+        )
+    return found
+
+
+def main() -> None:
+    """Run each number of clients, and print a row for it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", nargs="+", type=int, default=[100, 1000], metavar="N")
+    parser.add_argument("--rounds", type=int, default=4, metavar="N", help="of each run (4)")
+    parser.add_argument("--folder", type=Path, help="whose disk takes the runs (the temporary one)")
+    parser.add_argument("--quick", action="store_true", help="50 and 200 clients, 3 rounds")
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.clients, asked.rounds = [50, 200], 3
+    if min(asked.clients) < 2 or asked.rounds < 2:
+        parser.error("--clients: at least 2 each, --rounds: at least 2")
+    costs = {}
+    for clients in asked.clients:
+        with tempfile.TemporaryDirectory(prefix="fedproto-scale-", dir=asked.folder) as folder:
+            costs[clients] = watch(clients, asked.rounds, Path(folder))
+    console = Console(width=130)
+    console.print(table(costs, asked.rounds))
+    console.print(machine_line(), style="dim")
+
+
+if __name__ == "__main__":
+    main()
