@@ -16,7 +16,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +33,8 @@ from benchmarks.machine import machine_line
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import Order
 from fedproto_app.node.part_reply import PartReply, merged
-from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.node.state_log import Found
+from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node, shares_of
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -83,21 +84,26 @@ class ClockedStore(ClientStore):
         self._clock = clock
         super().__init__(folder)
 
-    def read_state(self, client: str, upto: int) -> dict[str, Tensor] | None:
+    def read_states(self, clients: Sequence[str], upto: int) -> list[Found]:
         with self._clock.on("reading"):
-            mapped = super().read_state(client, upto)
-            state = mapped and {name: value.clone() for name, value in mapped.items()}
-        self._clock.bytes["reading"] += _size(state or {})
-        return state
+            mapped = super().read_states(clients, upto)
+            found = [
+                Found(places, {name: value.clone() for name, value in tensors.items()})
+                for places, tensors in mapped
+            ]
+        self._clock.bytes["reading"] += sum(_size(tensors) for _, tensors in found)
+        return found
 
-    def write_state(self, client: str, server_round: int, tensors: Mapping[str, Tensor]) -> None:
+    def write_states(
+        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    ) -> None:
         with self._clock.on("writing"):
-            super().write_state(client, server_round, tensors)
+            super().write_states(clients, server_round, tensors)
         self._clock.bytes["writing"] += _size(tensors)
 
-    def keep(self, client: str, record: ClientRecord) -> None:
+    def settle(self) -> None:
         with self._clock.on("writing"):
-            super().keep(client, record)
+            super().settle()
 
 
 def main() -> None:

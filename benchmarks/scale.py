@@ -50,7 +50,7 @@ class Cost:
     peak: int = 0  # bytes
     left: int = 0  # bytes
     files: int = 0
-    end: Moment = Moment(0.0, 0.0)
+    end: Moment = field(default_factory=lambda: Moment(0.0, 0.0))
 
     @property
     def later(self) -> Moment:

@@ -107,7 +107,7 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
     before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*.*")}
     assert before
     with monkeypatch.context() as full:
-        full.setattr("fedproto_app.node.store.save_file", fault)
+        full.setattr("fedproto_app.node.blocks.save_file", fault)
         full.setattr("os.replace", no_space)
         assert ask(grid, MessageType.EVALUATE, 2)["failed"] == {}  # nothing to write
         said = ask(grid, MessageType.TRAIN, 2)
@@ -124,10 +124,10 @@ def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
 def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def elsewhere(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    def elsewhere(tensors: dict[str, torch.Tensor], path: Path, _: object) -> None:
         save_file(tensors, path / "no-such-folder" / "state")
 
-    monkeypatch.setattr("fedproto_app.node.store.save_file", elsewhere)
+    monkeypatch.setattr("fedproto_app.node.blocks.save_file", elsewhere)
     reason = ask(solo_node(tmp_path))["failed"]["office-00"]
     assert re.fullmatch("cannot write its state: (No such|Not a).*directory", reason)
 

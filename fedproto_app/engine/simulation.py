@@ -26,25 +26,29 @@ from fedproto_app.settings import Settings, flat_settings
 Show = Callable[[Mapping[str, Any]], None]
 
 CHECKPOINT_EVERY = 5.0  # seconds; what a killed run has to do again
-MEMORY_SHARE = 0.4  # of this machine's, for the state of all nodes
+_RARITY = 4  # a checkpoint waits so many times as long as the nodes' state took to write
+_OF_ALL, _OF_FREE = 0.6, 0.8  # of this machine's memory, for the state of all nodes
 
 
 class WithState(Persistence):
     """A checkpoint after the first round, then every few seconds.
 
-    Before each the workers write their nodes' state. every: seconds between two; 0 where state
-    does not wait in memory: the disk keeps the newest states, so it must not run ahead.
+    Before each the workers write their nodes' state; where that takes long, checkpoints are rarer,
+    so that a fifth of the time at most goes into it. every: seconds between two; 0 where state does
+    not wait in memory: the disk keeps the newest states, so it must not run ahead.
     """
 
     def __init__(self, pool: WorkerPool, every: float = CHECKPOINT_EVERY) -> None:
-        self._pool, self._every, self._last = pool, every, -math.inf
+        self._pool, self._every, self._next = pool, every, -math.inf
 
     def is_due(self, *, last: bool) -> bool:
-        return last or time.monotonic() - self._last >= self._every
+        return last or time.monotonic() >= self._next
 
     def prepare(self) -> None:
+        start = time.monotonic()
         self._pool.flush()
-        self._last = time.monotonic()
+        now = time.monotonic()
+        self._next = now + max(self._every, _RARITY * (now - start)) if self._every else now
 
 
 class _ShownFolder(RunFolder):
@@ -83,8 +87,18 @@ def _memory_for(nodes: int, workers: int) -> int:
     """Bytes for the state of a node; none where several workers share the state of one."""
     if workers > nodes:
         return 0
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return int(MEMORY_SHARE * pages * size / nodes)
+    all_of_it = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min(_OF_ALL * all_of_it, _OF_FREE * _free_memory(all_of_it)) / nodes)
+
+
+def _free_memory(otherwise: int) -> int:
+    """Bytes that programs can have without any other's being moved to the disk, if that is told."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return otherwise
+    told = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return 1024 * int(next(told, otherwise // 1024))
 
 
 @contextmanager

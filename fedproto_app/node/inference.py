@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fedproto_app.data.series import ClientSeries
@@ -36,15 +35,10 @@ from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import method_named
+from fedproto_app.node.blocks import DAMAGES, PERSONAL
 from fedproto_app.node.forecasts import ClientForecast
-from fedproto_app.node.store import (
-    SETTINGS_FILE,
-    ClientRecord,
-    ClientStore,
-    holds_kept_models,
-    unflatten,
-)
-from fedproto_app.node.trainer import PERSONAL
+from fedproto_app.node.records import ClientRecord, holds_kept_models
+from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -121,7 +115,7 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
     """
     try:
         kept = store.read_kept(client)
-    except (SafetensorError, OSError) as error:
+    except DAMAGES as error:
         raise FedProtoError(f"client {client!r}: its kept model is damaged: {error}") from None
     if kept is None:
         raise FedProtoError(f"client {client!r}: no kept model")

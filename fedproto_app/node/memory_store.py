@@ -1,117 +1,192 @@
 """A node's client state in memory, written to its disk with each checkpoint.
 
-At any time the disk holds the clients' states after one round, which are read as any other
-`ClientStore`'s. States that take more memory than allowed go to the disk earlier and are read from
-there.
+Clients whose states are written together stay together, as one copy of each tensor. At any time the
+disk holds the clients' states after one round, which are read as any other `ClientStore`'s. States
+that do not all fit into the memory allowed go to the disk at once and are read from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.node.blocks import Row, Rows, model_of, rows_of
+from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.state_log import BACK, Found
+from fedproto_app.node.store import ClientStore
 
 Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class _Versioned:
-    """Tensors, and the round that they are of."""
+@dataclass(eq=False)
+class _Held:
+    """States [n, …] in memory, after a round.
+
+    newest: the rows that are their clients' newest states. kept: those that are kept models, and
+    not on the disk yet.
+    """
 
     server_round: int
     tensors: Tensors
+    newest: dict[int, str] = field(default_factory=dict)
+    kept: dict[int, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         return sum(value.nbytes for value in self.tensors.values())
 
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.tensors.values())))
 
-@dataclass(frozen=True)
-class _Kept:
-    """A kept model that is not on the disk yet; None: its state, or its shared part, is there."""
+    def of(self, rows: Sequence[int]) -> Tensors:
+        """The tensors of these rows."""
+        return {name: rows_of(value, rows) for name, value in self.tensors.items()}
 
-    record: ClientRecord
-    state: _Versioned | None
-    shared: _Versioned | None
+    def rows(self, named: Mapping[int, str]) -> Rows:
+        """The models in some of its rows."""
+        rows = [Row(client, self.server_round, 0) for client in named.values()]
+        return Rows(rows, model_of(self.tensors), list(named))
 
 
 class MemoryStore(ClientStore):
-    """A `ClientStore` that writes states and kept models late.
+    """A `ClientStore` that writes states and kept models late."""
 
-    A flush may write two states of a client, the kept model's and the newest, so more stay.
-    """
-
-    versions = 2 * ClientStore.versions
-
-    def __init__(self, folder: Path, limit: int, writer: int = 0) -> None:
-        """limit: bytes of states that may wait in memory."""
+    def __init__(self, folder: Path, limit: int, clients: int = 0, writer: int = 0) -> None:
+        """limit: bytes of states that may wait in memory. clients: whose states will come."""
         super().__init__(folder, writer)
-        self._limit, self._size = limit, 0
-        self._states: dict[str, _Versioned] = {}
-        self._unwritten: set[str] = set()  # clients whose state here is newer than the disk's
-        self._shared: _Versioned | None = None
-        self._kept: dict[str, _Kept] = {}
+        self._limit, self._clients = limit, clients
+        self._size = 0  # bytes of what is held
+        self._newest: dict[str, tuple[_Held, int]] = {}
+        self._kept: dict[str, tuple[_Held, int]] = {}
+        self._unwritten: set[str] = set()  # clients whose newest state is not on the disk
+        self._shared: dict[int, Tensors] = {}  # by round
 
-    def read_state(self, client: str, upto: int) -> Tensors | None:
-        here = self._states.get(client)
-        if here and here.server_round <= upto:
-            return here.tensors
-        return super().read_state(client, upto)
+    def begin(self, server_round: int) -> None:
+        marks = self._marks or [server_round - 1]  # which the server resumed from
+        super().begin(server_round)
+        self._marks = marks
 
-    def write_state(self, client: str, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        before, now = self._states.get(client), _copied(server_round, tensors)
-        self._size += now.size - (before.size if before else 0)
-        self._states[client] = now
-        self._unwritten.add(client)
-        if self._size > self._limit:
-            self.flush()
-            self._states, self._size = {}, 0
-
-    def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        self._shared = _copied(server_round, tensors)
-
-    def read_shared(self, server_round: int) -> Tensors:
-        if self._shared and self._shared.server_round == server_round:
-            return self._shared.tensors
-        return super().read_shared(server_round)
-
-    def record(self, client: str, before: int | None = None) -> ClientRecord:
-        here = self._kept.get(client)
-        if here and (before is None or here.record.kept_round < before):
-            return here.record
-        return super().record(client, before)
-
-    def keep(self, client: str, record: ClientRecord) -> None:
-        state, shared = self._states.get(client), self._shared
-        self._kept[client] = _Kept(
-            record,
-            state if client in self._unwritten else None,
-            shared if shared and shared.server_round == record.kept_round else None,
-        )
+    def settle(self) -> None:
+        """Nothing is written yet."""
 
     def flush(self) -> None:
-        """Write everything that waits, kept models first, so that nothing drops them."""
-        by_round = sorted(self._kept.items(), key=lambda item: item[1].record.kept_round)
-        written = None
-        for client, kept in by_round:
-            if kept.shared and kept.shared is not written:
-                super().write_shared(kept.shared.server_round, kept.shared.tensors)
-                written = kept.shared
-            if kept.state:
-                super().write_state(client, kept.state.server_round, kept.state.tensors)
-            super().keep(client, kept.record)
-        for client in sorted(self._unwritten):
-            state, kept_one = self._states[client], self._kept.get(client)
-            if kept_one is None or kept_one.state is not state:
-                super().write_state(client, state.server_round, state.tensors)
+        """Write everything that waits: the server is about to write its checkpoint."""
+        if self._round not in self._marks:
+            self._marks = [self._round, *self._marks][:BACK]
+        self._write_all()
+        self._records.write(self._round)
+
+    def read_states(self, clients: Sequence[str], upto: int) -> list[Found]:
+        here: dict[_Held, list[tuple[int, int]]] = {}
+        elsewhere = []
+        for number, client in enumerate(clients):
+            held, row = self._newest.get(client, (None, 0))
+            if held and held.server_round <= upto:
+                here.setdefault(held, []).append((number, row))
+            else:
+                elsewhere.append(number)
+        found = []
+        for held, pairs in here.items():
+            states = held.of([row for _, row in pairs])
+            found.append(Found([number for number, _ in pairs], states))
+        for places, tensors in super().read_states([clients[one] for one in elsewhere], upto):
+            found.append(Found([elsewhere[one] for one in places], tensors))
+        return found
+
+    def write_states(
+        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    ) -> None:
+        before = set()
+        for client in clients:
+            if client in self._newest:
+                old, row = self._newest.pop(client)
+                del old.newest[row]
+                before.add(old)
+        size = sum(value.nbytes for value in tensors.values())
+        if size * self._clients > self._limit * len(clients):
+            self._unwritten -= set(clients)
+            super().write_states(clients, server_round, tensors)
+        else:
+            self._hold(clients, server_round, tensors)
+        for old in before:
+            self._thin_out(old)
+        if self._size > self._limit:
+            self._write_all()
+            self._newest, self._size = {}, 0
+
+    def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
+        rounds = self._records.all_rounds(self._marks)
+        self._shared = {one: model for one, model in self._shared.items() if one in rounds}
+        self._shared[server_round] = _copied(tensors)
+
+    def read_shared(self, server_round: int) -> Tensors:
+        return self._shared.get(server_round) or super().read_shared(server_round)
+
+    def keep(self, client: str, record: ClientRecord) -> None:
+        super().keep(client, record)
+        if client in self._kept:
+            old, row = self._kept.pop(client)
+            del old.kept[row]
+            if not old.kept and not old.newest:
+                self._size -= old.size
+        if client in self._unwritten:
+            held, row = self._kept[client] = self._newest[client]
+            held.kept[row] = client
+
+    def _hold(
+        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    ) -> None:
+        held = _Held(server_round, _copied(tensors), dict(enumerate(clients)))
+        self._size += held.size
+        self._newest |= {client: (held, row) for row, client in enumerate(clients)}
+        self._unwritten |= set(clients)
+
+    def _thin_out(self, held: _Held) -> None:
+        """Copy what is still of use of these states, if it is little, and let go of the others."""
+        if 2 * len(held.newest) > held.count:
+            return
+        self._size -= held.size
+        models = [row for row in held.kept if row not in held.newest]
+        self._move(held, list(held.newest), held.tensors)
+        self._move(held, models, model_of(held.tensors))
+
+    def _move(self, old: _Held, rows: list[int], tensors: Tensors) -> None:
+        if not rows:
+            return
+        held = _Held(old.server_round, {name: value[rows] for name, value in tensors.items()})
+        self._size += held.size
+        for at, row in enumerate(rows):
+            if row in old.newest:
+                held.newest[at] = old.newest[row]
+                self._newest[old.newest[row]] = (held, at)
+            if row in old.kept:
+                held.kept[at] = old.kept[row]
+                self._kept[old.kept[row]] = (held, at)
+
+    def _write_all(self) -> None:
+        """Write what waits, kept models first, so that no state takes the place of one."""
+        models = []
+        for held in {held: None for held, _ in self._kept.values()}:
+            its = {row: client for row, client in held.kept.items() if row not in held.newest}
+            if its:
+                models.append(held.rows(its))
+        self._log.write_models(models)
+        for server_round in sorted(self._records.all_rounds(self._marks) & self._shared.keys()):
+            super().write_shared(server_round, self._shared[server_round])
+        for held in {self._newest[client][0]: None for client in sorted(self._unwritten)}:
+            its = {row: one for row, one in held.newest.items() if one in self._unwritten}
+            super().write_states(list(its.values()), held.server_round, held.of(list(its)))
+        for held, _ in self._kept.values():
+            if not held.newest and held.kept:
+                self._size -= held.size
+            held.kept.clear()
         self._kept, self._unwritten = {}, set()
 
 
-def _copied(server_round: int, tensors: Mapping[str, Tensor]) -> _Versioned:
+def _copied(tensors: Mapping[str, Tensor]) -> Tensors:
     """A copy that later training does not change."""
-    copies = {name: value.detach().cpu().clone() for name, value in tensors.items()}
-    return _Versioned(server_round, copies)
+    return {name: value.detach().cpu().clone() for name, value in tensors.items()}

@@ -154,7 +154,7 @@ def _done(
     torch.set_num_threads(settings.threads)
     of_run = (order.run, order.token)
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
-    store = store_of(folder, part.number)
+    store = store_of(folder, len(shard.clients), part.number)
     device = torch_device(settings.device)
     task = make_task(settings, shard.shape, device)
     start = time.perf_counter()

@@ -39,12 +39,12 @@ def in_simulation() -> bool:
     return _worker or (ray is not None and bool(ray.is_initialized()))
 
 
-def store_of(folder: Path, writer: int = 0) -> ClientStore:
-    """The state in a node's folder. writer: this process's number among the node's."""
+def store_of(folder: Path, clients: int, writer: int = 0) -> ClientStore:
+    """The state of so many clients in a node's folder. writer: this process's number there."""
     if _memory is None:
         return ClientStore(folder, writer)
     if folder not in _memory.stores:
-        _memory.stores[folder] = MemoryStore(folder, _memory.limit, writer)
+        _memory.stores[folder] = MemoryStore(folder, _memory.limit, clients, writer)
     return _memory.stores[folder]
 
 

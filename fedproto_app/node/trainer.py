@@ -16,14 +16,15 @@ from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
+from fedproto_app.node.blocks import PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import Protection
-from fedproto_app.node.store import ClientRecord, ClientStore, flatten, unflatten
+from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.state_log import Found
+from fedproto_app.node.store import ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.task import AnyTask
 
-_PARAMETERS = "parameters"
-PERSONAL = "personal"  # a model made of the shared one, to be judged and kept
 DIVERGED = "training diverged; its last good model stays"
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 
@@ -71,12 +72,18 @@ class Node:
 
     def train(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Train the clients of these cohorts; evaluate them too if the order says so."""
-        return [self._train(order, share) for share in shares]
+        self._store.begin(order.server_round)
+        replies = [self._train(order, share) for share in shares]
+        self._store.settle()
+        return replies
 
     def evaluate(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
+        self._store.begin(order.server_round)
         self._remember(order)
-        return [self._judge(order, share) for share in shares]
+        replies = [self._judge(order, share) for share in shares]
+        self._store.settle()
+        return replies
 
     def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """What the clients of these cohorts say to a method's question; their state stays.
@@ -84,25 +91,26 @@ class Node:
         It need not bring the shared parameters. With other arrays it is then about those that an
         earlier question of the round brought, without any about the clients' data alone.
         """
+        self._store.begin(order.server_round)
         self._remember(order)
         model = self._learner.initial_parameters()
         if order.arrays and not any(map(self._learner.is_shared, order.arrays)):
-            model = unflatten(self._store.read_shared(order.server_round), _PARAMETERS)
+            model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
         unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
         whole = replace(order, arrays={**unsent, **order.arrays})
         return [self._answer(whole, share) for share in shares]
 
     def _remember(self, order: Order) -> None:
         """Keep the order's shared parameters, if it brings any, and what comes with them."""
-        received: dict[str, dict[str, Tensor]] = {_PARAMETERS: {}, _GUIDANCE: {}}
+        received: dict[str, dict[str, Tensor]] = {PARAMETERS: {}, _GUIDANCE: {}}
         for name, array in order.arrays.items():
-            group = _PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
+            group = PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
             received[group][name] = torch.from_numpy(array)
         if order.classes:
             received[_GUIDANCE]["classes"] = torch.tensor(order.classes)
         if not self._learner.keeps_guidance:
             received[_GUIDANCE] = {}
-        if received[_PARAMETERS]:
+        if received[PARAMETERS]:
             self._store.write_shared(order.server_round, flatten(received))
 
     def _train(self, order: Order, share: Share) -> CohortReply:
@@ -170,33 +178,42 @@ class Node:
             parameters[name] = there.expand(len(clients), *there.shape).clone()
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
-        for row, client in enumerate(clients if own else []):
-            stored = self._store.read_state(client.name, upto) or {}
-            state = self._state(cohort, row)
-            if not stored.keys().isdisjoint(state):  # else it was judged, and has never trained
-                for name, tensor in state.items():
+        state = self._state(cohort)
+        for places, stored in self._store.read_states(share.clients, upto) if own else ():
+            if stored.keys().isdisjoint(state):
+                continue  # these were judged, and have never trained
+            for name, tensor in state.items():
+                if len(places) == len(clients):  # all, in their order
                     tensor.copy_(stored[name])
+                else:
+                    tensor[places] = stored[name].to(tensor.device)
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
         """Write the personal part of the clients in these rows; the others keep their old state."""
-        for row in rows:
-            if state := self._state(cohort, row):
-                self._store.write_state(cohort.names[row], cohort.server_round, state)
+        if rows and (state := self._state(cohort)):
+            names = [cohort.names[row] for row in rows]
+            its = {name: rows_of(value, rows) for name, value in state.items()}
+            self._store.write_states(names, cohort.server_round, its)
 
     def _save_personal(self, cohort: Cohort, models: dict[str, Tensor]) -> None:
         """Write these models [K, …] beside what the clients' training goes on from."""
-        for row, name in enumerate(cohort.names):
-            before = self._store.read_state(name, cohort.server_round) or {}
-            own = flatten({PERSONAL: {name: value[row] for name, value in models.items()}})
-            self._store.write_state(name, cohort.server_round, {**before, **own})
+        own = flatten({PERSONAL: models})
+        found = self._store.read_states(cohort.names, cohort.server_round)
+        stored = {place for one in found for place in one.places}
+        found.append(Found([row for row in range(len(cohort.names)) if row not in stored], {}))
+        for places, before in found:
+            if places:
+                its = {name: rows_of(value, places) for name, value in own.items()}
+                names = [cohort.names[place] for place in places]
+                self._store.write_states(names, cohort.server_round, {**before, **its})
 
-    def _state(self, cohort: Cohort, row: int) -> dict[str, Tensor]:
-        """What one client keeps between rounds, as views of the cohort's tensors."""
-        groups = {_PARAMETERS: cohort.parameters, **cohort.optimizer.state}
+    def _state(self, cohort: Cohort) -> dict[str, Tensor]:
+        """What clients keep between rounds: the cohort's own tensors, [K, …]."""
+        groups = {PARAMETERS: cohort.parameters, **cohort.optimizer.state}
         return flatten(
             {
-                group: {n: v[row] for n, v in named.items() if not self._learner.is_shared(n)}
+                group: {n: v for n, v in named.items() if not self._learner.is_shared(n)}
                 for group, named in groups.items()
             }
         )
@@ -269,7 +286,8 @@ def torch_device(name: str) -> torch.device:
 def _finite_rows(parameters: dict[str, Tensor]) -> list[bool]:
     """Which clients' parameters are all finite."""
     finite = [value.reshape(len(value), -1).isfinite().all(dim=1) for value in parameters.values()]
-    return [bool(ok) for ok in torch.stack(finite).all(dim=0)]
+    found: list[bool] = torch.stack(finite).all(dim=0).tolist()
+    return found
 
 
 def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fedproto_app.node.inference import forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto
 from tests.made_series import made_series, train_on
+from tests.node.stored import copied_with
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +116,7 @@ def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
     """Of a run whose folder holds the states of two nodes; here both are of one training."""
     run = tmp_path / "run"
     for node, client in (("0", "gappy"), ("1", "late")):
-        shutil.copytree(state / f"c-{client}", run / "state" / node / f"c-{client}")
-        for file in state.glob("*.*"):
-            shutil.copy(file, run / "state" / node)
+        copied_with(client, state, run / "state" / node)
     picture, out = tmp_path / "next.png", tmp_path / "next.csv"
     outcome = fedproto(
         "forecast", run, "--data", data, "--steps", 3, "--out", out, "--picture", picture

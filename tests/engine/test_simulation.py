@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -91,7 +91,10 @@ class Killed(BaseException):
 def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
     pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoints after rounds 2 and 4 of 6; killed after 3 and, resumed, after 5."""
+    """Checkpoints after rounds 2 and 4 of 6; killed after 3 and, resumed, after 5.
+
+    Each time other processes work for the nodes: first one each, then two each, then one for both.
+    """
     changes = {
         "method": "fedrep",
         "rounds": 6,
@@ -115,17 +118,40 @@ def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
         return show
 
     cut = small_settings(tmp_path, **{**changes, "output.name": "cut"})
-    for kill, resume in ((3, False), (5, True), (0, True)):
+    for kill, resume, workers in ((3, False, 2), (5, True, 4), (0, True, 1)):
         rounds: list[int] = [2] if resume else []
         rounds = [4] if kill == 0 else rounds
         settings = resumed(cut) if resume else cut
-        with WorkerPool(2, tmp_path / "log") as own:  # what they held in memory is gone with them
+        # What they held in memory is gone with them.
+        with WorkerPool(workers, tmp_path / "log") as own:
             if kill:
                 with pytest.raises(Killed):
-                    simulate(settings, NODES, own, 2, killed_after(kill))
+                    simulate(settings, NODES, own, workers, killed_after(kill))
             else:
-                simulate(settings, NODES, own, 2, nothing)
+                simulate(settings, NODES, own, workers, nothing)
     assert clients_csv(tmp_path / "runs" / "cut") == clients_csv(expected.path)
+
+
+@pytest.mark.parametrize(("every", "waits"), [(5.0, 8.0), (9.0, 9.0), (0.0, 0.0)])
+def test_checkpoints_that_take_long_are_rare(
+    monkeypatch: pytest.MonkeyPatch, every: float, waits: float
+) -> None:
+    """Two seconds of writing: the next is due four times as long after its end."""
+    now = [100.0]
+    monkeypatch.setattr("fedproto_app.engine.simulation.time.monotonic", lambda: now[0])
+
+    class SlowPool:
+        def flush(self) -> None:
+            now[0] += 2.0
+
+    state: Any = simulation.WithState(cast(WorkerPool, SlowPool()), every)
+    assert state.is_due(last=False)  # after the first round
+    state.prepare()
+    now[0] += waits - 0.1
+    assert state.is_due(last=False) == (waits == 0)
+    assert state.is_due(last=True)
+    now[0] += 0.2
+    assert state.is_due(last=False)
 
 
 def test_state_that_workers_share_never_runs_ahead_of_the_checkpoint(

@@ -109,4 +109,4 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     assert_same_clients(runs / "deployed", folder.path)
     assert_same_rounds(runs / "deployed", folder.path)
     for state in three_nodes:  # each kept the state of its own clients
-        assert list(state.rglob(f"state-{kept:06d}.safetensors"))
+        assert list(state.rglob(f"state-{kept:06d}-*.safetensors"))

@@ -113,8 +113,8 @@ def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) ->
         "steps": clients.optimizer.steps,
     }
     for row, client in enumerate(NAMES):
-        state = ClientStore(tmp_path).read_state(client, upto=2)
-        assert state is not None
+        [(_, states)] = ClientStore(tmp_path).read_states([client], upto=2)
+        state = {name: value[0] for name, value in states.items()}
         assert len(state) == len(expected) * len(part(clients.parameters, DECODER))
         for group, named in expected.items():
             own = {name: value[row] for name, value in part(named, DECODER).items()}

@@ -152,9 +152,10 @@ def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
         sent.append(staying.train(what).arrays["prototypes"])
         again = node("restarted").train(what).arrays["prototypes"]
         np.testing.assert_array_equal(sent[-1], again)
-    stored = [ClientStore(tmp_path / "staying").read_state(name, 4) for name in NAMES]
-    assert [state[f"parameters/{GUIDED}"].item() for state in stored if state] == [1, 1]
-    steps = [int(state[f"steps/{FILTER}"]) for state in stored if state]
+    found = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in NAMES]
+    stored = [tensors for [(_, tensors)] in found]
+    assert [state[f"parameters/{GUIDED}"].item() for state in stored] == [1, 1]
+    steps = [int(state[f"steps/{FILTER}"]) for state in stored]
     # b has trained two rounds since its first one with guidance, a none.
     assert (steps[0], steps[1] > 0) == (0, True)
 

@@ -21,7 +21,8 @@ from fedproto_app.halves import make_learner
 from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.node.forecasts import write_csv
 from fedproto_app.node.inference import NodeState, forecast, kept_model, open_run, open_state
-from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.store import ClientStore
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import sequence_settings
 from tests.made_series import (
@@ -34,6 +35,7 @@ from tests.made_series import (
     one_step,
     train_on,
 )
+from tests.node.stored import copied_with
 
 
 @pytest.fixture(scope="module")
@@ -242,10 +244,11 @@ def test_a_state_without_half_widths_still_forecasts(
     """Of a run older than intervals: the limits are empty."""
     state, series = trained
     shutil.copytree(state.folder, tmp_path / "old")
-    for file in (tmp_path / "old").glob("*/kept-*.json"):
-        told = json.loads(file.read_text())
-        del told["record"]["private"]
-        file.write_text(json.dumps(told))
+    for file in (tmp_path / "old").glob("kept-*.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for record in [one for line in lines for one in line["records"]]:
+            del record["private"]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     [made, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
     assert made.values == forecast(state, series, 1)[0][0].values
     text = io.StringIO()
@@ -272,9 +275,7 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
     _, folder = train_on(data, tmp_path)
     series = histories(data)
     for node, client in (("0", "late"), ("1", "gappy")):
-        shutil.copytree(folder / f"c-{client}", tmp_path / "run/state" / node / f"c-{client}")
-        for file in folder.glob("*.*"):
-            shutil.copy(file, tmp_path / "run/state" / node)
+        copied_with(client, folder, tmp_path / "run/state" / node)
     states = open_run(tmp_path / "run")
     made, left_out = forecast(states, series, 2)
     assert [one.client for one in made] == ["gappy", "late"]
@@ -292,6 +293,7 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
     for run in ("first-1", "second-2"):
         store = ClientStore(tmp_path / run / "harbour")
         store.keep("steady", ClientRecord(1))
+        store.settle()
         store.write_settings({"task": "forecasting", "method": "fuels"})
     return tmp_path
 
@@ -309,7 +311,9 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
         open_state(tmp_path / "nowhere")
     with pytest.raises(FedProtoError, match="no node's state with a kept model in it"):
         open_state(tmp_path)
-    ClientStore(tmp_path).keep("steady", ClientRecord(1))
+    store = ClientStore(tmp_path)
+    store.keep("steady", ClientRecord(1))
+    store.settle()
     with pytest.raises(FedProtoError, match=r"no settings\.toml in it"):
         open_state(tmp_path)
     (tmp_path / "settings.toml").write_text("task = ")
@@ -320,6 +324,7 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
 def test_another_task_is_refused(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
     store.keep("steady", ClientRecord(1))
+    store.settle()
     store.write_settings(sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"}))
     with pytest.raises(FedProtoError, match="of task = 'sequence-classification'"):
         open_state(tmp_path)
@@ -330,10 +335,10 @@ def test_half_a_model_forecasts_nothing(tmp_path: Path, kind: str, told: str) ->
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path, method="apfl")
-    for file in folder.glob(f"c-steady/{kind}-*"):
+    for file in folder.glob(f"{kind}-*"):
         if kind == "shared":
             file.unlink()
         else:
             file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(FedProtoError, match=f"^client 'steady': its kept model .*{told}"):
+    with pytest.raises(FedProtoError, match=f"^client 'gappy': its kept model .*{told}"):
         forecast(open_state(folder), histories(data), 1)

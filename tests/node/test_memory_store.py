@@ -8,92 +8,181 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.node.blocks import blocks_in, read_block
 from fedproto_app.node.memory_store import MemoryStore
-from fedproto_app.node.store import ClientRecord, ClientStore
+from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.store import ClientStore
+from tests.node.stored import state, state_of, write_one
 
-CLIENTS = ("a", "b", "c")
 PLENTY = 10**9
-
-
-def state(value: float) -> dict[str, torch.Tensor]:
-    return {"parameters/w": torch.full((2,), value)}
-
-
-def shared(value: float) -> dict[str, torch.Tensor]:
-    return {"parameters/s": torch.full((1,), value)}
-
-
-def told(store: ClientStore, upto: int) -> list[object]:
-    """All that a reader learns of the clients."""
-    found: list[object] = []
-    for client in CLIENTS:
-        newest = store.read_state(client, upto)
-        found += [newest and newest["parameters/w"].tolist(), store.record(client)]
-    return found
-
-
-def kept(store: ClientStore) -> dict[str, dict[str, list[float]]]:
-    models = {client: store.read_kept(client) or {} for client in store.kept_clients()}
-    return {c: {n: v.tolist() for n, v in model.items()} for c, model in models.items()}
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("limit", [PLENTY, 20], ids=["plenty", "little"])
-def test_it_reads_as_the_disk_does_and_writes_the_same(
-    tmp_path: Path, seed: int, limit: int
-) -> None:
-    """Rounds in which some clients train, some models are kept, and some end with a flush."""
-    draws = np.random.default_rng(seed)
-    disk, memory = ClientStore(tmp_path / "disk"), MemoryStore(tmp_path / "memory", limit)
-    for server_round in range(1, 15):
-        for store in (disk, memory):
-            store.write_shared(server_round, shared(server_round))
-        for client in CLIENTS:
-            trains, keeps = draws.random(2) < (0.7, 0.4)
-            for store in (disk, memory):
-                if trains:
-                    store.write_state(client, server_round, state(server_round))
-                store.record(client, before=server_round)
-                if keeps:
-                    store.keep(client, ClientRecord(server_round, {"mse": 1 / server_round}))
-        assert told(memory, server_round) == told(disk, server_round)
-        if draws.random() < 0.3:
-            memory.flush()
-            again = ClientStore(tmp_path / "memory")
-            assert told(again, server_round) == told(disk, server_round)
-            assert kept(again) == kept(disk)
 
 
 def test_nothing_is_written_before_it_is_told_to(tmp_path: Path) -> None:
     store = MemoryStore(tmp_path, PLENTY)
-    store.write_shared(1, shared(1))
-    store.write_state("a", 1, state(1))
+    store.begin(1)
+    store.write_shared(1, {"parameters/s": torch.ones(1)})
+    store.write_states(["a", "b"], 1, state(1, clients=2))
     store.keep("a", ClientRecord(1, {"mse": 1.0}))
+    store.settle()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     store.flush()
-    names = {path.name for path in (tmp_path / "c-a").iterdir()}
-    assert names == {"state-000001.safetensors", "shared-000001.safetensors", "kept-000001.json"}
+    names = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
+    assert names == ["kept", "shared", "state"]
 
 
 def test_later_training_does_not_change_what_waits(tmp_path: Path) -> None:
     store, tensors = MemoryStore(tmp_path, PLENTY), state(1)
-    store.write_state("a", 1, tensors)
-    tensors["parameters/w"] += 1
-    found = store.read_state("a", upto=1)
-    assert found is not None
-    assert found["parameters/w"].tolist() == [1, 1]
+    store.write_states(["a"], 1, tensors)
+    for value in tensors.values():
+        value += 1
+    assert state_of(store, "a", upto=1) == 1
 
 
 def test_a_server_that_goes_back_finds_the_states_of_its_checkpoint(tmp_path: Path) -> None:
     """Flushed in rounds 2 and 4; the run ended before the checkpoint of round 4 was written."""
     store = MemoryStore(tmp_path, PLENTY)
     for server_round in range(1, 6):
-        store.write_state("a", server_round, state(server_round))
+        store.begin(server_round)
+        write_one(store, "a", server_round, server_round)
         store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
         if server_round in (2, 4):
             store.flush()
     again = MemoryStore(tmp_path, PLENTY)
-    found = again.read_state("a", upto=2)
-    assert found is not None
-    assert found["parameters/w"].tolist() == [2, 2]
+    assert state_of(again, "a", upto=2) == 2
     assert again.record("a", before=3) == ClientRecord(2, {"mse": 0.5})
+
+
+def test_states_that_do_not_all_fit_go_to_the_disk_at_once(tmp_path: Path) -> None:
+    """Two clients of four take half of the memory allowed for three."""
+    size = sum(value.nbytes for value in state(1, clients=3).values())
+    store = MemoryStore(tmp_path, limit=size, clients=4)
+    store.begin(1)
+    store.write_states(["a", "b"], 1, state(1, clients=2))
+    assert len(list(tmp_path.glob("state-*"))) == 1
+    assert state_of(store, "b", upto=1) == 1
+
+    all_fit = MemoryStore(tmp_path / "other", limit=size, clients=3)
+    all_fit.write_states(["a", "b"], 1, state(1, clients=2))
+    assert not list((tmp_path / "other").glob("state-*"))
+
+
+# --- against a plain memory of all rounds -----------------------------------------------------
+
+CLIENTS = [f"client {number}" for number in range(7)]
+
+
+class Plain:
+    """What a node should know: every state and record of every round, by client."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, dict[int, float]] = {name: {} for name in CLIENTS}
+        self.kept: dict[str, dict[int, float]] = {name: {} for name in CLIENTS}  # its state then
+
+    def go_back(self, upto: int) -> None:
+        for table in (self.states, self.kept):
+            for its in table.values():
+                for server_round in [one for one in its if one > upto]:
+                    del its[server_round]
+
+    def state(self, client: str, upto: int) -> float | None:
+        its = self.states[client]
+        return its[max(one for one in its if one <= upto)] if min(its, default=99) <= upto else None
+
+
+def a_round(store: ClientStore, plain: Plain, server_round: int, seed: int) -> None:
+    """Cohorts of clients by chance, some of which fail; who has trained may keep its model.
+
+    A round that is done anew is as it was, as in a run.
+    """
+    draws = np.random.default_rng([seed, server_round])
+    store.begin(server_round)
+    store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
+    training = [CLIENTS[one] for one in draws.permutation(len(CLIENTS))[: draws.integers(2, 8)]]
+    size = int(draws.integers(1, 5))
+    for first in range(0, len(training), size):
+        cohort = training[first : first + size]
+        numbers = torch.tensor(draws.integers(1, 1000, len(cohort)), dtype=torch.float32)
+        rows = numbers[:, None].expand(-1, 2).contiguous()
+        store.write_states(cohort, server_round, {"parameters/w": rows, "first/w": -rows})
+        for client, value in zip(cohort, numbers.tolist(), strict=True):
+            plain.states[client][server_round] = value
+    for client in CLIENTS:
+        store.record(client, before=server_round)
+        if plain.states[client] and draws.random() < 0.3:
+            store.keep(client, ClientRecord(server_round, {"mse": 1 / server_round}))
+            value = plain.state(client, server_round)
+            assert value is not None
+            plain.kept[client][server_round] = value
+    store.settle()
+
+
+def require_equal(store: ClientStore, plain: Plain, upto: int) -> None:
+    """All that a run that goes on after this round reads."""
+    for client in CLIENTS:
+        assert state_of(store, client, upto) == plain.state(client, upto)
+        kept = {one: value for one, value in plain.kept[client].items() if one <= upto}
+        newest = max(kept, default=0)
+        assert store.record(client, before=upto + 1).kept_round == newest
+        model = store.read_kept(client)
+        if newest:
+            assert model is not None
+            assert model["parameters/w"].tolist() == [kept[newest]] * 2
+            assert model["parameters/s"].tolist() == [newest]
+        else:
+            assert model is None
+
+
+@pytest.fixture
+def joins_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse blocks are joined from two of them on."""
+    monkeypatch.setattr("fedproto_app.node.state_log._SPARSE_BLOCKS", 2)
+
+
+@pytest.mark.usefixtures("joins_soon")
+@pytest.mark.parametrize("seed", range(12))
+def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int) -> None:
+    """A store an order, as at a site; a killed server goes back by one round or two."""
+    draws, plain = np.random.default_rng(seed), Plain()
+    checkpoints, server_round = [0], 0
+    for _ in range(40):
+        server_round += 1
+        a_round(ClientStore(tmp_path, int(draws.integers(2))), plain, server_round, seed)
+        if draws.random() < 0.7:
+            checkpoints = [*checkpoints[-1:], server_round]
+            continue
+        server_round = checkpoints[-min(len(checkpoints), int(draws.integers(1, 3)))]
+        checkpoints = [one for one in checkpoints if one <= server_round]
+        plain.go_back(server_round)
+        store = ClientStore(tmp_path)
+        require_equal(store, plain, server_round)
+        store.settle()
+    require_equal(ClientStore(tmp_path), plain, server_round)
+    blocks = [read_block(path) for path in blocks_in(tmp_path)]
+    rows = sum(len(block.rows) for block in blocks)
+    assert rows <= 2 * len(CLIENTS) * (4 + 4)  # states and kept models that may be asked for
+
+
+@pytest.mark.usefixtures("joins_soon")
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("limit", [PLENTY, 150, 0], ids=["plenty", "little", "none"])
+def test_memory_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
+    """Flushed now and then, then a checkpoint; killed, it goes on from the newest or one before."""
+    draws, plain = np.random.default_rng(seed), Plain()
+    store: ClientStore = MemoryStore(tmp_path, limit, len(CLIENTS) if limit == 0 else 0)
+    checkpoints, server_round = [0], 0
+    for _ in range(40):
+        server_round += 1
+        a_round(store, plain, server_round, seed)
+        if draws.random() < 0.3:
+            store.flush()
+            if draws.random() < 0.8:  # else it is killed before the checkpoint
+                checkpoints = [*checkpoints[-1:], server_round]
+                continue
+        elif draws.random() < 0.85:
+            continue
+        server_round = checkpoints[-min(len(checkpoints), int(draws.integers(1, 3)))]
+        checkpoints = [one for one in checkpoints if one <= server_round]
+        plain.go_back(server_round)
+        store = MemoryStore(tmp_path, limit)
+        store.begin(server_round + 1)
+        require_equal(store, plain, server_round)

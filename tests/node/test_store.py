@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,58 +15,118 @@ from safetensors import SafetensorError
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.node.memory_store import MemoryStore
-from fedproto_app.node.store import ClientRecord, ClientStore, file_name
-
-
-def state(value: float) -> dict[str, torch.Tensor]:
-    return {"parameters/w": torch.full((2,), value)}
+from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.store import ClientStore, file_name
+from tests.node.stored import state, state_of, write_one
 
 
 def test_a_state_comes_back_as_of_the_round_asked_for(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
-    assert store.read_state("a", upto=99) is None
+    assert state_of(store, "a", upto=99) is None
     for server_round in (1, 2, 3):
-        store.write_state("a", server_round, state(server_round))
+        write_one(store, "a", server_round, server_round)
     again = ClientStore(tmp_path)
-    latest, before = again.read_state("a", upto=99), again.read_state("a", upto=2)
-    assert latest is not None
-    assert before is not None
-    assert latest["parameters/w"].tolist() == [3, 3]
-    assert before["parameters/w"].tolist() == [2, 2]
-    assert again.read_state("a", upto=0) is None
+    assert [state_of(again, "a", upto) for upto in (0, 1, 2, 3, 99)] == [None, 1, 2, 3, 3]
 
 
-def test_a_damaged_state_costs_a_round_not_the_client(tmp_path: Path) -> None:
+def test_clients_who_were_written_apart_are_read_together(tmp_path: Path) -> None:
+    """Those of one block come as one, and each with where it stands in the question."""
     store = ClientStore(tmp_path)
-    store.write_state("a", 1, state(1))
-    store.write_state("a", 2, state(2))
+    store.write_states(["a", "b", "c"], 1, {"parameters/w": torch.tensor([1.0, 2.0, 3.0])})
+    store.write_states(["d", "b"], 2, {"parameters/w": torch.tensor([40.0, 20.0])})
+    found = ClientStore(tmp_path).read_states(["d", "c", "nobody", "b", "a"], upto=2)
+    told = {tuple(places): tensors["parameters/w"].tolist() for places, tensors in found}
+    assert told == {(0, 3): [40, 20], (1, 4): [3, 1]}
+
+
+@pytest.mark.parametrize("reads_before", [False, True])
+@pytest.mark.parametrize("left", [0, 5, 20, -1])
+def test_a_damaged_block_costs_a_round_not_its_clients(
+    tmp_path: Path, left: int, reads_before: bool
+) -> None:
+    store = ClientStore(tmp_path)
+    for server_round in (1, 2):
+        store.write_states(["a", "b"], server_round, state(server_round, clients=2))
+    store = ClientStore(tmp_path)
+    if reads_before:
+        assert state_of(store, "a", upto=2) == 2
     newest = max(tmp_path.rglob("state-*"))
-    newest.write_bytes(newest.read_bytes()[:20])
-    found = store.read_state("a", upto=2)
-    assert found is not None
-    assert found["parameters/w"].tolist() == [1, 1]
+    newest.write_bytes(newest.read_bytes()[:left])
+    assert [state_of(store, name, upto=2) for name in ("a", "b")] == [1, 1]
+    store.begin(2)
+    write_one(store, "a", 2, 22)
+    again = ClientStore(tmp_path)
+    assert [state_of(again, name, upto=2) for name in ("a", "b")] == [22, 1]
+
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.store import ClientStore
+store = ClientStore(Path(sys.argv[1]))
+store.begin(2)
+replace = os.replace
+def die(source, target):
+    if sys.argv[2] in str(target):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = die
+store.write_shared(2, {"parameters/s": torch.full((1,), 2.0)})
+store.write_states(["a", "b"], 2, {"parameters/w": torch.full((2, 2), 2.0)})
+store.keep("a", ClientRecord(2, {"mse": 0.1}))
+store.settle()
+"""
+
+
+@pytest.mark.parametrize("file", ["shared-", "state-", "kept-"])
+def test_a_process_killed_in_the_middle_of_a_write_leaves_the_round_before(
+    tmp_path: Path, file: str
+) -> None:
+    store = ClientStore(tmp_path)
+    store.begin(1)
+    store.write_shared(1, {"parameters/s": torch.full((1,), 1.0)})
+    store.write_states(["a", "b"], 1, state(1, clients=2))
+    store.keep("a", ClientRecord(1, {"mse": 0.5}))
+    store.settle()
+    died = subprocess.run([sys.executable, "-c", KILLED, tmp_path, file], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob("*.new"))
+
+    again = ClientStore(tmp_path)
+    again.begin(2)  # the order comes once more
+    assert not list(tmp_path.glob("*.new"))
+    assert [state_of(again, name, upto=1) for name in ("a", "b")] == [1, 1]
+    assert again.record("a", before=2) == ClientRecord(1, {"mse": 0.5})
+    kept = again.read_kept("a")
+    assert kept is not None
+    assert {n: v.tolist() for n, v in kept.items()} == {"parameters/s": [1], "parameters/w": [1, 1]}
 
 
 def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
-    for server_round in range(1, 8):
-        store.write_state("a", server_round, state(server_round))
+    for server_round in range(1, 9):
+        store.begin(server_round)
+        write_one(store, "a", server_round, server_round)
         store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
         if server_round in (2, 4):
             store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
+        store.settle()
     again = ClientStore(tmp_path)
     kept = again.read_kept("a")
     assert kept is not None
     assert kept["parameters/w"].tolist() == [4, 4]
     assert kept["parameters/s"].tolist() == [4]
     assert again.record("a") == ClientRecord(4, {"mse": 0.5})
-    kept_and_newest = [2, 4, 5, 6, 7]  # 2: kept before 4
-    assert sorted(int(path.name[6:12]) for path in tmp_path.rglob("state-*")) == kept_and_newest
+    kept_and_newest = [4, 6, 7, 8]  # not 2: no server goes back to where that was kept
+    for kind in ("state", "shared"):
+        files = tmp_path.glob(f"{kind}-*")
+        assert sorted(int(one.stem.split("-")[1]) for one in files) == kept_and_newest
 
 
 def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)  # FedRep: evaluated in round 5 with its head of round 3
-    store.write_state("a", 3, state(3))
+    write_one(store, "a", 3, 3)
     store.write_shared(5, {"parameters/s": torch.full((1,), 5.0)})
     store.keep("a", ClientRecord(5, {}))
     kept = store.read_kept("a")
@@ -72,56 +136,51 @@ def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -
 
 
 def test_damaged_records_fall_back_to_those_before(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
     for server_round in (1, 2):
+        store = ClientStore(tmp_path)
+        store.begin(server_round)
         store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
-    first, second = sorted(tmp_path.rglob("kept-*.json"))
+        store.settle()
+    first, second = sorted(tmp_path.glob("kept-*.jsonl"))
     second.write_text('{"client": ')
-    assert store.record("a").kept_round == 1
+    assert ClientStore(tmp_path).record("a").kept_round == 1
     first.write_text("[1]")
-    assert store.record("a").kept_round == 0
-
-
-def test_noting_a_client_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
-    """Each record is a file of its own: nothing of the other clients is written or read."""
-    store = ClientStore(tmp_path)
-    store.keep("a", ClientRecord(1, {"mse": 0.5}))
-    for number in range(20):
-        store.keep(f"other {number}", ClientRecord(1, {"mse": 0.5}))
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    store.keep("a", ClientRecord(2, {"mse": 0.4}))
-    after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    assert after.keys() - before.keys() == {tmp_path / "c-a" / "kept-000002.json"}
-    assert all(after[path] == time for path, time in before.items())
+    assert ClientStore(tmp_path).record("a").kept_round == 0
 
 
 def test_several_processes_write_for_one_node(tmp_path: Path) -> None:
     first, second = ClientStore(tmp_path, 0), ClientStore(tmp_path, 1)
     for store, name in ((first, "a"), (second, "b")):
+        store.begin(1)
         store.write_shared(1, {"parameters/s": torch.ones(1)})
+        write_one(store, name, 1, ord(name))
         store.keep(name, ClientRecord(1, {"mse": 0.5}))
-    assert ClientStore(tmp_path).kept_clients() == ["a", "b"]
+        store.settle()
+    again = ClientStore(tmp_path)
+    assert again.kept_clients() == ["a", "b"]
+    assert [state_of(again, name, upto=1) for name in ("a", "b")] == [97, 98]
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
     """Rounds 1 to 6, kept 2, 4 and 5; then 5 and 6 are done anew, and 5 is no longer good."""
     store = ClientStore(tmp_path)
     for server_round in range(1, 7):
-        store.write_state("a", server_round, state(server_round))
+        store.begin(server_round)
+        write_one(store, "a", server_round, server_round)
         store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
         if server_round in (2, 4, 5):
             store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
+        store.settle()
 
     again = ClientStore(tmp_path)
-    before = again.read_state("a", upto=4)
-    assert before is not None
-    assert before["parameters/w"].tolist() == [4, 4]
-    again.write_state("a", 5, state(50))
+    again.begin(5)
+    assert state_of(again, "a", upto=4) == 4
+    write_one(again, "a", 5, 50)
     again.write_shared(5, {"parameters/s": torch.full((1,), 50.0)})
     assert again.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
-    newest = again.read_state("a", upto=99)
-    assert newest is not None
-    assert newest["parameters/w"].tolist() == [50, 50]  # not that of the old round 6
+    again.settle()
+    assert state_of(again, "a", upto=99) == 50  # not that of the old round 6
+    assert ClientStore(tmp_path).record("a") == ClientRecord(4, {"mse": 0.25})
     kept = ClientStore(tmp_path).read_kept("a")
     assert kept is not None
     assert kept["parameters/w"].tolist() == [4, 4]
@@ -129,12 +188,14 @@ def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
 
 
 def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
-    store = ClientStore(tmp_path)
     for value in (1.0, 2.0):
+        store = ClientStore(tmp_path)
+        store.begin(1)
         store.write_shared(1, {"parameters/s": torch.full((1,), value)})
         assert store.record("a", before=1) == ClientRecord()
         store.keep("a", ClientRecord(1, {"mse": value}))
-    kept = store.read_kept("a")
+        store.settle()
+    kept = ClientStore(tmp_path).read_kept("a")
     assert kept is not None
     assert kept["parameters/s"].tolist() == [2]
     assert not list(tmp_path.rglob("*.new"))
@@ -144,20 +205,18 @@ def test_a_full_disk_is_told_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ClientStore(tmp_path)
-    store.write_state("a", 1, state(1))
+    write_one(store, "a", 1, 1)
 
-    def full(tensors: object, path: Path) -> None:
+    def full(tensors: object, path: Path, metadata: Mapping[str, str]) -> None:
         path.write_bytes(b"half")
         raise SafetensorError("No space left on device (os error 28)")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedproto_app.node.store.save_file", full)
+        patch.setattr("fedproto_app.node.blocks.save_file", full)
         with pytest.raises(OSError, match="No space left on device"):
-            store.write_state("a", 2, state(2))
+            write_one(store, "a", 2, 2)
     assert not list(tmp_path.rglob("*.new"))
-    found = store.read_state("a", upto=99)
-    assert found is not None
-    assert found["parameters/w"].tolist() == [1, 1]
+    assert state_of(store, "a", upto=99) == 1
 
 
 @pytest.mark.parametrize(
@@ -229,6 +288,7 @@ def test_who_has_a_kept_model_on_which_scale(tmp_path: Path) -> None:
     store.keep("b", ClientRecord(1, {"mse": 1.0}, scale))
     store.keep("a", ClientRecord(3, {"mse": 1.0}))
     store.record("never", before=1)
+    store.settle()
     again = ClientStore(tmp_path)
     assert again.kept_clients() == ["a", "b"]
     assert again.record("b").scale == scale  # to the last bit
@@ -240,7 +300,7 @@ def test_the_shared_model_of_a_round_can_be_read_in_that_round(
 ) -> None:
     store = MemoryStore(tmp_path, limit=10**6) if in_memory else ClientStore(tmp_path)
     for server_round in (1, 2):
-        store.write_shared(server_round, state(server_round))
+        store.write_shared(server_round, {"parameters/w": torch.full((2,), float(server_round))})
     assert store.read_shared(2)["parameters/w"].tolist() == [2, 2]
     with pytest.raises(FedProtoError, match="the shared model of round 3 is not here any more"):
         store.read_shared(3)

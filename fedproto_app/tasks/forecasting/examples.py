@@ -105,7 +105,8 @@ def _evaluated(run_dir: Path) -> list[dict[str, str]]:
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
     from fedproto_app.halves import make_learner
     from fedproto_app.node.inference import kept_model
-    from fedproto_app.node.store import ClientStore, holds_kept_models
+    from fedproto_app.node.records import holds_kept_models
+    from fedproto_app.node.store import ClientStore
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     # Only a store that has the client is opened: opening one makes its folders.
