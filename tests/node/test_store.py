@@ -79,6 +79,20 @@ store.settle()
 """
 
 
+def test_a_kept_model_that_cannot_be_read_is_not_replaced_by_an_older_one(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path)
+    for server_round in (1, 2):
+        store.begin(server_round)
+        store.write_states(["a", "b"], server_round, state(server_round, clients=2))
+    store.keep("a", ClientRecord(2, {"mse": 0.5}))
+    store.settle()
+    newest = max(tmp_path.glob("state-*"))
+    newest.write_bytes(newest.read_bytes()[:20])
+    with pytest.raises(SafetensorError, match="cannot be read"):
+        ClientStore(tmp_path).read_kept("a")
+    assert ClientStore(tmp_path).read_kept("b") is None
+
+
 @pytest.mark.parametrize("file", ["shared-", "state-", "kept-"])
 def test_a_process_killed_in_the_middle_of_a_write_leaves_the_round_before(
     tmp_path: Path, file: str
@@ -159,6 +173,31 @@ def test_several_processes_write_for_one_node(tmp_path: Path) -> None:
     again = ClientStore(tmp_path)
     assert again.kept_clients() == ["a", "b"]
     assert [state_of(again, name, upto=1) for name in ("a", "b")] == [97, 98]
+
+
+def test_what_another_process_has_moved_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process copies rows of sparse blocks while another is about to read them."""
+    monkeypatch.setattr("fedproto_app.node.state_log._SPARSE_BLOCKS", 1)
+    store = ClientStore(tmp_path)
+    store.begin(1)
+    store.write_states(["a", "b", "c"], 1, state(1, clients=3))
+    [first_block] = tmp_path.glob("state-000001-*")
+    for server_round in (2, 3):
+        store.begin(server_round)
+        store.write_states(["a", "c"], server_round, state(server_round, clients=2))
+    reader, mover = ClientStore(tmp_path, 1), ClientStore(tmp_path, 0)
+    assert state_of(reader, "a", upto=3) == 3
+    mover.begin(4)
+    mover.write_states(["a", "c"], 4, state(4, clients=2))  # now of the first round b's is needed
+    assert not first_block.exists()
+    assert state_of(reader, "b", upto=4) == 1
+    reader.begin(4)
+    write_one(reader, "b", 4, 44)
+    again = ClientStore(tmp_path)
+    assert [state_of(again, name, upto=4) for name in "abc"] == [4, 44, 4]
+    assert [state_of(again, name, upto=3) for name in "abc"] == [3, 1, 3]
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""What a node does with a cohort's tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedproto_app.data.shard import Shard
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import AnyLearner, Context
+from fedproto_app.messages import Order
+from fedproto_app.node.memory_store import MemoryStore
+from fedproto_app.node.store import ClientStore
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import load_shard, make_task, small_run
+from tests.whole_orders import WholeNode
+
+HUGE = 3e38  # two of them are over what a float32 holds
+
+
+def made(method: str, cohort_size: int) -> tuple[AnyLearner, Shard, list[str]]:
+    settings = settings_from(
+        {
+            **small_run("forecasting"),
+            "method": method,
+            "cohort-size": cohort_size,
+            "data.synthetic.clients": 5,
+            "data.synthetic.days": 8,
+            "data.horizon": 3,
+        }
+    )
+    shard = load_shard(settings, 0, 1)
+    return make_learner(settings, make_task(settings, shard.shape)), shard, list(shard.clients)
+
+
+@pytest.mark.parametrize(
+    ("values", "fails"),
+    [
+        ([0.0, 1.0, -2.0], False),
+        ([HUGE, HUGE, 1.0], False),  # finite, though their sum is not
+        ([1.0, float("nan"), 1.0], True),
+        ([1.0, float("inf"), 1.0], True),
+        ([float("inf"), float("-inf"), 1.0], True),
+    ],
+)
+def test_a_client_fails_if_a_parameter_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], fails: bool
+) -> None:
+    learner, shard, names = made("solo", cohort_size=5)
+
+    def spoil(self: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        cohort.parameters["decoder.bias"][1] = torch.tensor(values)
+        return {}
+
+    monkeypatch.setattr(type(learner), "conclude", spoil)
+    reply = WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
+    assert list(reply.failed) == (sorted(names)[1:2] if fails else [])
+
+
+@pytest.mark.parametrize("method", ["solo", "fuels"])
+def test_where_state_waits_changes_nothing(tmp_path: Path, method: str) -> None:
+    """Clients come and go, and cohorts with them: a node's replies, bit for bit."""
+    answers = []
+    for store in (
+        ClientStore(tmp_path / "disk"),
+        MemoryStore(tmp_path / "memory", limit=10**9),
+        MemoryStore(tmp_path / "little", limit=10**4),
+        MemoryStore(tmp_path / "none", limit=10**4, clients=5),
+    ):
+        learner, shard, names = made(method, cohort_size=2)
+        node, told = WholeNode(learner, shard, store), []
+        for server_round, some in enumerate(["01234", "042", "13", "43210"], start=1):
+            clients = [names[int(one)] for one in some]
+            reply = node.train(Order("run", "", server_round, clients, evaluate=True))
+            arrays = {name: value.tobytes() for name, value in reply.arrays.items()}
+            told.append({**vars(reply), "arrays": arrays, "seconds": 0})
+            if server_round == 2:
+                store.flush()
+        answers.append(told)
+    assert answers[0][-1]["names"] == sorted(names)
+    assert all(other == answers[0] for other in answers[1:])
