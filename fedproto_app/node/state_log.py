@@ -123,7 +123,7 @@ class StateLog:
         """Add kept models; their rows get the number of this write."""
         for rows, models in joined(parts):
             number = self._number()
-            numbered = [row._replace(write=number) for row in rows]
+            numbered = [Row(row.client, row.server_round, number) for row in rows]
             self._add(write_block(self._folder, KEPT, numbered, models, number, self._writer))
 
     def sweep(
