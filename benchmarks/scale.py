@@ -113,7 +113,7 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
     code = run.wait()
     ended.set()
     looking.join()
-    if code or not cost.rounds:
+    if code or len(cost.rounds) < 2:
         sys.exit(f"the run of {clients} clients ended with code {code}")
     cost.end = Moment(time.perf_counter() - start, family.processor_seconds)
     cost.peak = family.peak
@@ -181,11 +181,12 @@ def main() -> None:
         asked.clients, asked.rounds = [50, 200], 3
     if min(asked.clients) < 2 or asked.rounds < 2:
         parser.error("--clients: at least 2 each, --rounds: at least 2")
-    costs = {}
+    console, costs = Console(width=130), dict[int, Cost]()
     for clients in asked.clients:
         with tempfile.TemporaryDirectory(prefix="fedproto-scale-", dir=asked.folder) as folder:
             costs[clients] = watch(clients, asked.rounds, Path(folder))
-    console = Console(width=130)
+        seconds = costs[clients].end.wall
+        console.print(f"{clients:,} clients: done after {seconds:.0f} s", style="dim")
     console.print(table(costs, asked.rounds))
     console.print(machine_line(), style="dim")
 
