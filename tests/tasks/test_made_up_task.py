@@ -71,7 +71,17 @@ class Gambling(ForecastingTask):
 class Winnings(ForecastingReport):
     """A report that only has a measure of its own."""
 
-    measure = Measure("won", "won", "won", True, "winnings", "winnings (€)", "won", "lost")
+    measure = Measure(
+        "won",
+        "won",
+        "won",
+        True,
+        "winnings",
+        "winnings (€)",
+        "won",
+        "lost",
+        round_validation="lost",
+    )
 
 
 def throw(settings: Settings, partition: int, partitions: int) -> Shard:
