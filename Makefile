@@ -1,13 +1,11 @@
 # Every target sets up what it needs in .venv; Python 3.11 and make are all a machine must have.
 # PIP_ARGS reaches pip: on Linux, point it at an index with torch's CPU build to save gigabytes.
-# The longest tests wait for real processes, so one worker more than there are cores runs them.
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
-WORKERS = $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
@@ -18,13 +16,13 @@ demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated;
 	$(BIN)/fedproto demo
 
 test: $(DEV)  ## the tests, every method and fault once
-	$(BIN)/pytest -n $(WORKERS) -m "not exhaustive"
+	$(BIN)/pytest -n auto -m "not exhaustive"
 
 test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, exhaustive say
-	$(BIN)/pytest -n $(WORKERS) $(if $(ONLY),-m "$(ONLY)")
+	$(BIN)/pytest -n auto $(if $(ONLY),-m "$(ONLY)")
 
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
-	$(NEWEST_VENV)/bin/pytest -n $(WORKERS)
+	$(NEWEST_VENV)/bin/pytest -n auto
 
 check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff check .

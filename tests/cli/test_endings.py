@@ -117,7 +117,9 @@ def test_who_ignores_signals_is_not_stopped() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("seconds", [0.2, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "seconds", [0.5, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (0.2, 1.0, 2.0))]
+)
 def test_in_the_first_second_there_is_no_traceback(
     here: Path, seconds: float, number: signal.Signals
 ) -> None:

@@ -73,7 +73,8 @@ def three_nodes(
     ("method", "calendar", "kept", "masked"),
     [
         ("fuels", "none", 2, False),  # over two rounds
-        ("analytic", "phase", 1, True),  # in one message, and the steps of a masked sum
+        # In one message, and the steps of a masked sum.
+        pytest.param("analytic", "phase", 1, True, marks=pytest.mark.exhaustive),
         pytest.param("analytic", "phase", 1, False, marks=pytest.mark.exhaustive),
         pytest.param("kindred", "week", 1, False, marks=pytest.mark.exhaustive),
         pytest.param("fedrep", "none", 2, True, marks=pytest.mark.exhaustive),

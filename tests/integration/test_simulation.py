@@ -59,6 +59,7 @@ def assert_same_clients(flower: Path, local: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.exhaustive
 def test_fuels_in_flowers_simulation_equals_fuels_in_one_process(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, **{"output.name": "flower", "output.pictures": True})
     flower, printed = run_in_flower(tmp_path, settings)
