@@ -38,7 +38,7 @@ fuzz: $(DEV)  ## what reads bytes of others, with anything, ten minutes; SECONDS
 wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; three minutes
 	PYTHON=$(PYTHON) PIP_ARGS="$(PIP_ARGS)" .ci/wheel
 
-bench: $(DEV)  ## speed, memory and disk as ratios against peers, a quarter of an hour
+bench: $(DEV)  ## speed, memory and disk as ratios against peers, perhaps half an hour
 	$(BIN)/python -m benchmarks.throughput
 	PIP_ARGS="$(PIP_ARGS)" $(BIN)/python -m benchmarks.stock_flower
 	$(BIN)/python -m benchmarks.client_state

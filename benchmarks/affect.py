@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import argparse
 import resource
-import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +22,13 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import rand_score
 
 from benchmarks.machine import machine_line
+from benchmarks.parts import timed
 from fedproto_app.maths.affect import affect, forgetting_factor
 from fedproto_app.maths.cluster_identity import match_labels
 from fedproto_app.maths.clustering import Labels, Matrix, agglomerate, similarity
 
 CLUSTERS, WEIGHTS = 3, 10 * 321
 NOISE = 10.0  # of a head, in units of the centres': a snapshot does not find the clusters
-
-Result = TypeVar("Result")
 
 
 class Timing(NamedTuple):
@@ -68,17 +66,17 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
 
     heads = _heads(clients, 1)
     progress(f"{clients} clients: similarity")
-    similar, current = _timed(lambda: similarity(heads, "cosine"))
+    similar, current = timed(lambda: similarity(heads, "cosine"))
     progress(f"{clients} clients: AFFECT")
-    round_of_affect, (labels, _, psi) = _timed(lambda: affect(past, current, CLUSTERS))
-    match, _ = _timed(lambda: match_labels(previous, labels, CLUSTERS))
+    round_of_affect, (labels, _, psi) = timed(lambda: affect(past, current, CLUSTERS))
+    match, _ = timed(lambda: match_labels(previous, labels, CLUSTERS))
     progress(f"{clients} clients: one estimate, one clustering")
-    factor, _ = _timed(lambda: forgetting_factor(past, current, labels))
-    cluster, _ = _timed(lambda: agglomerate(psi, CLUSTERS))
+    factor, _ = timed(lambda: forgetting_factor(past, current, labels))
+    cluster, _ = timed(lambda: agglomerate(psi, CLUSTERS))
     peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
 
     progress(f"{clients} clients: sklearn")
-    sklearn, theirs = _timed(lambda: _sklearn_labels(psi))
+    sklearn, theirs = timed(lambda: _sklearn_labels(psi))
     agreement = rand_score(labels, theirs)
     return Timing(
         clients, similar, round_of_affect, match, factor, cluster, sklearn, agreement, peak_memory
@@ -125,12 +123,6 @@ def _sklearn_labels(psi: Matrix) -> Labels:
     peer = AgglomerativeClustering(CLUSTERS, metric="precomputed", linkage="average")
     labels: NDArray[np.int64] = peer.fit_predict(np.maximum(1 - psi, 0))
     return labels
-
-
-def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    started = time.perf_counter()
-    result = work()
-    return time.perf_counter() - started, result
 
 
 if __name__ == "__main__":

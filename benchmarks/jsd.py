@@ -14,10 +14,9 @@ import argparse
 import resource
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 
 from benchmarks.machine import machine_line
+from benchmarks.parts import timed
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
     pairwise_divergence,
@@ -82,7 +82,7 @@ def peers(progress: Callable[[str], None]) -> dict[str, list[float]]:
         found = {}
         for name, compute in contestants.items():
             progress(f"{name}, {PEERS_CLIENTS} clients, {repetition} of {REPETITIONS}")
-            seconds, found[name] = _timed(partial(compute, prototypes))
+            seconds, found[name] = timed(partial(compute, prototypes))
             rates[name].append(PEERS_CLIENTS * (PEERS_CLIENTS - 1) / 2 / seconds)
         for name, theirs in found.items():
             if (apart := (theirs.double() - found[OURS].double()).abs().max()) > AGREEMENT:
@@ -121,11 +121,11 @@ def measure(clients: int, progress: Callable[[str], None]) -> Timing:
     reported = torch.randperm(clients, generator=generator)[: max(1, clients // 10)]
 
     progress(f"{clients} clients: full matrix")
-    full, divergence = _timed(lambda: pairwise_divergence(prototypes))
+    full, divergence = timed(lambda: pairwise_divergence(prototypes))
     progress(f"{clients} clients: a tenth reported")
-    tenth, divergence = _timed(lambda: update_divergence(divergence, prototypes, reported))
+    tenth, divergence = timed(lambda: update_divergence(divergence, prototypes, reported))
     progress(f"{clients} clients: contrast prototypes")
-    contrast, _ = _timed(
+    contrast, _ = timed(
         lambda: contrast_prototypes(prototypes, divergence, threshold(divergence, "percentile", 50))
     )
     peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux tells KiB
@@ -167,12 +167,6 @@ def peer_table(rates: dict[str, list[float]]) -> Table:
             f"{ratios.min():.1f}–{ratios.max():.1f}",
         )
     return result
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = work()
-    return time.perf_counter() - started, result
 
 
 if __name__ == "__main__":

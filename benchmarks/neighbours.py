@@ -22,9 +22,8 @@ import argparse
 import math
 import resource
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.decomposition import PCA
 
 from benchmarks.machine import machine_line
+from benchmarks.parts import timed
 from fedproto_app.maths.divergence import pairwise_divergence, prototype_distributions
 
 ROWS, WIDTH = 24, 32
@@ -49,7 +49,6 @@ BLOCK = 64  # clients at a time whose values fit the caches
 
 Floats = NDArray[np.float32]
 Places = NDArray[np.intp]
-Result = TypeVar("Result")
 
 
 class Grouped(NamedTuple):
@@ -77,10 +76,10 @@ def main() -> None:
         check_against_the_app(prototypes, halves, entropies)
         sample = np.sort(np.random.default_rng(1).permutation(asked.clients)[: asked.sample])
         status.update(f"exact rows of {asked.sample} clients")
-        rows_took, exact = _timed(lambda: divergences(halves, entropies, sample))
+        rows_took, exact = timed(lambda: divergences(halves, entropies, sample))
         status.update("groups")
-        projecting, projected = _timed(lambda: hellinger_projection(prototypes))
-        grouping, grouped = _timed(lambda: make_groups(projected, prototypes, asked.groups))
+        projecting, projected = timed(lambda: hellinger_projection(prototypes))
+        grouping, grouped = timed(lambda: make_groups(projected, prototypes, asked.groups))
         status.update("candidates")
         search = nearest_table(exact, sample, projected, grouped, halves, entropies)
         status.update("means")
@@ -248,7 +247,7 @@ def means_table(
     of_clients = divergences(halves, entropies, np.arange(groups, len(both)), columns)
     of_groups = divergences(halves, entropies, grouped.labels[sample], columns)
     squares = np.square(projected).sum(axis=1)
-    took, flat = _timed(
+    took, flat = timed(
         lambda: squares[sample, None] + squares - 2 * projected[sample] @ projected.T
     )
     for percentile in PERCENTILES:
@@ -301,12 +300,6 @@ def _nearest(apart: Floats, count: int) -> Places:
 
 def _blocks(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _timed(work: Callable[[], Result]) -> tuple[float, Result]:
-    started = time.perf_counter()
-    result = work()
-    return time.perf_counter() - started, result
 
 
 if __name__ == "__main__":

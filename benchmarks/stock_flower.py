@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
+from benchmarks.parts import end
 from benchmarks.peers.pfl_home import pfl_python
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
@@ -293,12 +294,7 @@ def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Ru
     try:
         yield Running(rounds_file, lambda: tail(log), folder)
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine_line
+from benchmarks.parts import end
 from fedproto_app.errors import FederationError
 from fedproto_app.ops.superlink import free_port, tail
 
@@ -74,7 +75,7 @@ def measure(nodes: int, polls: int) -> Cost:
     with tempfile.TemporaryDirectory(prefix="bench-") as home, ExitStack() as open_ones:
         port, health = free_port(), free_port()
         process = _superlink(Path(home), port, health)
-        open_ones.callback(_end, process)
+        open_ones.callback(end, process)
         _wait_for(port, process, Path(home) / "log")
         before = _processor_seconds(process.pid)
         receivers = []
@@ -117,15 +118,6 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
                 return
         time.sleep(0.1)
     raise FederationError(f"flower-superlink did not start: {tail(log)}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _processor_seconds(pid: int) -> float:

@@ -90,7 +90,8 @@ class ClientStore:
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
         """Remember the global model that the clients are about to be evaluated with."""
         write_tensors(self._shared_file(server_round), tensors, self._mark)
-        there = {int(path.name[7:13]): path for path in self._folder.glob("shared-*.safetensors")}
+        files = self._folder.glob("shared-*.safetensors")
+        there = {int(path.stem.removeprefix("shared-")): path for path in files}
         later = {one for one in there if one > server_round}
         staying = self._records.all_rounds(self._marks) | set(sorted(there.keys() - later)[-BACK:])
         for one in there.keys() - (staying - later):
