@@ -59,8 +59,16 @@ class ClientStore:
         self._round, self._marks = 0, list[int]()  # rounds that the server may go on from
 
     def begin(self, server_round: int) -> None:
-        """An order of this round is carried out."""
+        """An order of this round is carried out.
+
+        Raises `FedProtoError` where an earlier version has left state: to begin anew would lose it.
+        """
         if self._round == 0:
+            if any(self._folder.glob("c-*/state-*.safetensors")):
+                raise FedProtoError(
+                    f"{self._folder}: holds state of an earlier version, a folder a client; go on "
+                    "with that version, or begin another run"
+                )
             for path in self._folder.rglob(f"*{self._mark}"):  # of a process that was killed
                 path.unlink()
         self._round = server_round

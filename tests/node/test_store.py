@@ -343,3 +343,12 @@ def test_the_shared_model_of_a_round_can_be_read_in_that_round(
     assert store.read_shared(2)["parameters/w"].tolist() == [2, 2]
     with pytest.raises(FedProtoError, match="the shared model of round 3 is not here any more"):
         store.read_shared(3)
+
+
+def test_state_of_an_earlier_version_is_not_lost_silently(tmp_path: Path) -> None:
+    (tmp_path / "c-harbour").mkdir()
+    (tmp_path / "c-harbour" / "vectors.safetensors").touch()
+    ClientStore(tmp_path).begin(2)
+    (tmp_path / "c-harbour" / "state-000001.safetensors").touch()
+    with pytest.raises(FedProtoError, match="holds state of an earlier version"):
+        ClientStore(tmp_path).begin(2)
