@@ -187,7 +187,7 @@ def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
         rands = {
             f"{title}, {TITLES[name]}": cell(group) if group else UNKNOWN
             for name, group in there.items()
-            if name in ("sc", "a1", "a1-all-rounds")
+            if name in ("sc", "a1", "a1-all-rounds", "analytic-clustered")
             for title, cell in (("Rand", _digits("rand_index_rounds")), ("settled", _settled))
         }
         runs = str(max(len(group.runs) for group in found))

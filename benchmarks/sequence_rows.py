@@ -72,6 +72,7 @@ CLOSED: Variants = {
             ("analytic-alone", "none"),
             ("analytic-all", "federated"),
             ("analytic", "shrunk"),
+            ("analytic-clustered", "clustered"),
         )
     },
 }
@@ -178,6 +179,7 @@ TITLES = {
     "analytic-alone": "closed form, alone",
     "analytic-all": "closed form, one for all",
     "analytic": "closed form, own",
+    "analytic-clustered": "closed form, own, in clusters",
     "w1": "w = 1",
     **{f"w{w}-{factor}": f"w = {w}, γ = {factor}" for factor in FACTORS for w in WINDOWS},
 }
@@ -260,7 +262,7 @@ def subject_rows(folder: str) -> dict[str, Row]:
         **{name: {**PLAIN, **NORMS}[name] for name in ("sc", "a1", "a1-norms")},
         **one_and_own(10),
     }
-    supervised = rows(folder, {"lstm-fedavg": LSTM["lstm-fedavg"]}, given)
+    supervised = rows(folder, {"lstm-fedavg": LSTM["lstm-fedavg"], **CLOSED}, given)
     return {**supervised, **rows_on_encoder(folder, variants, given, 10)}
 
 

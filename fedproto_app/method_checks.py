@@ -55,6 +55,26 @@ def one_a_stage(settings: Settings) -> int:
     return settings.rounds if given else settings.data.partition.stages
 
 
+def clusters_of_classes_can_be_found(settings: Settings) -> None:
+    """The closed form's: nothing may stand between the server and each client's sums."""
+    if settings.analytic.sharing != "clustered":
+        return
+    reason = ""
+    if settings.task == "forecasting":
+        reason = "task = 'forecasting' has no classes; method = 'kindred' leans to similar clients"
+    elif settings.aggregation.secure:
+        reason = "aggregation.secure = true hides the sums of a client by which it finds clusters"
+    elif settings.privacy.is_on:
+        reason = f"the noise of privacy.mechanism = {settings.privacy.mechanism!r} hides clusters"
+    elif settings.aggregation.rule != "mean":
+        reason = (
+            f"aggregation.rule = {settings.aggregation.rule!r} makes the sums of all alone; set "
+            "'mean'"
+        )
+    if reason:
+        raise SettingsError(f"analytic.sharing = 'clustered': {reason}")
+
+
 def counts_classes(settings: Settings) -> str:
     return "sends the sums and the number of a client's samples of each class"
 

@@ -3,7 +3,8 @@
 Features are fixed random functions that the seed draws. A client adds up what the discriminant of
 `maths/class_gaussian.py` needs, over its train samples of all stages so far, and sends the sums,
 D(D + 1)/2 + C·D + C values. Summed over clients they give the classifier of all samples, and with
-its own sums the client's own (`class_fit.py`).
+its own sums the client's own (`class_fit.py`). With those of the clients that mean the same by a
+class it may lean to these instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from fedproto_app.learners.class_fit import (
     MOMENT,
     ClassFit,
     Classifier,
+    clusters_in,
+    everybody,
     packed,
     sample_bound,
     sums_shapes,
@@ -111,7 +114,8 @@ class AnalyticClassesLearner(
         else:
             moment, counts = (cohort.parameters[MEMORY[n]].double() for n in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            _keep(cohort, self._fit.personal(moment, counts, total, validation))
+            others = [everybody(total), *clusters_in(order, cohort.names, total)]
+            _keep(cohort, self._fit.personal(moment, counts, others, validation))
         return list(range(len(cohort.names)))
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:

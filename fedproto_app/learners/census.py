@@ -28,6 +28,7 @@ from fedproto_app.learners.class_fit import (
     GRAM,
     MOMENT,
     ClassFit,
+    everybody,
     frequencies,
     packed,
     sums_shapes,
@@ -138,7 +139,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         if total is not None and self._fit.of_all(total) is not None:
             moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            weight, bias = self._fit.personal(moment, counts, total, validation)
+            weight, bias = self._fit.personal(moment, counts, [everybody(total)], validation)
         cohort.parameters[ANSWER + "weight"].copy_(weight)
         cohort.parameters[ANSWER + "bias"].copy_(bias)
         return list(range(len(cohort.names)))

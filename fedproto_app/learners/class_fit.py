@@ -1,15 +1,16 @@
-"""A client's classifier of its own sums and those of all clients (`maths/class_gaussian.py`).
+"""A client's classifier of its own sums and those of others (`maths/class_gaussian.py`).
 
-It has the covariance of all, class means between its own and those of all, and its own class
-frequencies as prior. How far the means lean to all and how strong the penalty is, no client's few
-validation samples can tell, so its classifier is the mean of many candidates' log-probabilities,
-weighed by the likelihood of its validation samples.
+It has the covariance of all, class means between its own and those of all or of its cluster, and
+its own class frequencies as prior. How far the means lean to whom and how strong the penalty is, no
+client's few validation samples can tell, so its classifier is the mean of many candidates'
+log-probabilities, weighed by the likelihood of its validation samples.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,11 +30,29 @@ from fedproto_app.messages import Arrays, Order
 
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
+# What comes down besides, where clusters were found: the products that give the covariance within
+# the classes of clusters, once, and for each client of a cluster the cluster's sums.
+WITHIN, CLUSTER_MOMENT, CLUSTER_COUNTS = "within", "cluster.moment", "cluster.counts"
 
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the candidates, as factors of the penalty
-LEANS = (1.0, 10.0, 100.0, 1e6)  # samples of a class that the means of all weigh, beside its own
+LEANS = (1.0, 10.0, 100.0, 1e6)  # samples of a class that others' means weigh, beside its own
 PSEUDO = 1.0  # samples with everybody's class frequencies beside the client's own
 ETA = 0.3  # how much validation samples are trusted; 1: as independent ones
+
+
+class Others(NamedTuple):
+    """Whose class means a client's lean to. spread: the sums whose covariance goes with them;
+    moment, counts: their classes' sums, [C, D] and [C] for all clients or [K, …] for each."""
+
+    spread: ClassSums
+    moment: Tensor
+    counts: Tensor
+
+
+def everybody(total: ClassSums) -> Others:
+    """The sums over all clients, for all."""
+    return Others(total, total.moment, total.counts)
+
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; of all: [D, C] and [C]
 
@@ -72,6 +91,30 @@ def total_in(order: Order, device: torch.device) -> ClassSums | None:
     return arrived(order.arrays, device) if GRAM in order.arrays else None
 
 
+def clusters_in(order: Order, names: Sequence[str], total: ClassSums) -> list[Others]:
+    """The sums of the cluster of each of these clients; none where the order brings none.
+
+    Everybody's stand for them at a client that was told of no cluster, and in classes of which its
+    cluster has no sample.
+    """
+    if WITHIN not in order.arrays:
+        return []
+    told = {
+        name: torch.from_numpy(order.arrays[name]).to(total.gram)
+        for name in (WITHIN, CLUSTER_MOMENT, CLUSTER_COUNTS)
+    }
+    moment = total.moment.repeat(len(names), 1, 1)
+    counts = total.counts.repeat(len(names), 1)
+    for its_moment, its_counts, name in zip(
+        told[CLUSTER_MOMENT], told[CLUSTER_COUNTS], order.guided, strict=True
+    ):
+        if name in names:
+            row, known = names.index(name), its_counts > 0
+            moment[row, known], counts[row, known] = its_moment[known], its_counts[known]
+    gram = symmetric(told[WITHIN], total.gram.shape[-1])
+    return [Others(ClassSums(gram, total.moment, total.counts), moment, counts)]
+
+
 class ClassFit:
     """The ways to a classifier. penalty: λ's factor; even: whether all classes are as frequent."""
 
@@ -93,33 +136,37 @@ class ClassFit:
         """
         penalties = (1.0,) if validation is None else PENALTIES
         means = [class_means(own.moment, own.counts)]
-        return self._mean(own, penalties, means, own.counts, validation)
+        return _mean(self._candidates(own, penalties, means, own.counts), validation)
 
     def personal(
-        self, moment: Tensor, counts: Tensor, total: ClassSums, validation: LabelledVectors
+        self, moment: Tensor, counts: Tensor, others: Sequence[Others], validation: LabelledVectors
     ) -> Classifier:
-        """Each client's classifier of its own class sums [K, C, D], [K, C] and the sums of all."""
-        of_all, told = class_means(total.moment, total.counts), (total.counts > 0).double()
-        means = []
-        for lean in LEANS:  # to the means of all, where there are any
-            weight = lean * told
-            means.append(class_means(moment + weight.unsqueeze(1) * of_all, counts + weight))
-        frequent = frequencies(counts, total.counts)
-        return self._mean(total, PENALTIES, means, frequent, validation)
+        """Each client's classifier of its own class sums [K, C, D], [K, C] and those of others, of
+        whom the first are all clients."""
+        frequent = frequencies(counts, others[0].counts)
+        candidates = []
+        for some in others:
+            theirs, told = class_means(some.moment, some.counts), (some.counts > 0).double()
+            means = []
+            for lean in LEANS:  # to their means, where there are any
+                weight = lean * told
+                leant = moment + weight.unsqueeze(-1) * theirs
+                means.append(class_means(leant, counts + weight))
+            candidates += self._candidates(some.spread, PENALTIES, means, frequent)
+        return _mean(candidates, validation)
 
     def prior(self, counts: Tensor) -> Tensor:
         """[…, C]: the shares of these counts, or the same for all classes."""
         return log_prior((counts > 0).double() if self._even else counts)
 
-    def _mean(
+    def _candidates(
         self,
         spread: ClassSums,
         penalties: Sequence[float],
         means: Sequence[Tensor],
         counts: Tensor,
-        validation: LabelledVectors | None,
-    ) -> Classifier:
-        """The mean of all candidates, weighed by the likelihood of the validation samples.
+    ) -> list[Classifier]:
+        """One for each penalty and each of the means.
 
         spread: the sums whose covariance they have. means: [K, C, D], one a candidate. counts: the
         classes' frequencies [K, C].
@@ -131,20 +178,26 @@ class ClassFit:
             for some in means:
                 weight, offset = discriminant(factor, centre, some, known)
                 candidates.append((weight, offset + prior))
-        if validation is None:
-            [(weight, bias)] = candidates
-            return weight.nan_to_num(), bias.nan_to_num()
-        parts = _likelihoods(validation, candidates)
-        weight, bias = (torch.zeros_like(one) for one in candidates[0])
-        for number, (its_weight, its_bias) in enumerate(candidates):
-            weight += parts[:, number, None, None] * its_weight.nan_to_num()
-            bias += parts[:, number, None] * its_bias.nan_to_num()
-        return weight, bias
+        return candidates
 
 
 def frequencies(own: Tensor, total: Tensor) -> Tensor:
     """[K, C] clients' class counts, and a sample more that has everybody's [C]."""
     return own + PSEUDO * total / total.sum().clamp(min=1)
+
+
+def _mean(candidates: Sequence[Classifier], validation: LabelledVectors | None) -> Classifier:
+    """The mean of all, weighed by the likelihood of the validation samples; without these the one
+    that there is."""
+    if validation is None:
+        [(weight, bias)] = candidates
+        return weight.nan_to_num(), bias.nan_to_num()
+    parts = _likelihoods(validation, candidates)
+    weight, bias = (torch.zeros_like(one) for one in candidates[0])
+    for number, (its_weight, its_bias) in enumerate(candidates):
+        weight += parts[:, number, None, None] * its_weight.nan_to_num()
+        bias += parts[:, number, None] * its_bias.nan_to_num()
+    return weight, bias
 
 
 def _likelihoods(validation: LabelledVectors, candidates: Sequence[Classifier]) -> Tensor:

@@ -85,9 +85,10 @@ class FuelsSettings(Section):
 class AnalyticSettings(Section):
     """``[analytic]``: ridge regression, or the discriminant of classes, in closed form."""
 
-    sharing: Literal["none", "federated", "shrunk"] = setting(
+    sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "each client's own solution, one of all clients' samples, or its own pulled towards that",
+        "each client's own solution, one of all clients' samples, its own pulled towards that, or "
+        "of classes also towards [those that mean the same](closed-form-classes.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,

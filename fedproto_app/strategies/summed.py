@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.messages import Arrays, ArraySpec, Order
 from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -65,13 +65,14 @@ class SumsStrategy(PersonalStrategy):
             return super().configure_evaluate(server_round, arrays, config, grid)
         if not self.federation.evaluates(server_round):
             return []
-        totals = self._sums.totals()
+        if not (totals := self._sums.totals()):
+            return []
+        everyone, make = self.federation.roster.clients(), self.answer(totals, server_round)
+        return self.federation.orders(everyone, make, MessageType.EVALUATE, totals)
 
-        def order(keys: list[ClientKey]) -> Order:
-            return replace(self.federation.order(keys, server_round), arrays=totals)
-
-        everyone = self.federation.roster.clients() if totals else []
-        return self.federation.orders(everyone, order, MessageType.EVALUATE)
+    def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
+        """The order with what its clients are told, for some clients of a node."""
+        return lambda keys: replace(self.federation.order(keys, server_round), arrays=totals)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._sums.state()

@@ -11,8 +11,17 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from fedproto_app.learners.analytic_classes import AnalyticClassesLearner
-from fedproto_app.learners.class_fit import COUNTS, GRAM, MOMENT
+from fedproto_app.learners.class_fit import (
+    CLUSTER_COUNTS,
+    CLUSTER_MOMENT,
+    COUNTS,
+    GRAM,
+    MOMENT,
+    WITHIN,
+    clusters_in,
+)
 from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.maths.class_gaussian import ClassSums
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD
@@ -129,3 +138,20 @@ def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
     cohort = replace(cohort, samples=later)
     train_cohort(learner, cohort, learner.context(ORDER, cohort))
     torch.testing.assert_close(cohort.parameters["memory.counts"], counts)
+
+
+def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() -> None:
+    total = ClassSums(
+        torch.eye(2), torch.tensor([[6.0, 0.0], [0.0, 8.0]]), torch.tensor([3.0, 4.0])
+    )
+    arrays = {
+        WITHIN: np.array([5.0, 1.0, 4.0]),
+        CLUSTER_MOMENT: np.array([[[1.0, 1.0], [0.0, 0.0]]]),
+        CLUSTER_COUNTS: np.array([[2.0, 0.0]]),
+    }
+    order = Order("run", "token", 1, ["a", "b"], arrays=arrays, guided=["b"])
+    [others] = clusters_in(order, ["a", "b"], total)
+    assert others.moment.tolist() == [[[6, 0], [0, 8]], [[1, 1], [0, 8]]]
+    assert others.counts.tolist() == [[3, 4], [2, 4]]
+    assert others.spread.gram.tolist() == [[5, 1], [1, 4]]
+    assert clusters_in(ORDER, ["a", "b"], total) == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedproto_app.learners.census import SENDS_SUMS, CensusLearner
-from fedproto_app.learners.class_fit import ClassFit, packed, unpacked
+from fedproto_app.learners.class_fit import ClassFit, everybody, packed, unpacked
 from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
 from fedproto_app.messages import Order
@@ -111,7 +111,9 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     total = ClassSums(*(one.sum(dim=0) for one in sent[-1]))
     own = sent[-1]
-    weight, bias = ClassFit(1.0, even=False).personal(own.moment, own.counts, total, validation)
+    weight, bias = ClassFit(1.0, even=False).personal(
+        own.moment, own.counts, [everybody(total)], validation
+    )
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
@@ -156,6 +158,6 @@ def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
     total = ClassSums(gram, torch.tensor([[4.0, 0.0], [0.0, 0.0]]).double(), torch.tensor([2.0, 0]))
     validation = LabelledVectors(torch.zeros(1, 1, 2), torch.zeros(1, 1).long(), torch.zeros(1, 1))
     fit = ClassFit(1.0, even=True)
-    weight, bias = fit.personal(moment.double(), counts.double(), total, validation)
+    weight, bias = fit.personal(moment.double(), counts.double(), [everybody(total)], validation)
     scores = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).double() @ weight[0] + bias[0]
     assert scores.argmax(dim=1).tolist() == [0, 1]  # the means of both classes

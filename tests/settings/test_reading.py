@@ -129,6 +129,21 @@ def test_flat_and_nested_are_the_same() -> None:
         ),
         *(
             (
+                {**settings, "method": "analytic", "analytic.sharing": "clustered"},
+                ["analytic.sharing = 'clustered'", why],
+            )
+            for settings, why in (
+                ({}, "has no classes; method = 'kindred'"),
+                ({**SEQUENCES, "aggregation.secure": True}, "hides the sums of a client"),
+                ({**SEQUENCES, "aggregation.rule": "median"}, "makes the sums of all alone"),
+                (
+                    {**SEQUENCES, "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
+                    "hides clusters",
+                ),
+            )
+        ),
+        *(
+            (
                 {**SEQUENCES, "fed-react.forgetting": wrong},
                 [f"fed-react.forgetting = {wrong!r}: must be 'adaptive', 'toolbox'", "0 to 1"],
             )

@@ -10,15 +10,16 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fedproto_app.data.shape import DataShape
-from fedproto_app.invariants import SmallRuns
+from fedproto_app.invariants import SmallRuns, invariants_of
+from fedproto_app.learners.class_fit import packed
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.round_log import NodeReply
-from fedproto_app.settings import AggregationSettings, settings_from
+from fedproto_app.settings import AggregationSettings, AnalyticSettings, settings_from
 from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
-from fedproto_app.wire import numpy_arrays
+from fedproto_app.wire import numpy_arrays, read_order
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
 WIDTH, CLASSES = 8, ("ant", "bee")
@@ -131,3 +132,91 @@ def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path
     summary = read_run(folder).summary
     assert summary["accuracy_global"] > 0.5
     assert summary["accuracy_local"] > 0.5
+
+
+CLUSTERED = {"analytic.sharing": "clustered", "analytic.features": 8}
+
+
+def named(swapped: bool, seed: int) -> Arrays:
+    """Sums of forty samples of two classes that lie far apart, named the other way round or not."""
+    draws = torch.Generator().manual_seed(seed)
+    true = torch.arange(40).remainder(2).unsqueeze(0)
+    features = torch.randn(1, 40, WIDTH, generator=draws) + 6.0 * true.unsqueeze(-1)
+    vectors = LabelledVectors(features, 1 - true if swapped else true, torch.ones(1, 40))
+    made = {name: one[0].float().numpy() for name, one in packed(class_sums(vectors, 2)).items()}
+    return {name: value / 10 for name, value in made.items()}  # as if of the four that it declared
+
+
+def test_clients_are_told_the_sums_of_those_who_mean_the_same(
+    server: AnalyticClassesStrategy,
+) -> None:
+    settings = server.settings.model_copy(
+        update={"analytic": AnalyticSettings(features=1, sharing="clustered")}
+    )
+    strategy = strategy_of(settings, server.federation.shape)
+    sent = {name: named(name == "late", seed) for seed, name in enumerate(["a", "b", "c", "late"])}
+    assert report(strategy, **sent) == {}
+    strategy.federation.log.server_round = 1
+    [message] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
+    order = read_order(message)
+    assert order.guided == ["a", "b", "c"]  # the fourth is alone, and told what all are
+    total = sum(one["gram"] for one in sent.values())
+    np.testing.assert_allclose(order.arrays["gram"], total, rtol=1e-6)
+    for name in ("moment", "counts"):
+        cluster = sum(sent[client][name] for client in "abc")
+        np.testing.assert_allclose(order.arrays[f"cluster.{name}"], [cluster] * 3, rtol=1e-5)
+    assert strategy.federation.log.figures["clusters"] == 2
+    assert strategy.findings()["clusters"]["labels"].tolist() == [[0, 0, 0, 1]]
+
+    again = strategy_of(settings, server.federation.shape)
+    again.restore(strategy.state())
+    [message] = again.configure_evaluate(2, None, None, None)  # type: ignore[arg-type]
+    for name, array in read_order(message).arrays.items():
+        np.testing.assert_array_equal(array, order.arrays[name])
+    assert again.findings()["clusters"]["labels"].tolist() == [[0, 0, 0, 1]] * 2
+
+
+def test_nobody_learns_what_the_only_other_client_of_a_cluster_has(
+    server: AnalyticClassesStrategy,
+) -> None:
+    settings = server.settings.model_copy(
+        update={"analytic": AnalyticSettings(features=1, sharing="clustered")}
+    )
+    strategy = strategy_of(settings, server.federation.shape)
+    report(strategy, a=named(False, 0), b=named(False, 1), c=named(True, 2), late=named(True, 3))
+    strategy.federation.log.server_round = 1
+    [message] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
+    order = read_order(message)
+    assert order.guided == []
+    assert order.arrays["cluster.moment"].shape == (0, 2, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "invariant",
+    [
+        "1 node with 8 clients equals 8 nodes with 1",
+        "a run that is killed and resumed ends the same",
+    ],
+)
+def test_clusters_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
+    runs = SmallRuns("classification", "analytic", tmp_path, **CLUSTERED)
+    deviation = invariants_of("classification", "analytic")[invariant](runs)
+    assert deviation.held, deviation
+    first = next((tmp_path / "runs").iterdir())
+    with np.load(first / "clusters.npz") as found:
+        assert found["labels"].shape == (2, 8)
+        assert found["labels"].max() > 0
+
+
+def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
+    data = {"data.clusters.renamed": True, "data.clusters.clusters": 2, "data.synthetic.clients": 8}
+    accuracy = {}
+    for sharing in ("shrunk", "clustered"):
+        runs = SmallRuns(
+            "sequence-classification", "analytic", tmp_path / sharing,
+            **{"analytic.features": 60, "analytic.sharing": sharing, **data},
+        )  # fmt: skip
+        summary = read_run(runs.run("once", 2)).summary
+        accuracy[sharing] = summary["accuracy"]
+        assert summary["rand_index"] == (1.0 if sharing == "clustered" else None)
+    assert accuracy["clustered"] > accuracy["shrunk"] + 0.05

@@ -1,0 +1,135 @@
+"""Clusters of clients by what their classes mean: by hand, against slower ways, with a liar."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from torch import Tensor
+
+from fedproto_app.maths.class_clusters import (
+    class_clusters,
+    evidence,
+    merged,
+    within_clusters,
+)
+from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
+
+CLASSES, WIDTH = 4, 12
+
+
+def test_evidence_by_hand() -> None:
+    # One sample at 2, means with variance 3: ½·4·3/4 − ½·ln 4. No sample of a class says nothing.
+    points = torch.tensor([[[2.0], [0.0]]]).double()
+    found = evidence(points, torch.tensor([[1.0, 0.0]]).double(), torch.tensor([3.0]).double())
+    assert found.tolist() == [pytest.approx(1.5 - math.log(4) / 2)]
+
+
+def test_evidence_is_the_ratio_of_two_normal_densities() -> None:
+    samples = np.array([0.3, -1.2, 2.0])
+    ours = evidence(
+        torch.tensor([[samples.sum()]]), torch.tensor([3.0]).double(), torch.tensor([0.7]).double()
+    )
+    common = np.eye(3) + 0.7 * np.ones((3, 3))  # of samples that share a drawn mean
+    theirs = multivariate_normal(cov=common).logpdf(samples) - multivariate_normal(
+        cov=np.eye(3)
+    ).logpdf(samples)
+    assert float(ours) == pytest.approx(theirs)
+
+
+def best_pair_by_pair(points: Tensor, counts: Tensor, variances: Tensor) -> list[set[int]]:
+    """The slow way: look at all pairs after each merge."""
+    groups = [{row} for row in range(len(points))]
+
+    def told(group: set[int]) -> float:
+        rows = sorted(group)
+        return float(evidence(points[rows].sum(0), counts[rows].sum(0), variances))
+
+    while len(groups) > 1:
+        gain, one, other = max(
+            (told(a | b) - told(a) - told(b), i, j)
+            for i, a in enumerate(groups)
+            for j, b in enumerate(groups[:i])
+        )
+        if gain <= 0:
+            break
+        groups[other] |= groups.pop(one)
+    return groups
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merging_finds_what_looking_at_all_pairs_finds(seed: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    centres = 2 * torch.randn(3, CLASSES, 2, generator=draws).double()
+    counts = torch.randint(0, 9, (14, CLASSES), generator=draws).double()
+    noise = torch.randn(14, CLASSES, 2, generator=draws).double() * counts.sqrt().unsqueeze(-1)
+    points = centres[torch.arange(14) % 3] * counts.unsqueeze(-1) + noise
+    variances = torch.tensor([4.0, 1.0]).double()
+    labels = merged(points, counts, variances)
+    found = {frozenset(np.flatnonzero(labels == one).tolist()) for one in set(labels.tolist())}
+    assert found == set(map(frozenset, best_pair_by_pair(points, counts, variances)))
+
+
+def named(clients: int, conventions: int, samples: int, seed: int = 0) -> LabelledVectors:
+    """Client k calls the classes as k modulo `conventions` others do: each a step further on."""
+    draws = torch.Generator().manual_seed(seed)
+    shapes = 3 * torch.randn(CLASSES, WIDTH, generator=draws)
+    true = torch.randint(0, CLASSES, (clients, samples), generator=draws)
+    features = shapes[true] + torch.randn(clients, samples, WIDTH, generator=draws)
+    called = (true + (torch.arange(clients) % conventions).unsqueeze(1)) % CLASSES
+    return LabelledVectors(features, called, torch.ones(clients, samples))
+
+
+@pytest.mark.parametrize("conventions", [1, 2, 3])
+def test_it_finds_who_calls_the_classes_alike(conventions: int) -> None:
+    sums = class_sums(named(12, conventions, 10), CLASSES)
+    labels = class_clusters(sums.gram.sum(0), sums.moment, sums.counts, 1.0)
+    assert labels.tolist() == [client % conventions for client in range(12)]
+
+
+def test_the_covariance_is_that_around_the_means_of_each_clusters_classes() -> None:
+    vectors = named(6, 2, 30)
+    sums = class_sums(vectors, CLASSES)
+    total = ClassSums(*(one.sum(dim=0) for one in sums))
+    clusters = [slice(0, None, 2), slice(1, None, 2)]
+    moments = torch.stack([sums.moment[rows].sum(0) for rows in clusters])
+    counts = torch.stack([sums.counts[rows].sum(0) for rows in clusters])
+    adjusted = within_clusters(total, moments, counts)
+    ours = adjusted.gram - (total.moment / total.counts.unsqueeze(1)).T @ total.moment
+    theirs = torch.zeros(WIDTH, WIDTH).double()
+    for rows in clusters:
+        features, labels = vectors.features[rows].double(), vectors.labels[rows]
+        for label in range(CLASSES):
+            its = features[labels == label]
+            theirs += (its - its.mean(0)).T @ (its - its.mean(0))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_liar_is_alone_and_parts_nobody_else() -> None:
+    """Its classes lie where nobody's do, each in a direction of its own."""
+    sums = class_sums(named(9, 1, 20), CLASSES)
+    counts, moment = sums.counts.clone(), sums.moment.clone()
+    counts[0] = 50
+    moment[0] = 50 * 30 * torch.eye(CLASSES, WIDTH).double()
+    gram = sums.gram[1:].sum(0) + 50 * 900 * CLASSES * torch.eye(WIDTH).double()
+    assert class_clusters(gram, moment, counts, 1.0).tolist() == [0] + [1] * 8
+
+
+@pytest.mark.parametrize(
+    "counts", [torch.zeros(3, CLASSES), torch.eye(CLASSES)[:1], torch.eye(CLASSES)]
+)
+def test_what_does_not_differ_is_one(counts: Tensor) -> None:
+    """Nobody's samples, one client's, and equal ones of which each client calls one otherwise."""
+    moments = counts.unsqueeze(-1) * torch.ones(WIDTH)
+    gram = counts.sum() * torch.ones(WIDTH, WIDTH)
+    found = class_clusters(gram.double(), moments.double(), counts.double(), 1.0)
+    assert not found.any()
+
+
+def test_sums_that_no_samples_have_part_nobody() -> None:
+    sums = class_sums(named(6, 2, 10), CLASSES)
+    gram = torch.zeros(WIDTH, WIDTH).double()
+    assert not class_clusters(gram, sums.moment, sums.counts, 1.0).any()
