@@ -29,8 +29,8 @@ from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.strategies.cluster_history import ClusterHistory
-from fedproto_app.strategies.clustered_heads import of_group, under
 from fedproto_app.strategies.latest_arrays import LatestArrays
+from fedproto_app.strategies.state_groups import of_group, under
 
 LEAST_TOLD = 3  # clients of a cluster: of two, each could take its own sums from the cluster's
 Telling = Callable[[Order, list[ClientKey]], Order]

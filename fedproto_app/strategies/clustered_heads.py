@@ -28,6 +28,7 @@ from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedReactSettings, Settings
 from fedproto_app.strategies.client_models import middle
+from fedproto_app.strategies.state_groups import of_group, under
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask
 from fedproto_app.tasks.table import make_task
@@ -214,17 +215,6 @@ def _parted(answer: NodeReply) -> list[Fitted]:
         Fitted(head, samples, {name: array[row] for name, array in arrays.items()})
         for row, (head, samples) in enumerate(zip(heads, answer.reply.samples, strict=True))
     ]
-
-
-def under(group: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The arrays with ``group/`` before their names, as a state has them."""
-    return {f"{group}/{name}": array for name, array in arrays.items()}
-
-
-def of_group(state: Mapping[str, NDArray[Any]], group: str) -> dict[str, NDArray[Any]]:
-    """The arrays of a state whose names begin with ``group/``, without it."""
-    start = group + "/"
-    return {n.removeprefix(start): array for n, array in state.items() if n.startswith(start)}
 
 
 def weighted_head(heads: Iterable[Fitted]) -> NDArray[np.float64]:

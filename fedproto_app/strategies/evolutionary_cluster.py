@@ -29,11 +29,10 @@ from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
-    of_group,
-    under,
 )
 from fedproto_app.strategies.head_smoothers import make_smoother
 from fedproto_app.strategies.pair_memory import PairMemory, Rows
+from fedproto_app.strategies.state_groups import of_group, under
 from fedproto_app.tasks.sequences.probe import probe_vector
 from fedproto_app.wire import numpy_arrays
 

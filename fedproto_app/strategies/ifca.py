@@ -27,9 +27,8 @@ from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
-    of_group,
-    under,
 )
+from fedproto_app.strategies.state_groups import of_group, under
 
 
 class IfcaStrategy(ClusteredHeadStrategy):

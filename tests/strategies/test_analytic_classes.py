@@ -14,7 +14,7 @@ from fedproto_app.invariants import SmallRuns, invariants_of
 from fedproto_app.learners.class_fit import packed
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.messages import Arrays, Reply
+from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings, AnalyticSettings, settings_from
@@ -147,18 +147,25 @@ def named(swapped: bool, seed: int) -> Arrays:
     return {name: value / 10 for name, value in made.items()}  # as if of the four that it declared
 
 
+def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
+    section = AnalyticSettings(features=1, sharing="clustered")
+    settings = server.settings.model_copy(update={"analytic": section})
+    return strategy_of(settings, server.federation.shape)
+
+
+def answer(strategy: AnalyticClassesStrategy) -> Order:
+    strategy.federation.log.server_round = 1
+    [message] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
+    return read_order(message)
+
+
 def test_clients_are_told_the_sums_of_those_who_mean_the_same(
     server: AnalyticClassesStrategy,
 ) -> None:
-    settings = server.settings.model_copy(
-        update={"analytic": AnalyticSettings(features=1, sharing="clustered")}
-    )
-    strategy = strategy_of(settings, server.federation.shape)
+    strategy = clustered(server)
     sent = {name: named(name == "late", seed) for seed, name in enumerate(["a", "b", "c", "late"])}
     assert report(strategy, **sent) == {}
-    strategy.federation.log.server_round = 1
-    [message] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
-    order = read_order(message)
+    order = answer(strategy)
     assert order.guided == ["a", "b", "c"]  # the fourth is alone, and told what all are
     total = sum(one["gram"] for one in sent.values())
     np.testing.assert_allclose(order.arrays["gram"], total, rtol=1e-6)
@@ -168,10 +175,9 @@ def test_clients_are_told_the_sums_of_those_who_mean_the_same(
     assert strategy.federation.log.figures["clusters"] == 2
     assert strategy.findings()["clusters"]["labels"].tolist() == [[0, 0, 0, 1]]
 
-    again = strategy_of(settings, server.federation.shape)
+    again = clustered(server)
     again.restore(strategy.state())
-    [message] = again.configure_evaluate(2, None, None, None)  # type: ignore[arg-type]
-    for name, array in read_order(message).arrays.items():
+    for name, array in answer(again).arrays.items():
         np.testing.assert_array_equal(array, order.arrays[name])
     assert again.findings()["clusters"]["labels"].tolist() == [[0, 0, 0, 1]] * 2
 
@@ -179,14 +185,9 @@ def test_clients_are_told_the_sums_of_those_who_mean_the_same(
 def test_nobody_learns_what_the_only_other_client_of_a_cluster_has(
     server: AnalyticClassesStrategy,
 ) -> None:
-    settings = server.settings.model_copy(
-        update={"analytic": AnalyticSettings(features=1, sharing="clustered")}
-    )
-    strategy = strategy_of(settings, server.federation.shape)
+    strategy = clustered(server)
     report(strategy, a=named(False, 0), b=named(False, 1), c=named(True, 2), late=named(True, 3))
-    strategy.federation.log.server_round = 1
-    [message] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
-    order = read_order(message)
+    order = answer(strategy)
     assert order.guided == []
     assert order.arrays["cluster.moment"].shape == (0, 2, WIDTH)
 
