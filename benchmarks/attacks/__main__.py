@@ -5,7 +5,7 @@
 Ten clients of an embedded data set, one a node, in this process or some of its own. Some lie about
 what they trained (`lies.py`) or train on poisoned data (`poisoned.py`); they know what they were
 sent and what the first client sent. The figure is the mean over the honest clients, by their models
-after the last round. Seven minutes on two cores.
+after the last round. Eight minutes on two cores.
 """
 
 from __future__ import annotations

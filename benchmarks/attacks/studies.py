@@ -145,6 +145,17 @@ STUDIES = (
         metric="accuracy_global",
         higher=True,
     ),
+    *(
+        Study(
+            f"classes-{sharing}",
+            {**_DIGITS, "method": "analytic", "analytic.sharing": sharing},
+            (_LABELS,),
+            ("mean",),
+            metric="accuracy_local",
+            higher=True,
+        )
+        for sharing in ("shrunk", "clustered")
+    ),
     Study(
         "kindred",
         _series("kindred"),
