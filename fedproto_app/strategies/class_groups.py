@@ -32,7 +32,9 @@ from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.state_groups import of_group, under
 
-LEAST_TOLD = 3  # clients of a cluster: of two, each could take its own sums from the cluster's
+# Clients of a cluster that is told its sums, and of all others together: of two, each could take
+# its own sums from the cluster's; and whoever is told these could take them from the total.
+LEAST_TOLD = 3
 Telling = Callable[[Order, list[ClientKey]], Order]
 
 
@@ -60,8 +62,11 @@ class ClassGroups:
         of_clusters = sums_of(labels, moments), sums_of(labels, counts)
         within = packed(within_clusters(total, *of_clusters))[GRAM]
         has = (counts.sum(dim=1) > 0).numpy()  # without samples it is of no cluster in particular
-        is_told = has & (np.bincount(labels, has)[labels] >= LEAST_TOLD)
+        sizes = np.bincount(labels, has)[labels]
+        is_told = has & (sizes >= LEAST_TOLD) & (has.sum() - sizes >= LEAST_TOLD)
         cluster_of = {key: labels[row] for row, key in enumerate(keys) if is_told[row]}
+        if not cluster_of:
+            return lambda order, _: order
 
         def tell(order: Order, asked: list[ClientKey]) -> Order:
             told = [key for key in asked if key in cluster_of]

@@ -14,7 +14,7 @@ from fedproto_app.invariants import SmallRuns, invariants_of
 from fedproto_app.learners.class_fit import packed
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.messages import Arrays, Order, Reply
+from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings, AnalyticSettings, settings_from
@@ -56,13 +56,15 @@ def sums_of(seed: int, scale: float = 1.0, samples: int = SAMPLES) -> Arrays:
     return {name: value[0].float().numpy() for name, value in made.items()}
 
 
-def report(strategy: AnalyticClassesStrategy, **clients: Arrays) -> dict[str, str]:
+def report(
+    strategy: AnalyticClassesStrategy, node: str = NODE, **clients: Arrays
+) -> dict[str, str]:
     """What was refused, and why."""
     names = ("gram", "moment", "counts")
     arrays = {key: np.stack([one[key] for one in clients.values()]) for key in names}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.absorb([NodeReply(NODE, reply, message)])
+    strategy.absorb([NodeReply(node, reply, message)])
     return {one.client: one.reason for one in strategy.federation.log.refused}
 
 
@@ -148,48 +150,64 @@ def named(swapped: bool, seed: int) -> Arrays:
 
 
 def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
+    """With a second node, whose clients are d, e and f."""
     section = AnalyticSettings(features=1, sharing="clustered")
     settings = server.settings.model_copy(update={"analytic": section})
-    return strategy_of(settings, server.federation.shape)
+    strategy = strategy_of(settings, server.federation.shape)
+    samples, groups = dict.fromkeys("def", SAMPLES), dict.fromkeys("def", "")
+    strategy.federation.roster.connected.add(2)
+    other = NodeRoster("other", 0, samples, groups, dict.fromkeys("def", 0.0), {})
+    strategy.federation.roster.admit(2, other)
+    return strategy
 
 
-def answer(strategy: AnalyticClassesStrategy) -> Order:
+def answers(strategy: AnalyticClassesStrategy) -> list[Order]:
+    """To each node."""
     strategy.federation.log.server_round = 1
-    [message] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
-    return read_order(message)
+    return [read_order(one) for one in strategy.configure_evaluate(1, None, None, None)]  # type: ignore[arg-type]
 
 
 def test_clients_are_told_the_sums_of_those_who_mean_the_same(
     server: AnalyticClassesStrategy,
 ) -> None:
     strategy = clustered(server)
-    sent = {name: named(name == "late", seed) for seed, name in enumerate(["a", "b", "c", "late"])}
-    assert report(strategy, **sent) == {}
-    order = answer(strategy)
-    assert order.guided == ["a", "b", "c"]  # the fourth is alone, and told what all are
-    total = sum(one["gram"] for one in sent.values())
-    np.testing.assert_allclose(order.arrays["gram"], total, rtol=1e-6)
+    here = {name: named(False, seed) for seed, name in enumerate("abc")}
+    there = {name: named(name != "d", 3 + seed) for seed, name in enumerate("def")}
+    here["late"] = named(True, 6)
+    assert report(strategy, **here) == report(strategy, "other", **there) == {}
+    first, second = answers(strategy)
+    assert (first.guided, second.guided) == (["a", "b", "c", "late"], ["d", "e", "f"])
+    for order in (first, second):
+        total = sum(one["gram"] for one in (*here.values(), *there.values()))
+        np.testing.assert_allclose(order.arrays["gram"], total, rtol=1e-6)
     for name in ("moment", "counts"):
-        cluster = sum(sent[client][name] for client in "abc")
-        np.testing.assert_allclose(order.arrays[f"cluster.{name}"], [cluster] * 3, rtol=1e-5)
+        one = sum(here[client][name] for client in "abc") + there["d"][name]
+        other = here["late"][name] + there["e"][name] + there["f"][name]
+        told = first.arrays[f"cluster.{name}"], second.arrays[f"cluster.{name}"]
+        np.testing.assert_allclose(told[0], [one, one, one, other], rtol=1e-5)
+        np.testing.assert_allclose(told[1], [one, other, other], rtol=1e-5)
     assert strategy.federation.log.figures["clusters"] == 2
-    assert strategy.findings()["clusters"]["labels"].tolist() == [[0, 0, 0, 1]]
+    labels = strategy.findings()["clusters"]["labels"].tolist()
+    assert labels == [[0, 0, 0, 0, 1, 1, 1]]  # by name: a, b, c, d, e, f, late
 
     again = clustered(server)
     again.restore(strategy.state())
-    for name, array in answer(again).arrays.items():
-        np.testing.assert_array_equal(array, order.arrays[name])
-    assert again.findings()["clusters"]["labels"].tolist() == [[0, 0, 0, 1]] * 2
+    for name, array in answers(again)[0].arrays.items():
+        np.testing.assert_array_equal(array, first.arrays[name])
+    assert again.findings()["clusters"]["labels"].tolist() == labels * 2
 
 
-def test_nobody_learns_what_the_only_other_client_of_a_cluster_has(
-    server: AnalyticClassesStrategy,
+@pytest.mark.parametrize("swapped", [("c", "late"), ("late",)])
+def test_nobody_is_told_what_one_other_client_has(
+    swapped: tuple[str, ...], server: AnalyticClassesStrategy
 ) -> None:
+    """Neither a client of the cluster, nor, by the total, one of the others."""
     strategy = clustered(server)
-    report(strategy, a=named(False, 0), b=named(False, 1), c=named(True, 2), late=named(True, 3))
-    order = answer(strategy)
-    assert order.guided == []
-    assert order.arrays["cluster.moment"].shape == (0, 2, WIDTH)
+    sent = {name: named(name in swapped, seed) for seed, name in enumerate(["a", "b", "c", "late"])}
+    report(strategy, **sent)
+    first, _ = answers(strategy)
+    assert first.guided == []
+    assert set(first.arrays) == {"gram", "moment", "counts"}
 
 
 @pytest.mark.parametrize(
