@@ -3,8 +3,9 @@
 Samples of class c at a client of cluster k are Gaussian with mean µ_kc and the covariance S within
 classes. The means of a class differ from cluster to cluster and lie around the mean of all samples,
 with a variance of their own in each of the C − 1 directions in which classes differ most. Given
-these variances, how likely a cluster's sums are has a closed form. Two clusters become one while
-that makes the sums of all more likely, so nobody has to say how many there are.
+these variances, how likely a cluster's sums are has a closed form. Which clients are together has
+the prior of a Chinese restaurant. Two clusters become one while that makes the whole likelier, so
+nobody has to say how many there are.
 Shapes: N clients, C classes, D features, R = C − 1 directions. Everything is float64.
 """
 
@@ -54,13 +55,18 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
     variances: of the means of a class [R], in the squares of these units. Work grows with N².
     """
     points, counts = points.clone(), counts.clone()
-    single = evidence(points, counts, variances)
+    single, clients = evidence(points, counts, variances), torch.ones(len(points)).double()
     labels, there = np.arange(len(points)), torch.ones(len(points), dtype=torch.bool)
 
     def gains_of(row: int) -> Tensor:
         """What merging with each other cluster gains [N]; −∞ for itself and those that are gone."""
-        both = evidence(points + points[row], counts + counts[row], variances)
-        gains = torch.where(there, both - single - single[row], -torch.inf)
+        has = counts[row] > 0  # in other classes there is nothing to gain
+        both = evidence(
+            points[:, has] + points[row, has], counts[:, has] + counts[row, has], variances
+        )
+        gains = (both - single[:, has] - single[row, has]).sum(dim=1)
+        gains += _prior(clients + clients[row]) - _prior(clients) - _prior(clients[row])
+        gains[~there] = -torch.inf
         gains[row] = -torch.inf
         return gains
 
@@ -77,6 +83,7 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
         keeps, goes = sorted((first, int(partner[first])))
         points[keeps] += points[goes]
         counts[keeps] += counts[goes]
+        clients[keeps] += clients[goes]
         single[keeps] = evidence(points[keeps], counts[keeps], variances)
         labels[labels == goes] = keeps
         there[goes], most[goes] = False, -torch.inf
@@ -93,16 +100,16 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
 
 
 def evidence(points: Tensor, counts: Tensor, variances: Tensor) -> Tensor:
-    """[…] ln p of a cluster's sums if its classes have means of their own, over that if all of them
-    have the mean of all samples.
+    """[…, C] ln p of a cluster's sums of each class if it has a mean of its own there, over that if
+    it has the mean of all samples.
 
-    With n samples whose sum is M, unit variance within the class and means ~ N(0, b), of each class
-    and direction: ½ M² b / (1 + n b) − ½ ln(1 + n b). points: M […, C, R]; counts: n […, C];
+    With n samples whose sum is M, unit variance within the class and means ~ N(0, b), of each
+    direction: ½ M² b / (1 + n b) − ½ ln(1 + n b). points: M […, C, R]; counts: n […, C];
     variances: b [R].
     """
     spread = counts.unsqueeze(-1) * variances
     explained = points.square() * variances / (1 + spread)
-    return (explained - spread.log1p()).sum(dim=(-2, -1)) / 2
+    return (explained - spread.log1p()).sum(dim=-1) / 2
 
 
 def within_clusters(total: ClassSums, moments: Tensor, counts: Tensor) -> ClassSums:
@@ -121,6 +128,11 @@ def sums_of(labels: NDArray[np.int64], each: Tensor) -> Tensor:
     return made.index_add_(0, torch.from_numpy(labels), each)
 
 
+def _prior(clients: Tensor) -> Tensor:
+    """ln Γ of a cluster's size: what it adds to that of a partition (Chinese restaurant, α = 1)."""
+    return torch.lgamma(clients)
+
+
 def _in_directions(
     gram: Tensor, moments: Tensor, counts: Tensor, labels: Labels, penalty: float
 ) -> tuple[Tensor, Tensor]:
@@ -133,14 +145,14 @@ def _in_directions(
     of_clusters = sums_of(labels, moments), sums_of(labels, counts)
     total = ClassSums(gram, moments.sum(dim=0), counts.sum(dim=0))
     centre = overall_mean(total)
-    factor = precision_factor(within_clusters(total, *of_clusters), penalty)
+    factor = _deviation(total, of_clusters, penalty)
     apart = of_clusters[0] - of_clusters[1].unsqueeze(-1) * centre
     between = _scatter(apart, of_clusters[1])
     half = torch.linalg.solve_triangular(factor, between, upper=False)
     whitened = torch.linalg.solve_triangular(factor, half.T, upper=False)
     squares, directions = torch.linalg.eigh(whitened.nan_to_num())
-    most = min(counts.shape[1] - 1, len(gram))
-    squares, directions = squares[-most:], directions[:, -most:]
+    rest = max(len(gram) - (counts.shape[1] - 1), 0)
+    squares, directions = squares[rest:], directions[:, rest:]
 
     sizes = of_clusters[1][of_clusters[1] > 0]
     samples = sizes.sum().clamp(min=1)
@@ -148,6 +160,19 @@ def _in_directions(
     variances = ((squares - (len(sizes) - 1)) / weight).clamp(min=0)
     along = torch.linalg.solve_triangular(factor.T, directions, upper=True)
     return (moments - counts.unsqueeze(-1) * centre) @ along, variances
+
+
+def _deviation(total: ClassSums, of_clusters: tuple[Tensor, Tensor], penalty: float) -> Tensor:
+    """The Cholesky factor of S by n − G degrees of freedom, G being the means taken from n samples.
+
+    Where that is less than half of n, the clusters' means are little but their few samples. Then S
+    is that around the means of all, which is too large rather than too small.
+    """
+    samples = total.counts.sum()
+    spread, means = within_clusters(total, *of_clusters), (of_clusters[1] > 0).sum()
+    if samples - means < samples / 2:
+        spread, means = total, (total.counts > 0).sum()
+    return precision_factor(spread, penalty) * (samples / (samples - means).clamp(min=1)).sqrt()
 
 
 def _scatter(moments: Tensor, counts: Tensor) -> Tensor:

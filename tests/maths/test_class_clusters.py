@@ -19,13 +19,14 @@ from fedproto_app.maths.class_clusters import (
 from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
 
 CLASSES, WIDTH = 4, 12
+Shape = tuple[int, int, int]  # classes, clients, samples of each
 
 
 def test_evidence_by_hand() -> None:
     # One sample at 2, means with variance 3: ½·4·3/4 − ½·ln 4. No sample of a class says nothing.
     points = torch.tensor([[[2.0], [0.0]]]).double()
     found = evidence(points, torch.tensor([[1.0, 0.0]]).double(), torch.tensor([3.0]).double())
-    assert found.tolist() == [pytest.approx(1.5 - math.log(4) / 2)]
+    assert found.tolist() == [[pytest.approx(1.5 - math.log(4) / 2), 0]]
 
 
 def test_evidence_is_the_ratio_of_two_normal_densities() -> None:
@@ -46,7 +47,8 @@ def best_pair_by_pair(points: Tensor, counts: Tensor, variances: Tensor) -> list
 
     def told(group: set[int]) -> float:
         rows = sorted(group)
-        return float(evidence(points[rows].sum(0), counts[rows].sum(0), variances))
+        own = evidence(points[rows].sum(0), counts[rows].sum(0), variances)
+        return float(own.sum()) + math.lgamma(len(rows))
 
     while len(groups) > 1:
         gain, one, other = max(
@@ -54,7 +56,7 @@ def best_pair_by_pair(points: Tensor, counts: Tensor, variances: Tensor) -> list
             for i, a in enumerate(groups)
             for j, b in enumerate(groups[:i])
         )
-        if gain <= 0:
+        if gain < 0:
             break
         groups[other] |= groups.pop(one)
     return groups
@@ -73,21 +75,48 @@ def test_merging_finds_what_looking_at_all_pairs_finds(seed: int) -> None:
     assert found == set(map(frozenset, best_pair_by_pair(points, counts, variances)))
 
 
-def named(clients: int, conventions: int, samples: int, seed: int = 0) -> LabelledVectors:
-    """Client k calls the classes as k modulo `conventions` others do: each a step further on."""
-    draws = torch.Generator().manual_seed(seed)
-    shapes = 3 * torch.randn(CLASSES, WIDTH, generator=draws)
-    true = torch.randint(0, CLASSES, (clients, samples), generator=draws)
+def named(
+    clients: int, conventions: int, samples: int, classes: int = CLASSES, of_a_client: int = 0
+) -> LabelledVectors:
+    """Client k calls the classes as k modulo `conventions` others do: each a step further on.
+
+    of_a_client: how many classes it has, 0 for all.
+    """
+    draws = torch.Generator().manual_seed(classes + clients)
+    shapes = 3 * torch.randn(classes, WIDTH, generator=draws)
+    first = torch.arange(clients).unsqueeze(1) if of_a_client else 0
+    true = (
+        first + torch.randint(0, of_a_client or classes, (clients, samples), generator=draws)
+    ) % classes
     features = shapes[true] + torch.randn(clients, samples, WIDTH, generator=draws)
-    called = (true + (torch.arange(clients) % conventions).unsqueeze(1)) % CLASSES
+    called = (true + (torch.arange(clients) % conventions).unsqueeze(1)) % classes
     return LabelledVectors(features, called, torch.ones(clients, samples))
 
 
+def clusters_of(vectors: LabelledVectors, classes: int = CLASSES) -> list[int]:
+    sums = class_sums(vectors, classes)
+    return class_clusters(sums.gram.sum(0), sums.moment, sums.counts, 1.0).tolist()
+
+
 @pytest.mark.parametrize("conventions", [1, 2, 3])
-def test_it_finds_who_calls_the_classes_alike(conventions: int) -> None:
-    sums = class_sums(named(12, conventions, 10), CLASSES)
-    labels = class_clusters(sums.gram.sum(0), sums.moment, sums.counts, 1.0)
-    assert labels.tolist() == [client % conventions for client in range(12)]
+@pytest.mark.parametrize("shape", [(4, 12, 10), (3, 60, 50), (10, 30, 20), (10, 30, 12)])
+def test_it_finds_who_calls_the_classes_alike(shape: Shape, conventions: int) -> None:
+    classes, clients, samples = shape
+    found = clusters_of(named(clients, conventions, samples, classes), classes)
+    assert found == [client % conventions for client in range(clients)]
+
+
+@pytest.mark.parametrize("shape", [(2, 30, 21), (2, 100, 51)])
+def test_two_classes_have_two_names_or_one(shape: Shape) -> None:
+    classes, clients, samples = shape
+    for conventions in (1, 2):
+        found = clusters_of(named(clients, conventions, samples, classes), classes)
+        assert found == [client % conventions for client in range(clients)]
+
+
+@pytest.mark.parametrize("of_a_client", [1, 2])
+def test_clients_of_other_classes_are_not_parted_by_that(of_a_client: int) -> None:
+    assert not any(clusters_of(named(30, 1, 20, 10, of_a_client), 10))
 
 
 def test_the_covariance_is_that_around_the_means_of_each_clusters_classes() -> None:
