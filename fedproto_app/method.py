@@ -40,6 +40,8 @@ class Method:
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
     asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
         in words, "" for nothing.
+    hands_on: what others may learn of a client by it, which a site with data of its own must allow
+        (`Site.shares_classes`), in words, "" for nothing.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
     joined_clients: of series, what makes a node's clients where these see other clients' values,
@@ -62,6 +64,7 @@ class Method:
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
     asks_sites: Callable[[Settings], str] | None = None
+    hands_on: Callable[[Settings], str] | None = None
     averages: bool = True
     needs_simulation: Callable[[Settings], str] | None = None
     cannot_forecast: str = ""

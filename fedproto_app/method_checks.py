@@ -85,6 +85,15 @@ def counts_classes_in_closed_form(settings: Settings) -> str:
     return counts_classes(settings)
 
 
+def sums_of_few(settings: Settings) -> str:
+    if settings.analytic.sharing != "clustered":
+        return ""
+    return (
+        "tells the nodes of a cluster its clients' sums of each class, from which a node can take "
+        "its own clients'"
+    )
+
+
 def organisations_have_places(settings: Settings) -> None:
     if settings.fedgru.clusters > 1 and settings.graph.source == "file":
         raise SettingsError(

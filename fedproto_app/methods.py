@@ -137,6 +137,7 @@ _TABLE = (
         },
         rounds=method_checks.one_a_stage,
         asks_sites=method_checks.counts_classes_in_closed_form,
+        hands_on=method_checks.sums_of_few,
         check=method_checks.clusters_of_classes_can_be_found,
     ),
     Method(

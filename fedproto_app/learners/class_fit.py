@@ -1,9 +1,9 @@
 """A client's classifier of its own sums and those of others (`maths/class_gaussian.py`).
 
-It has the covariance of all, class means between its own and those of all or of its cluster, and
-its own class frequencies as prior. How far the means lean to whom and how strong the penalty is, no
-client's few validation samples can tell, so its classifier is the mean of many candidates'
-log-probabilities, weighed by the likelihood of its validation samples.
+It has the covariance of all or of clusters, class means between its own and those of all or of its
+cluster, and its own class frequencies as prior. How far the means lean to whom and how strong the
+penalty is, no client's few validation samples can tell, so its classifier is the mean of many
+candidates' log-probabilities, weighed by the likelihood of its validation samples.
 """
 
 from __future__ import annotations

@@ -247,6 +247,12 @@ def _require_allowed(settings: Settings, site: Site) -> None:
             f"method = {settings.method!r} {asks}, so the server learns which classes each client "
             "has; this site's file does not allow that: tells-classes = true would"
         )
+    hands_on = method.hands_on(settings) if method.hands_on else ""
+    if hands_on and not site.is_dealt and not site.shares_classes:
+        raise SettingsError(
+            f"method = {settings.method!r} {hands_on}; this site's file does not allow that: "
+            "shares-classes = true would"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -87,6 +87,7 @@ class Site(Section):
     partition_id: CountOrZero | None = None
     num_partitions: Count = 1
     tells_classes: bool = False  # whether a method may learn of the classes of its clients
+    shares_classes: bool = False  # whether other nodes may learn what they make of their classes
     audit: Text | None = None  # the file of the gate's audit log
     data: SiteData = SiteData()
     privacy: SitePrivacy = SitePrivacy()

@@ -1,9 +1,9 @@
 """The folder a run leaves behind. Other tools read these files: their names and fields are stable.
 
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
-(methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA),
-``partition.csv`` (images and sequences with classes), ``classes.csv`` (images), ``steps.csv``
-(forecasts of several steps);
+(methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA,
+closed forms in clusters), ``partition.csv`` (images and sequences with classes), ``classes.csv``
+(images), ``steps.csv`` (forecasts of several steps);
 docs/artefacts.md describes each.
 """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
+from fedproto_app.learners.class_fit import WITHIN
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -32,11 +33,15 @@ class AnalyticClassesStrategy(SumsStrategy):
     def expected(self) -> SumsOfClasses:
         return SumsOfClasses(self.settings, self.federation)
 
+    @property
+    def told_all(self) -> Collection[str]:
+        return [*super().told_all, WITHIN]
+
     def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
         plain = super().answer(totals, server_round)
         if self.section.sharing != "clustered":
             return plain
-        tell = self._groups.found(self._sums.latest, totals, server_round)
+        tell = self._groups.telling(self._sums.latest, totals, server_round)
         return lambda keys: tell(plain(keys), keys)
 
     def state(self) -> dict[str, NDArray[Any]]:

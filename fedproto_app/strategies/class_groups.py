@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,8 +24,9 @@ from fedproto_app.learners.class_fit import (
     packed,
 )
 from fedproto_app.maths.class_clusters import class_clusters, sums_of, within_clusters
-from fedproto_app.maths.cluster_identity import ABSENT, match_labels
+from fedproto_app.maths.class_gaussian import ClassSums
 from fedproto_app.maths.clustering import Labels
+from fedproto_app.maths.ridge import symmetric, triangle
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
@@ -33,9 +35,14 @@ from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.state_groups import of_group, under
 
 # Clients of a cluster that is told its sums, and of all others together: of two, each could take
-# its own sums from the cluster's; and whoever is told these could take them from the total.
+# its own sums from the cluster's; and whoever is told these could take them from the total. A node
+# with several clients still can: so sites must allow it.
 LEAST_TOLD = 3
+MOST_WEIGHT = 3  # median clients' samples: no client counts for more where clusters are looked for
+MOST_WORK = 2e9  # N²·C·R, some minutes on a core
 Telling = Callable[[Order, list[ClientKey]], Order]
+
+_log = logging.getLogger(__name__)
 
 
 class ClassGroups:
@@ -43,70 +50,83 @@ class ClassGroups:
 
     def __init__(self, federation: Federation, penalty: float) -> None:
         self._federation, self._penalty = federation, penalty
-        self._labels: dict[ClientKey, int] = {}
+        self._keys: list[ClientKey] = []  # of the last round
         self._history = ClusterHistory()
 
-    def found(self, latest: LatestArrays, totals: Arrays, server_round: int) -> Telling:
-        """Find the clusters; returns what puts their sums into an order to some clients of a node.
+    def telling(self, latest: LatestArrays, totals: Arrays, server_round: int) -> Telling:
+        """Find the clusters; what it returns puts their sums into an order to clients of a node.
 
         totals: the sums over all of `latest`, which are not none.
         """
-        keys, total = latest.clients(), arrived(totals, torch.device("cpu"))
+        self._keys, total = latest.clients(), arrived(totals, torch.device("cpu"))
         moments, counts = (
             torch.from_numpy(latest.stacked(name)).double() for name in (MOMENT, COUNTS)
         )
-        labels = class_clusters(total.gram, moments, counts, self._penalty)
-        self._note(keys, labels, server_round)
-        if not labels.any():  # one cluster: what all are told is all that there is
-            return lambda order, _: order
+        labels = self._clusters(latest, total, moments, counts)
+        self._note(labels, server_round)
         of_clusters = sums_of(labels, moments), sums_of(labels, counts)
-        within = packed(within_clusters(total, *of_clusters))[GRAM]
+        within = _float32(packed(within_clusters(total, *of_clusters))[GRAM])
         has = (counts.sum(dim=1) > 0).numpy()  # without samples it is of no cluster in particular
         sizes = np.bincount(labels, has)[labels]
         is_told = has & (sizes >= LEAST_TOLD) & (has.sum() - sizes >= LEAST_TOLD)
-        cluster_of = {key: labels[row] for row, key in enumerate(keys) if is_told[row]}
-        if not cluster_of:
-            return lambda order, _: order
+        cluster_of = {key: labels[row] for row, key in enumerate(self._keys) if is_told[row]}
 
         def tell(order: Order, asked: list[ClientKey]) -> Order:
             told = [key for key in asked if key in cluster_of]
             rows = [cluster_of[key] for key in told]
             moment, counts = (_float32(each[rows]) for each in of_clusters)
-            arrays = {WITHIN: _float32(within), CLUSTER_MOMENT: moment, CLUSTER_COUNTS: counts}
+            arrays = {WITHIN: within, CLUSTER_MOMENT: moment, CLUSTER_COUNTS: counts}
             guided = [key.client for key in told]
             return replace(order, arrays={**order.arrays, **arrays}, guided=guided)
 
-        return tell
+        return tell if cluster_of else lambda order, _: order
 
-    def _note(self, keys: list[ClientKey], found: Labels, server_round: int) -> None:
-        """The clusters with the numbers of those of the round before, for the artefacts."""
-        before = np.array([self._labels.get(key, ABSENT) for key in keys])
-        numbers = int(found.max()) + 1 + len(set(self._labels.values()))
-        labels = match_labels(before, found, max(numbers, int(before.max()) + 1))
-        self._labels = dict(zip(keys, labels.tolist(), strict=True))
-        groups = [self._federation.roster.facts[key].group for key in keys]
+    def _clusters(
+        self, latest: LatestArrays, total: ClassSums, moments: Tensor, counts: Tensor
+    ) -> Labels:
+        """By sums in which no client has more than a few times the median client's samples: else
+        one that declares many alike samples would make all others' differences look large."""
+        clients, classes = counts.shape
+        if clients**2 * classes * (classes - 1) > MOST_WORK:
+            _log.warning("no clusters are looked for among %d clients of %d classes", *counts.shape)
+            return np.zeros(clients, np.int64)
+        samples = counts.sum(dim=1).clamp(min=1)
+        weights = (MOST_WEIGHT * samples.median() / samples).clamp(max=1)
+        gram = triangle(total.gram)
+        for row in (weights < 1).nonzero().flatten().tolist():
+            sums = latest.of(self._keys[row])
+            assert sums is not None
+            gram -= (1 - weights[row]) * torch.from_numpy(sums[GRAM]).double()
+        return class_clusters(
+            symmetric(gram, moments.shape[-1]),
+            moments * weights[:, None, None],
+            counts * weights[:, None],
+            self._penalty,
+        )
+
+    def _note(self, labels: Labels, server_round: int) -> None:
+        """The clusters, for the artefacts."""
+        groups = [self._federation.roster.facts[key].group for key in self._keys]
         rand = float(rand_score(groups, labels)) if all(groups) else None
-        self._federation.note({"clusters": float(len(set(labels.tolist()))), "rand_index": rand})
-        self._history.add(server_round, self._labels, None, None, rand)
+        self._federation.note({"clusters": float(labels.max() + 1), "rand_index": rand})
+        labelled = dict(zip(self._keys, labels.tolist(), strict=True))
+        self._history.add(server_round, labelled, None, None, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""
-        if not self._labels:
+        if not self._keys:
             return {}
-        keys = list(self._labels)
-        return under("clusters", {**self._history.state(keys), **key_arrays(keys)})
+        return under("clusters", {**self._history.state(self._keys), **key_arrays(self._keys)})
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """What `state` gave."""
         if mine := of_group(state, "clusters"):
-            keys = keys_of(mine)
-            self._history.restore(mine, keys)
-            last = mine["labels"][-1].tolist()
-            self._labels = dict(zip(keys, last, strict=True))
+            self._keys = keys_of(mine)
+            self._history.restore(mine, self._keys)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: see docs/artefacts.md."""
-        return self._history.findings(list(self._labels), self._federation.roster.facts)
+        return self._history.findings(self._keys, self._federation.roster.facts)
 
 
 def _float32(values: Tensor) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +68,12 @@ class SumsStrategy(PersonalStrategy):
         if not (totals := self._sums.totals()):
             return []
         everyone, make = self.federation.roster.clients(), self.answer(totals, server_round)
-        return self.federation.orders(everyone, make, MessageType.EVALUATE, totals)
+        return self.federation.orders(everyone, make, MessageType.EVALUATE, self.told_all)
+
+    @property
+    def told_all(self) -> Collection[str]:
+        """Of the arrays of an answer those that are the same for every client."""
+        return self.spec.per_client
 
     def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
         """The order with what its clients are told, for some clients of a node."""

@@ -126,6 +126,22 @@ def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(
     assert int(rows(folder)[0]["samples"]) == 23  # of 24, one validates
 
 
+def test_what_other_sites_may_learn_of_its_classes_its_operator_says(tmp_path: Path) -> None:
+    write_site(tmp_path / "north.npz", ["ab", "c"])
+    text = 'name = "north"\ntells-classes = true\nstate-dir = "state"\n{}[data]\n'
+    text += 'source = "image-npz"\npath = "north.npz"\n'
+    changes = {"method": "analytic", "data.classes": "a,b,c", "data.partition.scheme": "given"}
+    changes["analytic.sharing"] = "clustered"
+    site = tmp_path / "site.toml"
+    site.write_text(text.format(""))
+    with pytest.raises(FederationError, match=r"of a cluster.*shares-classes = true"):
+        run_locally(digits_settings(tmp_path, **changes), [{"site": str(site)}])
+    site.write_text(text.format("shares-classes = true\n"))
+    settings = digits_settings(tmp_path, **changes, **{"output.name": "allowed"})
+    folder, _ = run_locally(settings, [{"site": str(site)}])
+    assert int(rows(folder)[0]["samples"]) == 23
+
+
 def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,9 +16,13 @@ from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings, AnalyticSettings, settings_from
+from fedproto_app.strategies import class_groups
 from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
+from fedproto_app.strategies.class_groups import ClassGroups
+from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.wire import numpy_arrays, read_order
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
@@ -136,17 +140,23 @@ def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path
     assert summary["accuracy_local"] > 0.5
 
 
-CLUSTERED = {"analytic.sharing": "clustered", "analytic.features": 8}
+RENAMED = {
+    "analytic.features": 60,
+    "data.clusters.renamed": True,
+    "data.clusters.clusters": 2,
+    "data.clusters.clients": 8,
+}
 
 
-def named(swapped: bool, seed: int) -> Arrays:
-    """Sums of forty samples of two classes that lie far apart, named the other way round or not."""
+def named(swapped: bool, seed: int, times: float = 0.1) -> Arrays:
+    """So many times the sums of forty samples of two classes that lie far apart, named the other
+    way round or not; of as many samples as declared."""
     draws = torch.Generator().manual_seed(seed)
     true = torch.arange(40).remainder(2).unsqueeze(0)
     features = torch.randn(1, 40, WIDTH, generator=draws) + 6.0 * true.unsqueeze(-1)
     vectors = LabelledVectors(features, 1 - true if swapped else true, torch.ones(1, 40))
     made = {name: one[0].float().numpy() for name, one in packed(class_sums(vectors, 2)).items()}
-    return {name: value / 10 for name, value in made.items()}  # as if of the four that it declared
+    return {name: (value * times).astype(np.float32) for name, value in made.items()}
 
 
 def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
@@ -210,6 +220,40 @@ def test_nobody_is_told_what_one_other_client_has(
     assert set(first.arrays) == {"gram", "moment", "counts"}
 
 
+def test_a_liar_of_many_samples_does_not_part_the_others() -> None:
+    """Its samples are all alike, so that with all of them the others' differences look large."""
+    names = [f"c{number:02}" for number in range(21)]
+    sent = {name: named(number % 2 == 0, number, 1) for number, name in enumerate(names)}
+    middle = torch.full((1, 2, WIDTH), 3.0)
+    liar = class_sums(LabelledVectors(middle, torch.tensor([[0, 1]]), torch.ones(1, 2)), 2)
+    sent["c20"] = {name: 20_000 * one[0].float().numpy() for name, one in packed(liar).items()}
+    latest = LatestArrays("gram", "moment", "counts")
+    for name, sums in sent.items():
+        latest.keep(ClientKey(name, NODE), sums)
+    federation = one_node(settings_from({}))
+    zeros = dict.fromkeys(names, 0.0)
+    federation.roster.admit(
+        1, NodeRoster(NODE, 0, dict.fromkeys(names, 9), dict.fromkeys(names, ""), zeros, {})
+    )
+    federation.log.server_round = 1
+    groups = ClassGroups(federation, 1.0)
+    groups.telling(latest, latest.totals(), 1)
+    [labels] = groups.findings()["clusters"]["labels"].tolist()
+    assert labels[:20] == [0, 1] * 10
+
+
+def test_too_much_work_is_not_begun(
+    server: AnalyticClassesStrategy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(class_groups, "MOST_WORK", 10)
+    strategy = clustered(server)
+    report(strategy, **{name: named(name < "c", 0) for name in ("a", "b", "c", "late")})
+    assert answers(strategy)[0].guided == []
+    assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
+
+
 @pytest.mark.parametrize(
     "invariant",
     [
@@ -218,23 +262,20 @@ def test_nobody_is_told_what_one_other_client_has(
     ],
 )
 def test_clusters_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
-    runs = SmallRuns("classification", "analytic", tmp_path, **CLUSTERED)
-    deviation = invariants_of("classification", "analytic")[invariant](runs)
+    task = "sequence-classification"
+    runs = SmallRuns(task, "analytic", tmp_path, **RENAMED, **{"analytic.sharing": "clustered"})
+    deviation = invariants_of(task, "analytic")[invariant](runs)
     assert deviation.held, deviation
-    first = next((tmp_path / "runs").iterdir())
-    with np.load(first / "clusters.npz") as found:
-        assert found["labels"].shape == (2, 8)
-        assert found["labels"].max() > 0
+    for folder in (tmp_path / "runs").iterdir():
+        with np.load(folder / "clusters.npz") as found:
+            assert found["labels"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
 
 def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_path: Path) -> None:
-    data = {"data.clusters.renamed": True, "data.clusters.clusters": 2, "data.synthetic.clients": 8}
     accuracy = {}
     for sharing in ("shrunk", "clustered"):
-        runs = SmallRuns(
-            "sequence-classification", "analytic", tmp_path / sharing,
-            **{"analytic.features": 60, "analytic.sharing": sharing, **data},
-        )  # fmt: skip
+        changes = {**RENAMED, "analytic.sharing": sharing}
+        runs = SmallRuns("sequence-classification", "analytic", tmp_path / sharing, **changes)
         summary = read_run(runs.run("once", 2)).summary
         accuracy[sharing] = summary["accuracy"]
         assert summary["rand_index"] == (1.0 if sharing == "clustered" else None)
