@@ -27,7 +27,8 @@ from fedproto_app.randomness import numpy_stream
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import CohortSamples
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
 
 Vectors = NDArray[np.float64]

@@ -22,7 +22,8 @@ from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.settings import Training
-from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import CohortSamples
+from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, ForecastingTask
 from fedproto_app.tasks.task import AnyTask
 
 # Down: g of the guided clients [n, T, d_g]. Up: h [K, T, d_h], or ∂L/∂g [K, T, d_g].

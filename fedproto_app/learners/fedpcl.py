@@ -21,7 +21,8 @@ from fedproto_app.learners.release import STEP, Release
 from fedproto_app.maths.losses import prototype_contrast
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedPclSettings, Training
-from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import Batch
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PROTOTYPES = "client-prototypes"  # up: each client's, [B, d_r]
 GLOBAL_PROTOTYPES = "global-prototypes"  # down: [M, B, d_r], M = 1 or as many as are known

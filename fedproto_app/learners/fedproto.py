@@ -18,7 +18,8 @@ from fedproto_app.learners.release import Release
 from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedProtoSettings
-from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import Batch
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, and what comes down
 

@@ -26,7 +26,8 @@ from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import FuelsSettings, Training
-from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 FILTER = "filter"
 GUIDED = "guided"  # 1 once prototypes have guided the client; where the optimiser is then renewed

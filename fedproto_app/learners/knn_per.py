@@ -27,7 +27,8 @@ from fedproto_app.messages import Order
 from fedproto_app.models.remembering import Memory, Remembering
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import KnnPerSettings
-from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import CohortSamples
+from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceTask
 

@@ -49,13 +49,13 @@ class ConcatenatedPrototype:
 
     def add(self, representation: Tensor, age: Tensor) -> None:
         """Take in one batch of the first k clients; age [k] counts the client's newer batches."""
-        if self._rows is None:
-            shape = (self._clients, self._batches, *representation.shape[1:])
+        if self._rows is None:  # the last place is for batches that are too old
+            shape = (self._clients, self._batches + 1, *representation.shape[1:])
             self._rows = representation.new_zeros(shape)
-        (recent,) = torch.nonzero(age < self._batches, as_tuple=True)
-        self._rows[recent, self._batches - 1 - age[recent]] = representation[recent]
+        place = torch.where(age < self._batches, self._batches - 1 - age, self._batches)
+        self._rows[torch.arange(len(age), device=age.device), place] = representation
 
     def value(self) -> Tensor:
         """R_n, [K, batches·B, D]."""
         assert self._rows is not None, "no batch was added"
-        return self._rows.flatten(start_dim=1, end_dim=2)
+        return self._rows[:, : self._batches].flatten(start_dim=1, end_dim=2)

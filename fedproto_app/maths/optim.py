@@ -29,9 +29,10 @@ class CohortOptimizer(ABC):
     @torch.no_grad()
     def renew(self, clients: Tensor) -> None:
         """Forget the past of these clients, [K] bool: their state is zero, as at first."""
-        for named in self.state.values():
-            for value in named.values():
-                value[clients.to(value.device)] = 0
+        values = [value for named in self.state.values() for value in named.values()]
+        on = {device: clients.to(device) for device in {value.device for value in values}}
+        for value in values:
+            value[on[value.device]] = 0
 
 
 class CohortAdam(CohortOptimizer):
@@ -57,14 +58,16 @@ class CohortAdam(CohortOptimizer):
         names = list(gradients)
         active = len(gradients[names[0]])
         for run in _equal_runs(self.steps[names[0]][:active].tolist()):
-            count = self.steps[names[0]][run][0]
+            # The call counts on in these: a number for each parameter, made where they are.
+            count, device = int(self.steps[names[0]][run.start]), parameters[names[0]].device
+            counts = torch.full((len(names),), count, dtype=torch.float32, device=device)
             adam(
                 [parameters[name][run] for name in names],
                 [gradients[name][run] for name in names],
                 [self.first[name][run] for name in names],
                 [self.second[name][run] for name in names],
                 [],
-                [count.to(parameters[name].device, torch.float32) for name in names],
+                list(counts.unbind()),
                 fused=True,
                 amsgrad=False,
                 beta1=0.9,

@@ -71,13 +71,14 @@ def causal_cnn(
     lengths: [K, B] int64, the real steps of each, at least 1. Returns [K, B, output_dim].
     """
     blocks = prefix + BLOCK
-    if inputs.is_cuda:  # which one client would leave idle
+    if inputs.device.type != "cpu":  # which one client would leave idle
         pooled = _pooled(parameters, blocks, inputs, lengths)
     else:
         each_length = iter(torch.split(lengths, 1))
 
         def one(parameters: Mapping[str, Tensor], prefix: str, series: Tensor) -> Tensor:
-            return _pooled(parameters, prefix, series, next(each_length))
+            own = next(each_length)
+            return _pooled(parameters, prefix, series[:, :, : int(own.max())], own)
 
         pooled = each_client(one, parameters, blocks, inputs)
     return linear(parameters, prefix + LINEAR, pooled)
@@ -87,13 +88,10 @@ def _pooled(
     parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
 ) -> Tensor:
     """The maximum of the features over each series' real steps: [K, B, reduced_dim]."""
-    longest = int(lengths.max())
-    features = _features(parameters, prefix, inputs[:, :, :longest])
-    if int(lengths.min()) < longest:
-        steps = torch.arange(longest, device=lengths.device).unsqueeze(1)  # (T, 1)
-        padding = steps >= lengths.unsqueeze(1)  # (K, T, B)
-        features = features.masked_fill(padding.unsqueeze(3), -torch.inf)
-    return features.amax(dim=1)
+    features = _features(parameters, prefix, inputs)
+    steps = torch.arange(inputs.shape[2], device=lengths.device).unsqueeze(1)  # (T, 1)
+    padding = steps >= lengths.unsqueeze(1)  # (K, T, B)
+    return features.masked_fill(padding.unsqueeze(3), -torch.inf).amax(dim=1)
 
 
 def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:

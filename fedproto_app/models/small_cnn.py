@@ -44,7 +44,7 @@ def small_cnn_parameters(
 def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
     """[K, B, C, H, W] → [K, B, D], with `small_cnn_parameters` under prefix."""
     blocks = prefix + BLOCK
-    if inputs.is_cuda:  # which one client would leave idle
+    if inputs.device.type != "cpu":  # which one client would leave idle
         features = _features(parameters, blocks, inputs)
     else:
         features = each_client(_features, parameters, blocks, inputs)

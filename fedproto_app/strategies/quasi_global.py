@@ -11,7 +11,8 @@ from fedproto_app.data.windows import lookback, time_numbers, window_positions
 from fedproto_app.messages import Arrays
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import DataSettings, FedDaSettings
-from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import Batch
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
 def quasi_global_model(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -136,6 +137,13 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         generator = torch_stream(self.settings.seed, "initial parameters")
         return self.model.initial_parameters(generator)
 
+    def mixed_precision(self) -> AbstractContextManager[object]:
+        """Within it products are of bfloat16 if the settings say so; what a task's encoder gives
+        is float32 again, and so are heads, losses, prototypes, gradients and the optimiser."""
+        if self.settings.precision != "bfloat16":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
     @abstractmethod
     def steps(self, client: ClientT, server_round: int) -> int:
         """Batches of the client in an epoch of this round."""
@@ -185,6 +193,16 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
 
 AnyTask = Task[Any, Any, Any]
+
+_SMALL_COHORT = 64
+
+
+def at_once(most: int, clients: int) -> int:
+    """Samples a client that go through a model together without gradients.
+
+    `most` in a small cohort; in a large one fewer, so that the memory it takes does not grow.
+    """
+    return max(1, most * _SMALL_COHORT // max(clients, _SMALL_COHORT))
 
 
 def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tensor:

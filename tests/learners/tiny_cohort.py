@@ -15,7 +15,8 @@ from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
+from fedproto_app.tasks.forecasting.samples import Batch
+from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 NAMES = ["a", "b"]
 PERIOD = 4  # rows of a batch

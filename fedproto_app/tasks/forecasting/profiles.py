@@ -8,7 +8,7 @@ from torch import Tensor
 from fedproto_app.maths.noise import noisy
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.forecasting.task import CohortSamples
+from fedproto_app.tasks.forecasting.samples import CohortSamples
 
 
 def mean_day(samples: CohortSamples) -> Tensor:

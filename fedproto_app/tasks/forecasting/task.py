@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,7 +23,8 @@ from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
-from fedproto_app.tasks.task import Task
+from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
+from fedproto_app.tasks.task import Task, at_once
 from fedproto_app.users_code import load
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
@@ -38,53 +38,6 @@ NAMES = ("validation-mse", "mse", "mae", "rmse-units", "mae-units", *DIVISORS)
 TOLD = (*NAMES, *OF_INTERVALS)
 METRICS = tuple(Metric(name) for name in TOLD)
 _OF_A_STEP = "mse/step-"
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One training step's samples of the first k clients of a cohort.
-
-    inputs: [k, B, c + Q·H + j]; augmented: the same, temporally shifted, or None if nobody asked;
-    targets, present: [k, B, H]; age: [k], how many batches of the client are newer than this one.
-    """
-
-    inputs: Tensor
-    augmented: Tensor | None
-    targets: Tensor
-    present: Tensor
-    age: Tensor
-
-
-@dataclass(frozen=True)
-class CohortSamples:
-    """The samples of K clients, padded to the longest client and most batches.
-
-    Clients stand in falling order of their number of batches, so the clients that still train at
-    step s are the first `active(s)` ones.
-    """
-
-    names: list[str]
-    inputs: Tensor  # [K, n, c + Q·H + j]
-    targets: Tensor  # [K, n, H]
-    present: Tensor  # [K, n, H] float, 0 where the target is missing or padding
-    batches: Tensor  # [K, S, B] int64 sample numbers; 0 in padding
-    batch_counts: list[int]
-    is_validation: Tensor  # [K, n, H] float
-    is_test: Tensor  # [K, n, H] float
-    std: Tensor  # [K] float64, the data's units per unit of the standardised scale
-    mean: Tensor  # [K] float64, the train mean in the data's units
-    seasonal_difference: Tensor  # [K] float64, of the train part, in the data's units
-    starts: list[int]  # on the source's clock, of each client's first sample
-    lengths: list[int]  # samples of each client
-
-    @property
-    def train_samples(self) -> list[int]:
-        """Each client's samples in its batches, its weight in sample-weighted means."""
-        return [count * self.batches.shape[2] for count in self.batch_counts]
-
-    def active(self, step: int) -> int:
-        """How many clients have more than `step` batches."""
-        return sum(count > step for count in self.batch_counts)
 
 
 class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
@@ -255,7 +208,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         """r: [k, B, c + Q·H + j] → [k, B, d_r]."""
         if self.settings.model.module:
             inputs = self.layout.with_calendar(inputs)
-        return self.model.encode(parameters, inputs)
+        with self.mixed_precision():
+            return self.model.encode(parameters, inputs).float()
 
     def predict(
         self, parameters: Mapping[str, Tensor], representation: Tensor, batch: Batch | None = None
@@ -329,7 +283,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         self, parameters: Mapping[str, Tensor], samples: CohortSamples, first: int = 0
     ) -> Tensor:
         """[K, n - first, H] of the samples from one on."""
-        chunks = torch.split(samples.inputs[:, first:], EVALUATED_AT_ONCE, dim=1)
+        size = at_once(EVALUATED_AT_ONCE, len(samples.names))
+        chunks = torch.split(samples.inputs[:, first:], size, dim=1)
         return torch.cat([self.forecast(parameters, inputs) for inputs in chunks], dim=1)
 
     def judge(

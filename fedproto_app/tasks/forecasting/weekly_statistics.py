@@ -8,7 +8,7 @@ from torch import Tensor
 from fedproto_app.data.windows import lookback
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
-from fedproto_app.tasks.forecasting.task import CohortSamples
+from fedproto_app.tasks.forecasting.samples import CohortSamples
 
 _CONSTANT = 1e-6  # a deviation below it is rounding: the series has deviation 1
 

@@ -22,7 +22,7 @@ from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.images.own_models import image_classifier
-from fedproto_app.tasks.task import Task, in_padded, masked_mean
+from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 from fedproto_app.users_code import load
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
@@ -230,7 +230,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
             count, flip = samples.train_samples[row], self.settings.classification.flip
             moves[row, :count] = draw_moves(count, samples.pixels.shape[-2:], flip, generator)
         who = torch.arange(clients, device=self.device).unsqueeze(1)
-        order, present = order.to(self.device), present.to(self.device)
+        order, present, moves = (one.to(self.device) for one in (order, present, moves))
         for step in range(most):
             k = sum(count > step for count in samples.batch_counts)
             rows = slice(step * size, (step + 1) * size)
@@ -241,7 +241,7 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
                 continue
             inputs = samples.pixels[who[:k], picked]
             if augments:
-                inputs = moved(inputs, moves[:k, rows].to(self.device))
+                inputs = moved(inputs, moves[:k, rows])
             yield ImageBatch(normalised(inputs), labels, present[:k, rows])
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: CohortImages) -> CohortImages:
@@ -258,14 +258,13 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
 
         model: another one than the task's.
         """
-        mixed = self.settings.precision == "bfloat16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
+        with self.mixed_precision():
             return (model or self.model).encode(parameters, inputs).float()
 
     @torch.no_grad()
     def encode_all(self, parameters: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
         """f_µ of images [K, n, …] uint8 as they are, without gradients: [K, n, D]."""
-        chunks = torch.split(pixels, ENCODED_AT_ONCE, dim=1)
+        chunks = torch.split(pixels, at_once(ENCODED_AT_ONCE, len(pixels)), dim=1)
         return torch.cat([self.encode(parameters, normalised(one)) for one in chunks], dim=1)
 
     def train_vectors(

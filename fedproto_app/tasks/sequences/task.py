@@ -34,7 +34,7 @@ from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.randomness import torch_stream
 from fedproto_app.tasks.sequences.own_models import causal_cnn_model, sequence_model
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
-from fedproto_app.tasks.task import Task, in_padded, masked_mean
+from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 from fedproto_app.users_code import load
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
@@ -146,6 +146,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         ):
             order[row, :count] = torch.randperm(count, generator=generator)
             present[row, :count] = 1
+        longest = samples.lengths.cpu().gather(1, order)  # here, so that no step waits for it
         who = torch.arange(clients, device=self.device).unsqueeze(1)
         order, present = order.to(self.device), present.to(self.device)
         fixed = samples.representation
@@ -159,7 +160,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
                 inputs = fixed[who[:k], picked]
                 yield SequenceBatch(inputs, lengths, targets, there, encoded=True)
                 continue
-            inputs = samples.values[who[:k], picked][:, :, : int(lengths.max())]
+            inputs = samples.values[who[:k], picked][:, :, : int(longest[:k, rows].max())]
             yield SequenceBatch(inputs, lengths, targets, there)
 
     def fix_encoder(
@@ -176,8 +177,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
 
     def encode(self, parameters: Mapping[str, Tensor], inputs: Tensor, lengths: Tensor) -> Tensor:
         """[k, B, T, d], [k, B] → [k, B, D] float32, in mixed precision if set."""
-        mixed = self.settings.precision == "bfloat16"
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=mixed):
+        with self.mixed_precision():
             return self.model.encode(parameters, inputs, lengths).float()
 
     @torch.no_grad()
@@ -185,9 +185,10 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor
     ) -> Tensor:
         """Sequences [K, n, T, d] without gradients, some at a time: [K, n, D]."""
+        size = at_once(ENCODED_AT_ONCE, len(values))
         parts = zip(
-            torch.split(values, ENCODED_AT_ONCE, dim=1),
-            torch.split(lengths, ENCODED_AT_ONCE, dim=1),
+            torch.split(values, size, dim=1),
+            torch.split(lengths, size, dim=1),
             strict=True,
         )
         return torch.cat([self.encode(parameters, x, count) for x, count in parts], dim=1)
