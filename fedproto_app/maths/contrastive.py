@@ -99,19 +99,18 @@ def draw_crops(
     return Crops(series, starts, cropped)
 
 
-def cut(values: Tensor, crops: Crops) -> ContrastiveBatch:
+def cut(values: Tensor, crops: Crops, longest: Tensor) -> ContrastiveBatch:
     """The batch of one step.
 
-    values: [K, n, T, d] series, padded on the right; crops: [K, B, 2 + R] each, on the CPU.
+    values: [K, n, T, d] series, padded on the right; crops: [K, B, 2 + R] each, where the values
+    are. longest: of the references and of the other crops, [2], on the CPU.
     """
     first, rest = (
         Crops(*(part[..., columns] for part in crops)) for columns in (slice(1), slice(1, None))
     )
-    inputs, others = _cut(values, first).squeeze(2), _cut(values, rest)
-    lengths, other_lengths = first.lengths.squeeze(2), rest.lengths
-    return ContrastiveBatch(
-        inputs, lengths.to(values.device), others, other_lengths.to(values.device)
-    )
+    inputs = _cut(values, first, int(longest[0])).squeeze(2)
+    others = _cut(values, rest, int(longest[1]))
+    return ContrastiveBatch(inputs, first.lengths.squeeze(2), others, rest.lengths)
 
 
 def contrastive_batches(
@@ -134,18 +133,22 @@ def contrastive_batches(
         for own, count, generator in zip(lengths.cpu(), counts, generators, strict=True)
     ]
     crops = Crops(*(torch.stack(parts) for parts in zip(*each, strict=True)))
+    # Found before all moves to the values' device, so that no step waits for that.
+    references, others = crops.lengths[..., 0], crops.lengths[..., 1:]
+    longest = torch.stack([references.amax(dim=(0, 2)), others.amax(dim=(0, 2, 3))], dim=1)
+    there = Crops(*(part.to(values.device) for part in crops))
     for step in range(steps):
-        yield cut(values, Crops(*(part[:, step] for part in crops)))
+        yield cut(values, Crops(*(part[:, step] for part in there)), longest[step])
 
 
-def _cut(values: Tensor, crops: Crops) -> Tensor:
-    """[K, n, T, d] and [K, B, m] → [K, B, m, L, d], zeros after each one's end."""
-    within = torch.arange(int(crops.lengths.max()))
+def _cut(values: Tensor, crops: Crops, longest: int) -> Tensor:
+    """[K, n, T, d] and [K, B, m] → [K, B, m, longest, d], zeros after each one's end."""
+    within = torch.arange(longest, device=values.device)
     steps = (crops.starts.unsqueeze(3) + within).clamp(max=values.shape[2] - 1)  # (K, B, m, L)
     padding = within >= crops.lengths.unsqueeze(3)
-    clients = torch.arange(len(values)).view(-1, 1, 1, 1)
-    place = [part.to(values.device) for part in (clients, crops.series.unsqueeze(3), steps)]
-    return values[tuple(place)].masked_fill(padding.unsqueeze(4).to(values.device), 0)
+    clients = torch.arange(len(values), device=values.device).view(-1, 1, 1, 1)
+    cropped = values[clients, crops.series.unsqueeze(3), steps]
+    return cropped.masked_fill(padding.unsqueeze(4), 0)
 
 
 def _draw(counts: Tensor, generator: torch.Generator) -> Tensor:

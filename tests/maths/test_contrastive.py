@@ -125,7 +125,7 @@ def test_crops_are_cut_by_hand() -> None:
         torch.tensor([[[0, 1, 3, 0]], [[4, 4, 0, 1]]]),
         torch.tensor([[[4, 2, 2, 3]], [[1, 1, 1, 2]]]),
     )
-    batch = cut(values, crops)
+    batch = cut(values, crops, torch.tensor([4, 3]))
     assert batch.inputs.squeeze(3).tolist() == [[[20, 21, 22, 23]], [[114, 0, 0, 0]]]
     assert batch.lengths.tolist() == [[4], [1]]
     assert batch.others.squeeze(4).tolist() == [
