@@ -33,9 +33,10 @@ from benchmarks.machine import machine_line
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import Order
 from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.shares import shares_of
 from fedproto_app.node.state_log import Found
 from fedproto_app.node.store import ClientStore
-from fedproto_app.node.trainer import Node, shares_of
+from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard
@@ -175,7 +176,7 @@ def _rounds(
     for server_round in range(1, WARM_UP + rounds + 1):
         clock.reset()
         start = time.perf_counter()
-        shares = shares_of(order, shard, learner.task, settings.cohort_size)
+        shares = shares_of(order, shard, learner.task, settings.cohort_on_cpu)
         cohorts = worker.train(order, shares)
         seconds = time.perf_counter() - start
         reply = merged([PartReply(cohorts, {}, seconds)])

@@ -8,8 +8,9 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Order, Reply
 from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
-from fedproto_app.node.trainer import Node, shares_of
+from fedproto_app.node.trainer import Node
 
 
 class WholeNode:
@@ -26,7 +27,7 @@ class WholeNode:
         return self._done("evaluate", order)
 
     def _done(self, phase: Literal["train", "evaluate"], order: Order) -> Reply:
-        size = self._learner.task.settings.cohort_size
+        size = self._learner.task.settings.cohort_on_cpu
         shares = shares_of(order, self._shard, self._learner.task, size)
         work = self._node.train if phase == "train" else self._node.evaluate
         return merged([PartReply(work(order, shares), self._shard.absent(order.clients), 0.0)])

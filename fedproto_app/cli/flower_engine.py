@@ -73,7 +73,7 @@ def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
     GPUs from a node that takes none."""
     if device == "cpu":
         return 0.0
-    from fedproto_app.node.trainer import torch_device
+    from fedproto_app.node.device import torch_device
 
     if torch_device(device).type == "cpu":  # "auto", and there is none
         return 0.0

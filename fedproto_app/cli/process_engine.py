@@ -63,7 +63,7 @@ def show_after(folder: Path, console: Console) -> None:
 def _most_workers(settings: Settings) -> int:
     """One for each core; where nodes compute on GPUs, one for each of these."""
     if settings.device != "cpu":
-        from fedproto_app.node.trainer import torch_device
+        from fedproto_app.node.device import torch_device
 
         if torch_device(settings.device).type != "cpu":
             import torch
@@ -74,4 +74,4 @@ def _most_workers(settings: Settings) -> int:
 
 def _useful_workers(settings: Settings, nodes: int, clients: int) -> int:
     """So many have a cohort of clients to work for."""
-    return nodes * max(1, math.ceil(clients / nodes / settings.cohort_size))
+    return nodes * max(1, math.ceil(clients / nodes / settings.cohort_on_cpu))

@@ -69,8 +69,8 @@ class Worker:
         return self._contexts[node]
 
 
-def serve(engine: Connection) -> None:
-    """Answer the engine's requests until it hangs up."""
+def serve(engine: Connection, number: int = 0) -> None:
+    """Answer the engine's requests until it hangs up. number: this worker's."""
     worker: Worker | None = None
     while True:
         try:
@@ -81,7 +81,7 @@ def serve(engine: Connection) -> None:
         answer = frames.DONE
         if kind == frames.START:
             told = json.loads(content)
-            process.become_worker(told["memory"])
+            process.become_worker(told["memory"], told["nodes"], number)
             worker = Worker(told["config"], told["nodes"])
         elif kind == frames.ORDER:
             assert worker is not None, "an order before the start"
@@ -114,7 +114,7 @@ def main() -> None:
         if socket != own:
             os.close(socket)
     end_with(lifeline)
-    serve(Connection(own))
+    serve(Connection(own), sockets.index(own))
     os._exit(0)  # no worker has anything to tidy up
 
 

@@ -116,7 +116,8 @@ def joined(parts: Iterable[Rows]) -> Iterator[tuple[list[Row], dict[str, Tensor]
 def _joined(parts: list[Rows]) -> tuple[list[Row], dict[str, Tensor]]:
     names = parts[0].tensors
     return [row for part in parts for row in part.rows], {
-        name: torch.cat([rows_of(part.tensors[name], part.at) for part in parts]) for name in names
+        name: torch.cat([rows_of(part.tensors[name], part.at).cpu() for part in parts])
+        for name in names
     }
 
 

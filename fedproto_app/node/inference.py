@@ -240,7 +240,7 @@ def _forecasts(
     state: NodeState, series: Sequence[ClientSeries], steps: int
 ) -> Iterator[ClientForecast]:
     """Cohort by cohort, as in training."""
-    size = state.settings.cohort_size
+    size = state.settings.cohort_on_cpu
     task = ForecastingTask(state.settings)
     learner = make_learner(state.settings, task)
     for first in range(0, len(series), size):

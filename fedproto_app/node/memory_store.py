@@ -2,7 +2,8 @@
 
 Clients whose states are written together stay together, as one copy of each tensor. At any time the
 disk holds the clients' states after one round, which are read as any other `ClientStore`'s. States
-that do not all fit into the memory allowed go to the disk at once and are read from there.
+that do not all fit into the memory allowed go to the disk at once and are read from there. States
+that all fit beside the cohorts on a GPU stay there, and come over only to be written.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fedproto_app.node.blocks import Row, Rows, model_of, rows_of
@@ -36,7 +38,8 @@ class _Held:
 
     @property
     def size(self) -> int:
-        return sum(value.nbytes for value in self.tensors.values())
+        """Of this machine's memory, without a GPU's."""
+        return sum(value.nbytes for value in self.tensors.values() if value.device.type == "cpu")
 
     @property
     def count(self) -> int:
@@ -55,10 +58,13 @@ class _Held:
 class MemoryStore(ClientStore):
     """A `ClientStore` that writes states and kept models late."""
 
-    def __init__(self, folder: Path, limit: int, clients: int = 0, writer: int = 0) -> None:
-        """limit: bytes of states that may wait in memory. clients: whose states will come."""
+    def __init__(
+        self, folder: Path, limit: int, clients: int = 0, writer: int = 0, room: int = 0
+    ) -> None:
+        """limit: bytes of states that may wait in memory. clients: whose states will come.
+        room: bytes of states that may stay on the device that they come from."""
         super().__init__(folder, writer)
-        self._limit, self._clients = limit, clients
+        self._limit, self._clients, self._room = limit, clients, room
         self._size = 0  # bytes of what is held
         self._newest: dict[str, tuple[_Held, int]] = {}
         self._kept: dict[str, tuple[_Held, int]] = {}
@@ -106,12 +112,14 @@ class MemoryStore(ClientStore):
                 old, row = self._newest.pop(client)
                 del old.newest[row]
                 before.add(old)
-        size = sum(value.nbytes for value in tensors.values())
-        if size * self._clients > self._limit * len(clients):
+        whole = sum(value.nbytes for value in tensors.values()) * self._clients
+        if whole <= self._room * len(clients):
+            self._hold(clients, server_round, _copied_there(tensors))
+        elif whole <= self._limit * len(clients):
+            self._hold(clients, server_round, _copied(tensors))
+        else:
             self._unwritten -= set(clients)
             super().write_states(clients, server_round, tensors)
-        else:
-            self._hold(clients, server_round, tensors)
         for old in before:
             self._thin_out(old)
         if self._size > self._limit:
@@ -137,10 +145,8 @@ class MemoryStore(ClientStore):
             held, row = self._kept[client] = self._newest[client]
             held.kept[row] = client
 
-    def _hold(
-        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
-    ) -> None:
-        held = _Held(server_round, _copied(tensors), dict(enumerate(clients)))
+    def _hold(self, clients: Sequence[str], server_round: int, tensors: Tensors) -> None:
+        held = _Held(server_round, tensors, dict(enumerate(clients)))
         self._size += held.size
         self._newest |= {client: (held, row) for row, client in enumerate(clients)}
         self._unwritten |= set(clients)
@@ -189,4 +195,12 @@ class MemoryStore(ClientStore):
 
 def _copied(tensors: Mapping[str, Tensor]) -> Tensors:
     """A copy that later training does not change."""
-    return {name: value.detach().cpu().clone() for name, value in tensors.items()}
+    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+
+
+def _copied_there(tensors: Mapping[str, Tensor]) -> Tensors:
+    """A copy on the device that each is on, or here if that has no memory left."""
+    try:
+        return {name: value.detach().clone() for name, value in tensors.items()}
+    except torch.OutOfMemoryError:
+        return _copied(tensors)

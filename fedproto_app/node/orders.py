@@ -27,17 +27,19 @@ from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named
+from fedproto_app.node.device import torch_device, use_precision
 from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
 from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.node.privacy_ledger import PrivacyLedger
-from fedproto_app.node.process import store_of
+from fedproto_app.node.process import number, store_of
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.representations import represented
 from fedproto_app.node.secret import own_secret, secret_of_simulation
+from fedproto_app.node.shares import shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.node.trainer import Node, shares_of, torch_device
+from fedproto_app.node.trainer import Node
 from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.sequences.task import SequenceTask
@@ -154,22 +156,28 @@ def _done(
     torch.set_num_threads(settings.threads)
     of_run = (order.run, order.token)
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
-    store = store_of(folder, len(shard.clients), part.number)
-    device = torch_device(settings.device)
+    device = torch_device(settings.device, number())
+    use_precision(settings.precision)
+    store = store_of(folder, len(shard.clients), part.number, device)
     task = make_task(settings, shard.shape, device)
+    learner = make_learner(settings, task, order.server_round)
     start = time.perf_counter()
-    shares = shares_of(order, shard, task, settings.cohort_size)[part.number :: part.of]
     absent = shard.absent(order.clients) if part.number == 0 else {}
     with _without_denormals():
         frozen = order.server_round > settings.encoder_rounds
-        if frozen and method_named(settings.method).encoder_first:
+        on_vectors = frozen and method_named(settings.method).encoder_first
+        size = settings.cohort_on_cpu
+        if not (settings.cohort_size or on_vectors):
+            size = size_by_memory(learner, shard, order, trains=phase == "train")
+        shares = shares_of(order, shard, task, size)[part.number :: part.of]
+        if on_vectors:
             assert isinstance(task, SequenceTask)
             names = [name for share in shares for name in share.clients]
             shard = represented(shard, names, order.arrays, task, store)
             absent |= shard.absent(names)
             shares = [share for one in shares if (share := one.of(shard)).clients]
             task = make_task(settings, shard.shape, device)
-        learner = make_learner(settings, task, order.server_round)
+            learner = make_learner(settings, task, order.server_round)
         node = Node(
             settings,
             shard,

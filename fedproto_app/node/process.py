@@ -10,27 +10,44 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
+
+from fedproto_app.node.device import memory_of
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.store import ClientStore
 
+_STATE_SHARE = 1 / 3  # of a GPU's memory, for states that stay there
+
 
 class _Memory:
-    """The stores of a worker's nodes, by folder. limit: bytes of states that may wait in each."""
+    """The stores of a worker's nodes, by folder.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    limit: bytes of states that may wait in each. nodes: of the whole simulation.
+    """
+
+    def __init__(self, limit: int, nodes: int) -> None:
+        self.limit, self.nodes = limit, nodes
         self.stores: dict[Path, MemoryStore] = {}
 
 
 _memory: _Memory | None = None  # of a worker that keeps state in memory
 _worker = False
+_number = 0
 
 
-def become_worker(memory: int = 0) -> None:
-    """This process is a worker of a simulation. memory: bytes for the state of a node; 0: none."""
-    global _memory, _worker
-    _worker = True
-    _memory = _Memory(memory) if memory else None
+def become_worker(memory: int = 0, nodes: int = 1, number: int = 0) -> None:
+    """This process is a worker of a simulation of so many nodes.
+
+    memory: bytes for the state of a node; 0: none. number: the worker's, from 0 on.
+    """
+    global _memory, _worker, _number
+    _worker, _number = True, number
+    _memory = _Memory(memory, nodes) if memory else None
+
+
+def number() -> int:
+    """This process's among those that work at once, 0 if nobody has told."""
+    return _number
 
 
 def in_simulation() -> bool:
@@ -39,12 +56,18 @@ def in_simulation() -> bool:
     return _worker or (ray is not None and bool(ray.is_initialized()))
 
 
-def store_of(folder: Path, clients: int, writer: int = 0) -> ClientStore:
-    """The state of so many clients in a node's folder. writer: this process's number there."""
+def store_of(
+    folder: Path, clients: int, writer: int = 0, device: torch.device | None = None
+) -> ClientStore:
+    """The state of so many clients in a node's folder.
+
+    writer: this process's number there. device: that the node computes on.
+    """
     if _memory is None:
         return ClientStore(folder, writer)
     if folder not in _memory.stores:
-        _memory.stores[folder] = MemoryStore(folder, _memory.limit, clients, writer)
+        room = int(_STATE_SHARE * memory_of(device) / _memory.nodes) if device else 0
+        _memory.stores[folder] = MemoryStore(folder, _memory.limit, clients, writer, room)
     return _memory.stores[folder]
 
 

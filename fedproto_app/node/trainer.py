@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import ClientData, Shard
-from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
@@ -20,33 +18,13 @@ from fedproto_app.node.blocks import PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.shares import Share, in_halves
 from fedproto_app.node.state_log import Found
 from fedproto_app.node.store import ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.task import AnyTask
 
 DIVERGED = "training diverged; its last good model stays"
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
-
-
-class Share(NamedTuple):
-    """The clients of one cohort of an order. place: the cohort's among those of the order."""
-
-    place: int
-    clients: list[str]
-
-    def of(self, shard: Shard) -> Share:
-        """Without clients that the shard does not have (any more)."""
-        return Share(self.place, [name for name in self.clients if name in shard.clients])
-
-
-def shares_of(order: Order, shard: Shard, task: AnyTask, cohort_size: int) -> list[Share]:
-    """The cohorts of an order: clients with most batches first, equal for every process."""
-    clients = [shard.clients[name] for name in order.clients if name in shard.clients]
-    clients.sort(key=lambda one: (-task.steps(one, order.server_round), one.name))
-    names = [one.name for one in clients]
-    firsts = range(0, len(names), cohort_size)
-    return [Share(place, names[i : i + cohort_size]) for place, i in enumerate(firsts)]
 
 
 class Node:
@@ -73,7 +51,7 @@ class Node:
     def train(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Train the clients of these cohorts; evaluate them too if the order says so."""
         self._store.begin(order.server_round)
-        replies = [self._train(order, share) for share in shares]
+        replies = _each(self._train, order, shares)
         self._store.settle()
         return replies
 
@@ -81,7 +59,7 @@ class Node:
         """Evaluate the clients' models as they are, with the shared parameters of the order."""
         self._store.begin(order.server_round)
         self._remember(order)
-        replies = [self._judge(order, share) for share in shares]
+        replies = _each(self._judge, order, shares)
         self._store.settle()
         return replies
 
@@ -98,7 +76,7 @@ class Node:
             model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
         unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
         whole = replace(order, arrays={**unsent, **order.arrays})
-        return [self._answer(whole, share) for share in shares]
+        return _each(self._answer, whole, shares)
 
     def _remember(self, order: Order) -> None:
         """Keep the order's shared parameters, if it brings any, and what comes with them."""
@@ -122,22 +100,24 @@ class Node:
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
         sent = self._learner.contribution(cohort, context, order.server_round)
         models = self._models(cohort)
+        # Before anything is counted or kept: it may be too much for the device (`in_halves`).
+        found = self._learner.evaluate(cohort, order) if order.evaluate else None
         if self._protection is not None:
             leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
             models, sent = leaving.models, leaving.sent
             failed |= leaving.refused
             rows = [row for row in rows if row not in leaving.refused]
-        self._save(cohort, rows)
         reply = _reply(cohort, rows, share)
         if self._learner.sends_mean:
             reply.sums, reply.weight = _weighted_sums(self._learner, cohort, models, rows)
+        self._save(cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
         reply.failed = {cohort.names[row]: why for row, why in sorted(failed.items())}
         reply.arrays, reply.classes = _sent_by(sent, rows)
         if not self._learner.sends_mean:
             reply.arrays |= {name: value[rows].cpu().numpy() for name, value in models.items()}
-        if order.evaluate:
-            self._evaluate(cohort, rows, order, reply, final=not self._learner.shared)
+        if found is not None:
+            self._take_in(found, cohort, rows, order, reply, final=not self._learner.shared)
         return reply
 
     def _models(self, cohort: Cohort) -> dict[str, Tensor]:
@@ -148,15 +128,19 @@ class Node:
 
     def _judge(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
-        self._save(cohort, self._learner.receive(cohort, order))
+        changed = self._learner.receive(cohort, order)
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
-        if (personal := self._learner.personalised(cohort, order)) is not None:
+        judged, personal = cohort, self._learner.personalised(cohort, order)
+        if personal is not None:
             shared = self._told(self._learner.evaluate(cohort, order))
             reply.metrics = {replace(one, shared=True): values for one, values in shared.items()}
+            judged = replace(cohort, parameters=personal)
+        found = self._learner.evaluate(judged, order)
+        self._save(cohort, changed)
+        if personal is not None:
             self._save_personal(cohort, personal)
-            cohort = replace(cohort, parameters=personal)
-        self._evaluate(cohort, rows, order, reply, final=True)
+        self._take_in(found, judged, rows, order, reply, final=True)
         return reply
 
     def _answer(self, order: Order, share: Share) -> CohortReply:
@@ -182,11 +166,12 @@ class Node:
         for places, stored in self._store.read_states(share.clients, upto) if own else ():
             if stored.keys().isdisjoint(state):
                 continue  # these were judged, and have never trained
+            at = {one: torch.tensor(places, device=one) for one in _devices(state)}
             for name, tensor in state.items():
                 if len(places) == len(clients):  # all, in their order
                     tensor.copy_(stored[name])
                 else:
-                    tensor[places] = stored[name].to(tensor.device)
+                    tensor[at[tensor.device]] = stored[name].to(tensor.device)
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
@@ -218,8 +203,9 @@ class Node:
             }
         )
 
-    def _evaluate(
+    def _take_in(
         self,
+        found: Mapping[Metric, list[float]],
         cohort: Cohort,
         rows: Sequence[int],
         order: Order,
@@ -227,11 +213,11 @@ class Node:
         *,
         final: bool,
     ) -> None:
-        """Evaluate; keep final models whose validation error is their client's best so far.
+        """Note what was found of the cohort's models; keep final ones whose validation error is
+        their client's best so far.
 
         final: the models are what the clients go on with, not what the server will average.
         """
-        found = self._learner.evaluate(cohort, order)
         metrics = self._told(found)
         reply.metrics |= {
             metric if final else replace(metric, model=Model.LOCAL): [values[row] for row in rows]
@@ -269,18 +255,14 @@ class Node:
         }
 
 
-def torch_device(name: str) -> torch.device:
-    """The device of the `device` setting; "auto" takes a GPU if there is one.
+def _each(
+    work: Callable[[Order, Share], CohortReply], order: Order, shares: Iterable[Share]
+) -> list[CohortReply]:
+    return [reply for share in shares for reply in in_halves(work, order, share)]
 
-    Raises `SettingsError` for a GPU that is not there.
-    """
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        return torch.device("cuda" if there else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= there:
-        raise SettingsError(f"device = {name!r}: this machine has {there} CUDA GPUs")
-    return device
+
+def _devices(tensors: Mapping[str, Tensor]) -> set[torch.device]:
+    return {value.device for value in tensors.values()}
 
 
 def _finite_rows(parameters: dict[str, Tensor]) -> list[bool]:
@@ -309,12 +291,18 @@ def _weighted_sums(
     """
     samples = cohort.samples.train_samples
     weights = [samples[row] if learner.weighs_samples else 1 for row in rows]
-    sums: dict[str, Tensor] = {}
-    for name, value in models.items():
-        for row, weight in zip(rows, weights, strict=True):
-            term = value[row].double() * weight
-            sums[name] = sums[name] + term if name in sums else term
-    return {name: total.cpu().numpy() for name, total in sums.items()}, sum(weights)
+    parts = [value.reshape(len(value), -1) for value in models.values()]
+    total: Tensor | None = None
+    for row, weight in zip(rows, weights, strict=True):
+        term = torch.cat([part[row] for part in parts]).double() * weight if parts else None
+        total = term if total is None else total + term
+    if total is None:
+        return {}, sum(weights)
+    found = total.cpu().split([part.shape[1] for part in parts])
+    return {
+        name: one.view(value.shape[1:]).numpy()
+        for (name, value), one in zip(models.items(), found, strict=True)
+    }, sum(weights)
 
 
 def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:

@@ -56,7 +56,7 @@ from fedproto_app.settings.reading import (
     flower_config,
     settings_from,
 )
-from fedproto_app.settings.run import TASK_NAMES, Settings, Training
+from fedproto_app.settings.run import SMALL_COHORT, TASK_NAMES, Settings, Training
 from fedproto_app.settings.section import (
     PLAIN_NAME,
     Count,
@@ -72,6 +72,7 @@ __all__ = [
     "DELIMITERS",
     "PLAIN_NAME",
     "SEQUENCE_TASKS",
+    "SMALL_COHORT",
     "TASK_NAMES",
     "AggregationSettings",
     "AnalyticSettings",

@@ -62,6 +62,8 @@ from fedproto_app.settings.section import (
 )
 from fedproto_app.tasks.table import FIRST_TASK, TASKS, require_known_task
 
+SMALL_COHORT = 16  # as many as a CPU's caches like; a GPU would wait for Python
+
 TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 
 
@@ -179,16 +181,20 @@ class Settings(Section):
         "the GPUs (`fedproto run --gpus-per-node`)",
         DEVICES,
     )
-    precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "images and sequences: bfloat16 computes the encoder in mixed precision"
+    precision: Literal["float32", "tf32", "bfloat16"] = setting(
+        "float32",
+        "tf32: a GPU multiplies numbers rounded to 10 bits of mantissa; a CPU takes no notice. "
+        "bfloat16: encoders compute in mixed precision, on a CPU too",
     )
     threads: Count = setting(
         1,
         "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`, "
         "`fedda`, `fedtgp`)",
     )
-    cohort_size: Count = setting(
-        16, "clients trained together in one vectorised step; changes speed, not results"
+    cohort_size: CountOrZero = setting(
+        0,
+        "clients trained together in one vectorised step; changes speed, not results. 0: 16 on a "
+        "CPU, on a GPU as many as its memory holds",
     )
     own: SerializeAsAny[Section] = Field(
         default=Section(),
@@ -233,6 +239,11 @@ class Settings(Section):
     cnfgnn: CnfgnnSettings = CnfgnnSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
+
+    @property
+    def cohort_on_cpu(self) -> int:
+        """`cohort_size` where the CPU computes."""
+        return self.cohort_size or SMALL_COHORT
 
     @property
     def encoder_rounds(self) -> int:

@@ -179,7 +179,7 @@ class EnsembleDistillation:
     @torch.no_grad()
     def _judged(self, models: Parameters, pixels: Tensor) -> Judgement:
         """A few models at a time, as many as a cohort has clients."""
-        count, size = len(next(iter(models.values()))), self._task.settings.cohort_size
+        count, size = len(next(iter(models.values()))), self._task.settings.cohort_on_cpu
         parts = []
         for first in range(0, count, size):
             some = {name: value[first : first + size] for name, value in models.items()}

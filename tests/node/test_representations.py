@@ -18,8 +18,9 @@ from fedproto_app.halves import make_learner
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.node import representations
 from fedproto_app.node.representations import represent_sequences, represented
+from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
-from fedproto_app.node.trainer import Node, shares_of
+from fedproto_app.node.trainer import Node
 from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.learners.tiny_sequences import (
     CLASSES,
