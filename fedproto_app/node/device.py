@@ -24,16 +24,15 @@ def torch_device(name: str, number: int = 0) -> torch.device:
     return torch.device("cuda", number % there if device.index is None else device.index)
 
 
-def use_precision(precision: str) -> None:
+def use_precision(precision: str, device: torch.device) -> None:
     """How a GPU multiplies float32: with all digits, or with "tf32" rounded to 10 bits of them.
 
     "bfloat16" is the task's own affair (`Task.mixed_precision`); what it leaves alone has all
-    digits. A CPU always has them.
+    digits. Torch's own default is tf32 for convolutions. A CPU always has all digits.
     """
-    exactness = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = exactness
-    torch.backends.cudnn.conv.fp32_precision = exactness
-    torch.backends.cudnn.rnn.fp32_precision = exactness
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def memory_of(device: torch.device) -> int:

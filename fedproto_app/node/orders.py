@@ -157,7 +157,7 @@ def _done(
     of_run = (order.run, order.token)
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
     device = torch_device(settings.device, number())
-    use_precision(settings.precision)
+    use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), part.number, device)
     task = make_task(settings, shard.shape, device)
     learner = make_learner(settings, task, order.server_round)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import torch
@@ -287,22 +288,22 @@ def _weighted_sums(
 ) -> tuple[Totals, int]:
     """The clients' shared parameters, summed as the learner weighs them, and the weights' sum.
 
-    Client by client: sums of a whole axis have an order that depends on its memory.
+    Client by client: sums of a whole axis have an order that depends on its memory. They are made
+    where the models are, of all parameters at once, and copied once.
     """
     samples = cohort.samples.train_samples
     weights = [samples[row] if learner.weighs_samples else 1 for row in rows]
-    parts = [value.reshape(len(value), -1) for value in models.values()]
-    total: Tensor | None = None
-    for row, weight in zip(rows, weights, strict=True):
-        term = torch.cat([part[row] for part in parts]).double() * weight if parts else None
-        total = term if total is None else total + term
-    if total is None:
+    if not (models and rows):
         return {}, sum(weights)
-    found = total.cpu().split([part.shape[1] for part in parts])
-    return {
-        name: one.view(value.shape[1:]).numpy()
-        for (name, value), one in zip(models.items(), found, strict=True)
-    }, sum(weights)
+    parts = [value.reshape(len(value), -1) for value in models.values()]
+    terms = (
+        torch.cat([part[row] for part in parts]).double() * weight
+        for row, weight in zip(rows, weights, strict=True)
+    )
+    total = reduce(torch.add, terms).cpu().numpy()
+    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+    sums = zip(models.items(), np.split(total, ends), strict=True)
+    return {name: one.reshape(value.shape[1:]) for (name, value), one in sums}, sum(weights)
 
 
 def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:

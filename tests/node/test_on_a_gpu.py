@@ -1,0 +1,209 @@
+"""What a node asks of a GPU, on one that is pretended: how often it waits, copies, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Order, Reply
+from fedproto_app.node import trainer
+from fedproto_app.node.memory_store import MemoryStore
+from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.shares import Share, fitting, shares_of
+from fedproto_app.node.trainer import Node
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import load_shard, make_task, small_run
+from tests.pretended_gpu import DEVICE, PretendedGpu
+
+CPU = torch.device("cpu")
+SMALL = {
+    "forecasting": {
+        "data.synthetic.clients": 4,
+        "data.synthetic.days": 8,
+        "model.representation-dim": 4,
+    }
+}
+EVERYTHING = 10**9  # bytes: room for all there is
+
+
+class Done(NamedTuple):
+    """Of one order: the reply, and what the program waited for and copied."""
+
+    reply: Reply
+    waits: int
+    copies: int
+
+
+class OnDevice:
+    """A node with some clients and all it needs for orders."""
+
+    def __init__(
+        self, folder: Path, task: str, device: torch.device, room: int = 0, **changes: Any
+    ) -> None:
+        told = {name.replace("_", "-"): value for name, value in changes.items()}
+        self.settings = settings_from({**small_run(task), **SMALL.get(task, {}), **told})
+        self.shard = load_shard(self.settings, 0, 1)
+        self.learner = make_learner(
+            self.settings, make_task(self.settings, self.shard.shape, device), server_round=1
+        )
+        clients = len(self.shard.clients)
+        self.store = MemoryStore(folder, EVERYTHING, clients, room=room)
+        self.node = Node(self.settings, self.shard, self.store, self.learner)
+
+    def order(self, clients: int, server_round: int = 1) -> Order:
+        initial = self.learner.initial_parameters().items()
+        arrays = {name: v.numpy() for name, v in initial if self.learner.is_shared(name)}
+        names = list(self.shard.clients)[:clients]
+        judged = self.settings.encoder_rounds == 0
+        return Order("run", "", server_round, names, evaluate=judged, arrays=arrays)
+
+    def train(self, order: Order, size: int = 16) -> Done:
+        shares = shares_of(order, self.shard, self.learner.task, size)
+        with PretendedGpu() as gpu:
+            reply = merged([PartReply(self.node.train(order, shares), {}, 0.0)])
+        return Done(reply, gpu.waits.total(), gpu.copies.total())
+
+
+def as_text(reply: Reply) -> str:
+    """All of it, bit for bit."""
+    arrays = {name: array.tolist() for name, array in reply.arrays.items()}
+    return repr(replace(reply, arrays=arrays))
+
+
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [
+        ("forecasting", "fuels"),
+        ("forecasting", "fedavg"),
+        ("classification", "fedavg"),
+        ("sequence-classification", "fed-react"),
+    ],
+)
+def test_neither_clients_nor_steps_make_a_cohort_wait(
+    tmp_path: Path, task: str, method: str
+) -> None:
+    """More clients and epochs mean no more waiting; a copy a tensor and epoch, whoever trains."""
+
+    def done(name: str, clients: int, epochs: int) -> Done:
+        node = OnDevice(tmp_path / name, task, DEVICE, method=method, local_epochs=epochs)
+        return node.train(node.order(clients))
+
+    few, many, longer = done("few", 2, 1), done("many", 4, 1), done("longer", 4, 3)
+    assert 0 < few.waits == many.waits == longer.waits
+    assert few.copies == many.copies
+    assert longer.copies - many.copies <= 2 * 3  # order, age or presence, and how images move
+    node = OnDevice(tmp_path / "here", task, CPU, method=method, local_epochs=1)
+    here = node.train(node.order(4))
+    assert here.waits == here.copies == 0
+    for name, losses in here.reply.losses.items():
+        assert many.reply.losses[name] == pytest.approx(losses, rel=1e-5)
+
+
+def test_the_pretended_gpu_sees_what_a_real_one_would_mind() -> None:
+    with PretendedGpu() as gpu:
+        numbers = torch.arange(4.0).to(DEVICE)
+        assert gpu.copies.total() == 1
+        assert numbers.sum().item() == 6
+        assert bool((numbers > 2).any())
+        assert numbers[numbers > 1].cpu().tolist() == [2, 3]
+        assert numbers[[0, 3]].tolist() == [0, 3]
+        assert torch.tensor([1, 2], device=DEVICE).sum().cpu() == 3
+        assert gpu.waits.total() == 6  # two numbers, a mask, three tensors
+        assert gpu.copies.total() == 3  # also an index and a list
+        with pytest.raises(RuntimeError, match="two devices"):
+            numbers + torch.ones(4)
+        with pytest.raises(RuntimeError, match="numpy"):
+            numbers.numpy()
+
+
+def test_states_that_fit_stay_on_the_device(tmp_path: Path) -> None:
+    """They come over for the checkpoint alone, and are what they are elsewhere, bit for bit."""
+    rounds: dict[str, list[Done]] = {}
+    for name, room in (("stays", EVERYTHING), ("comes", 0)):
+        one = OnDevice(tmp_path / name, "forecasting", DEVICE, room, method="solo")
+        rounds[name] = [one.train(one.order(4, number), size=3) for number in (1, 2)]
+        with PretendedGpu() as gpu:
+            one.store.flush()
+        assert (gpu.waits.total() > 0) == (name == "stays")
+        rounds[name].append(one.train(one.order(2, 3), size=3))  # others, of both cohorts
+    for stays, comes in zip(rounds["stays"], rounds["comes"], strict=True):
+        assert as_text(stays.reply) == as_text(comes.reply)
+    tensors = 3 * 12  # weights of four matrices with biases, in two GRUs, a decoder; two moments
+    assert rounds["comes"][1].waits - rounds["stays"][1].waits >= 2 * (tensors - 6)
+    written = [MemoryStore(tmp_path / name, 0) for name in rounds]
+    client = rounds["stays"][0].reply.names[0]
+    (there,), (here,) = (store.read_states([client], upto=3) for store in written)
+    assert there.tensors.keys() == here.tensors.keys()
+    assert all(torch.equal(there.tensors[name], here.tensors[name]) for name in here.tensors)
+
+
+@pytest.mark.parametrize(
+    ("place", "method"), [("train_cohort", "fedavg"), ("evaluate", "fedavg"), ("evaluate", "solo")]
+)
+def test_a_cohort_that_does_not_fit_works_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, method: str
+) -> None:
+    """Wherever the memory gives out, a client is trained once, and told of once."""
+    whole = OnDevice(tmp_path / "whole", "forecasting", CPU, method=method)
+    halved = OnDevice(tmp_path / "halved", "forecasting", CPU, method=method)
+    expected = [whole.train(whole.order(4, number), size=1).reply for number in (1, 2)]
+    failed: list[int] = []
+
+    def limited(cohort: Cohort) -> None:
+        if len(cohort.names) > 1:
+            failed.append(len(cohort.names))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    train, evaluate = trainer.train_cohort, type(halved.learner).evaluate
+
+    def small_training(learner: AnyLearner, cohort: Cohort, *rest: Any) -> dict[str, Tensor]:
+        limited(cohort)
+        return train(learner, cohort, *rest)
+
+    def small_evaluation(learner: AnyLearner, cohort: Cohort, *rest: Any) -> Any:
+        limited(cohort)
+        return evaluate(learner, cohort, *rest)
+
+    if place == "train_cohort":
+        monkeypatch.setattr(trainer, "train_cohort", small_training)
+    else:
+        monkeypatch.setattr(type(halved.learner), "evaluate", small_evaluation)
+    for number, reply in zip((1, 2), expected, strict=True):
+        told = halved.train(halved.order(4, number)).reply
+        assert as_text(told) == as_text(reply)
+    assert failed == 2 * [4, 2, 2]
+
+
+def test_one_client_that_does_not_fit_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer, "train_cohort", full)
+    one = OnDevice(tmp_path, "forecasting", CPU, method="solo")
+    order = one.order(2)
+    with pytest.raises(MemoryError, match=f"{order.clients[0]} alone"):
+        one.node.train(order, [Share(0, order.clients)])
+
+
+def test_a_cohort_is_as_large_as_fits(tmp_path: Path) -> None:
+    one = OnDevice(tmp_path, "forecasting", CPU, method="solo")
+    order = one.order(4)
+
+    def clients(room: int, *, trains: bool = True) -> int:
+        return fitting(room, one.learner, one.shard, order, trains=trains)
+
+    assert clients(0) == clients(10**5) == 16  # at least
+    assert 1000 < clients(10**9) < clients(2 * 10**9) <= 2 * clients(10**9) + 1
+    assert clients(10**9, trains=False) > clients(10**9)
+    nobody = Order("run", "", 1, [])
+    assert fitting(10**9, one.learner, one.shard, nobody, trains=True) == 16
