@@ -1,0 +1,48 @@
+"""The memory that a client takes, by hand and against what a larger cohort takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedproto_app.learners.footprint import bytes_of
+from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.messages import Order
+from tests.learners.quadratic import Quadratic, learner_of
+from tests.learners.tiny_cohort import tiny_learner, tiny_windows
+
+ORDER = Order("run", "t", 1, ["a"])
+
+
+@dataclass
+class Kept:
+    """A client's two batches, of 4 bytes each."""
+
+    of: Tensor
+    names: list[str]
+
+
+class Gathered(Quadratic):
+    def gather(self, clients: list[str], server_round: int) -> Kept:
+        return Kept(torch.ones(2), clients)
+
+
+def test_the_parts_by_hand() -> None:
+    """w and its momentum (4 + 4), twice; w − a, which the square saves (4), twice; samples (8)."""
+    learner = learner_of(SoloLearner, None, 0.1)
+    learner.task = Gathered()
+    assert bytes_of("a", learner, ORDER, trains=True) == 2 * (4 + 4 + 4) + 8
+    assert bytes_of("a", learner, ORDER, trains=False) == 2 * 4 + 8
+
+
+def test_two_views_take_more_than_one() -> None:
+    sizes = {}
+    for method in ("solo", "fuels"):
+        learner = tiny_learner(method)
+        (client, _) = tiny_windows(learner.task.settings)
+        sizes[method] = bytes_of(client, learner, ORDER, trains=True)
+        idle = bytes_of(client, learner, ORDER, trains=False)
+        assert idle < sizes[method]
+    assert sizes["fuels"] > 1.5 * sizes["solo"]

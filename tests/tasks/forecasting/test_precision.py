@@ -1,0 +1,54 @@
+"""Mixed precision in forecasting: near float32, and nothing else than products in bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedproto_app.halves import make_learner
+from fedproto_app.messages import Order, Reply
+from fedproto_app.metrics import Metric
+from fedproto_app.node.memory_store import MemoryStore
+from fedproto_app.settings import settings_from
+from fedproto_app.tasks.table import load_shard, make_task, small_run
+from tests.whole_orders import WholeNode
+
+DISTANCE = 0.005  # of the mean validation error after three rounds
+
+
+def trained(folder: Path, method: str, precision: str) -> Reply:
+    """The third round of a few clients; states and what they send are float32."""
+    settings = settings_from(
+        {
+            **small_run("forecasting"),
+            "method": method,
+            "precision": precision,
+            "data.synthetic.clients": 3,
+            "data.synthetic.days": 10,
+            "model.representation-dim": 16,
+            "optimizer.learning-rate": 0.01,
+        }
+    )
+    shard = load_shard(settings, 0, 1)
+    store = MemoryStore(folder / precision, 10**9)
+    node = WholeNode(make_learner(settings, make_task(settings, shard.shape)), shard, store)
+    names = list(shard.clients)
+    for server_round in (1, 2, 3):
+        reply = node.train(Order("run", "", server_round, names, evaluate=True))
+    (found,) = store.read_states(names, 3)
+    kinds = {value.dtype for name, value in found.tensors.items() if not name.startswith("steps")}
+    assert kinds == {torch.float32}
+    assert {array.dtype.name for array in reply.arrays.values()} <= {"float32"}
+    return reply
+
+
+@pytest.mark.parametrize("method", ["solo", "fuels"])
+def test_bfloat16_trains_to_nearly_the_same(tmp_path: Path, method: str) -> None:
+    criterion = Metric("validation-mse")
+    exact, mixed = (trained(tmp_path, method, one) for one in ("float32", "bfloat16"))
+    errors = [sum(one.metrics[criterion]) / len(one.names) for one in (exact, mixed)]
+    assert errors[0] != errors[1]
+    assert errors[1] == pytest.approx(errors[0], rel=DISTANCE)
+    assert trained(tmp_path / "again", method, "tf32").metrics == exact.metrics  # on a CPU
