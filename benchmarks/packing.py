@@ -1,0 +1,158 @@
+"""Clients of unequal length: cohorts cut by length, as the app does, against cohorts by name.
+
+    python -m benchmarks.packing [--quick]
+
+64 clients of the synthetic traffic with 1 to 20 batches an epoch, in no order, on one node of one
+process. A cohort's step holds the clients that still have batches, so in a cohort of unequal ones
+the longest goes on with few others or alone. Both ways train the same clients to the same models,
+in turns; the script fails if they differ by more than float32's rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.machine import machine_line
+from fedproto_app.data.shard import Shard
+from fedproto_app.data.windows import ClientWindows
+from fedproto_app.halves import make_learner
+from fedproto_app.messages import Order, Reply
+from fedproto_app.node.memory_store import MemoryStore
+from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.shares import Share, shares_of
+from fedproto_app.node.trainer import Node
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.table import load_shard, make_task
+
+CLIENTS, SHORTEST, LONGEST = 64, 1, 20
+MEMORY = 10**10  # bytes for states: they stay in memory
+
+
+class Cut(NamedTuple):
+    """A way to cut a node's clients into cohorts, and how full their steps are."""
+
+    name: str
+    shares: list[Share]
+    steps: int
+    clients: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="A round of clients with 1 to 20 batches: cohorts by length and by name."
+    )
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="in turns (5)")
+    parser.add_argument("--quick", action="store_true", help="2 repetitions")
+    arguments = parser.parse_args()
+    repetitions = 2 if arguments.quick else arguments.repetitions
+    if repetitions < 1:
+        parser.error(f"--repetitions {repetitions}: at least 1")
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # as the app does
+    settings = settings_from({"method": "solo", "data.synthetic.clients": CLIENTS})
+    shard = unequal(settings)
+    order = Order("benchmark", "", 1, list(shard.clients), evaluate=True)
+    cuts = [by_name(settings, shard, order), by_length(settings, shard, order)]
+    seconds: dict[str, list[float]] = {cut.name: [] for cut in cuts}
+    replies = {}
+    for repetition in track(range(repetitions + 1), "training", console=Console(stderr=True)):
+        for cut in cuts:
+            started = time.process_time()  # the machine's other work does not count
+            replies[cut.name] = a_round(settings, shard, order, cut.shares)
+            if repetition:  # the first is a warm-up
+                seconds[cut.name].append(time.process_time() - started)
+    require_same(*replies.values())
+    console = Console()
+    console.print(table(cuts, seconds))
+    console.print(machine_line(), style="dim")
+
+
+def unequal(settings: Settings) -> Shard:
+    """The clients, each with so many of its batches."""
+    shard = load_shard(settings, 0, 1)
+    rng, clients = np.random.default_rng(0), {}
+    for name, client in shard.clients.items():
+        assert isinstance(client, ClientWindows)
+        count = int(rng.integers(SHORTEST, LONGEST, endpoint=True))
+        clients[name] = replace(client, batches=client.batches[:count])
+    return Shard(clients, {}, shard.shape)
+
+
+def by_length(settings: Settings, shard: Shard, order: Order) -> Cut:
+    """As the app cuts them."""
+    shares = shares_of(order, shard, make_task(settings, shard.shape), settings.cohort_on_cpu)
+    return cut("by length", shares, shard)
+
+
+def by_name(settings: Settings, shard: Shard, order: Order) -> Cut:
+    """In the order of names, with each cohort's longest first, as all cohorts have them."""
+    names, size = sorted(order.clients), settings.cohort_on_cpu
+    parts = [names[first : first + size] for first in range(0, len(names), size)]
+    for part in parts:
+        part.sort(key=lambda name: -batches(shard, name))
+    return cut("by name", [Share(place, part) for place, part in enumerate(parts)], shard)
+
+
+def cut(name: str, shares: Sequence[Share], shard: Shard) -> Cut:
+    """With what an epoch of it is."""
+    counts = [[batches(shard, client) for client in share.clients] for share in shares]
+    steps = sum(max(one) for one in counts)
+    return Cut(name, list(shares), steps, sum(map(sum, counts)) / steps)
+
+
+def batches(shard: Shard, name: str) -> int:
+    client = shard.clients[name]
+    assert isinstance(client, ClientWindows)
+    return len(client.batches)
+
+
+def a_round(settings: Settings, shard: Shard, order: Order, shares: Sequence[Share]) -> Reply:
+    """Train and evaluate everybody."""
+    learner = make_learner(settings, make_task(settings, shard.shape))
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        node = Node(settings, shard, MemoryStore(Path(folder), MEMORY, CLIENTS), learner)
+        return merged([PartReply(node.train(order, shares), {}, 0.0)])
+
+
+def require_same(first: Reply, second: Reply) -> None:
+    """The clients' losses and metrics, whichever cohort they were in."""
+    for one, other in ((first.losses, second.losses), (first.metrics, second.metrics)):
+        for name, values in one.items():
+            mine = dict(zip(first.names, values, strict=True))
+            theirs = dict(zip(second.names, other[name], strict=True))
+            for client, value in mine.items():
+                if not np.isclose(value, theirs[client], rtol=1e-4):
+                    raise SystemExit(f"{client}: {name} is {value} and {theirs[client]}")
+
+
+def table(cuts: Sequence[Cut], seconds: dict[str, list[float]]) -> Table:
+    """Medians; the ratio is that of the repetitions in turn."""
+    result = Table(title=f"A round of {CLIENTS} clients with {SHORTEST} to {LONGEST} batches")
+    for heading in ("cohorts", "steps", "clients a step", "CPU-s a round", "ratio"):
+        result.add_column(heading, justify="right")
+    first = seconds[cuts[0].name]
+    for one in cuts:
+        spent = seconds[one.name]
+        ratio = statistics.median(a / b for a, b in zip(first, spent, strict=True))
+        median = statistics.median(spent)
+        result.add_row(
+            one.name, str(one.steps), f"{one.clients:.1f}", f"{median:.2f}", f"{ratio:.2f}"
+        )
+    return result
+
+
+if __name__ == "__main__":
+    main()
