@@ -2,10 +2,11 @@
 
     python -m benchmarks.packing [--quick]
 
-64 clients of the synthetic traffic with 1 to 20 batches an epoch, in no order, on one node of one
-process. A cohort's step holds the clients that still have batches, so in a cohort of unequal ones
-the longest goes on with few others or alone. Both ways train the same clients to the same models,
-in turns; the script fails if they differ by more than float32's rounding.
+64 clients of the synthetic traffic, in no order, on one node of one process: with 1 to 20 batches
+an epoch, each number as likely, or one client in eight with 20 batches and the others with 1. A
+cohort's step holds the clients that still have batches, so in a cohort of unequal ones the longest
+goes on with few others or alone. Both ways train the same clients to the same models, in turns; the
+script fails if they differ by more than float32's rounding.
 """
 
 from __future__ import annotations
@@ -63,38 +64,48 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # as the app does
     settings = settings_from({"method": "solo", "data.synthetic.clients": CLIENTS})
-    shard = unequal(settings)
-    order = Order("benchmark", "", 1, list(shard.clients), evaluate=True)
-    cuts = [by_name(settings, shard, order), by_length(settings, shard, order)]
-    seconds: dict[str, list[float]] = {cut.name: [] for cut in cuts}
-    replies = {}
-    for repetition in track(range(repetitions + 1), "training", console=Console(stderr=True)):
-        for cut in cuts:
-            started = time.process_time()  # the machine's other work does not count
-            replies[cut.name] = a_round(settings, shard, order, cut.shares)
-            if repetition:  # the first is a warm-up
-                seconds[cut.name].append(time.process_time() - started)
-    require_same(*replies.values())
-    console = Console()
-    console.print(table(cuts, seconds))
+    rng, console = np.random.default_rng(0), Console()
+    result = Table(title=f"A round of {CLIENTS} clients, by cohorts of {settings.cohort_on_cpu}")
+    for heading in ("batches", "cohorts", "steps", "clients a step", "CPU-s a round", "ratio"):
+        result.add_column(heading, justify="right")
+    for name, counts in (
+        ("1 to 20", rng.integers(SHORTEST, LONGEST, CLIENTS, endpoint=True)),
+        ("1 or 20", rng.permutation(np.where(np.arange(CLIENTS) % 8, SHORTEST, LONGEST))),
+    ):
+        shard = unequal(settings, counts.tolist())
+        order = Order("benchmark", "", 1, list(shard.clients), evaluate=True)
+        cuts = [by_name(settings, shard, order), by_length(settings, shard, order)]
+        seconds = measured(settings, shard, order, cuts, repetitions)
+        add_rows(result, name, cuts, seconds)
+    console.print(result)
     console.print(machine_line(), style="dim")
 
 
-def unequal(settings: Settings) -> Shard:
+def measured(
+    settings: Settings, shard: Shard, order: Order, cuts: Sequence[Cut], repetitions: int
+) -> list[list[float]]:
+    """Processor seconds of each repetition, by cut: the machine's other work counts less."""
+    seconds: list[list[float]] = [[] for _ in cuts]
+    replies: dict[str, Reply] = {}
+    for repetition in track(
+        range(repetitions + 1), "training", console=Console(stderr=True), transient=True
+    ):
+        for cut, spent in zip(cuts, seconds, strict=True):
+            started = time.process_time()
+            replies[cut.name] = a_round(settings, shard, order, cut.shares)
+            if repetition:  # the first is a warm-up
+                spent.append(time.process_time() - started)
+    require_same(*replies.values())
+    return seconds
+
+
+def unequal(settings: Settings, counts: Sequence[int]) -> Shard:
     """The clients, each with so many of its batches."""
-    shard = load_shard(settings, 0, 1)
-    rng, clients = np.random.default_rng(0), {}
-    for name, client in shard.clients.items():
+    shard, clients = load_shard(settings, 0, 1), {}
+    for (name, client), count in zip(shard.clients.items(), counts, strict=True):
         assert isinstance(client, ClientWindows)
-        count = int(rng.integers(SHORTEST, LONGEST, endpoint=True))
         clients[name] = replace(client, batches=client.batches[:count])
     return Shard(clients, {}, shard.shape)
-
-
-def by_length(settings: Settings, shard: Shard, order: Order) -> Cut:
-    """As the app cuts them."""
-    shares = shares_of(order, shard, make_task(settings, shard.shape), settings.cohort_on_cpu)
-    return cut("by length", shares, shard)
 
 
 def by_name(settings: Settings, shard: Shard, order: Order) -> Cut:
@@ -104,6 +115,12 @@ def by_name(settings: Settings, shard: Shard, order: Order) -> Cut:
     for part in parts:
         part.sort(key=lambda name: -batches(shard, name))
     return cut("by name", [Share(place, part) for place, part in enumerate(parts)], shard)
+
+
+def by_length(settings: Settings, shard: Shard, order: Order) -> Cut:
+    """As the app cuts them."""
+    shares = shares_of(order, shard, make_task(settings, shard.shape), settings.cohort_on_cpu)
+    return cut("by length", shares, shard)
 
 
 def cut(name: str, shares: Sequence[Share], shard: Shard) -> Cut:
@@ -129,29 +146,37 @@ def a_round(settings: Settings, shard: Shard, order: Order, shares: Sequence[Sha
 
 def require_same(first: Reply, second: Reply) -> None:
     """The clients' losses and metrics, whichever cohort they were in."""
-    for one, other in ((first.losses, second.losses), (first.metrics, second.metrics)):
-        for name, values in one.items():
-            mine = dict(zip(first.names, values, strict=True))
-            theirs = dict(zip(second.names, other[name], strict=True))
-            for client, value in mine.items():
-                if not np.isclose(value, theirs[client], rtol=1e-4):
-                    raise SystemExit(f"{client}: {name} is {value} and {theirs[client]}")
+    mine, theirs = told(first), told(second)
+    for (client, what), value in mine.items():
+        if not np.isclose(value, theirs[client, what], rtol=1e-4):
+            raise SystemExit(f"{client}: {what} is {value} and {theirs[client, what]}")
 
 
-def table(cuts: Sequence[Cut], seconds: dict[str, list[float]]) -> Table:
-    """Medians; the ratio is that of the repetitions in turn."""
-    result = Table(title=f"A round of {CLIENTS} clients with {SHORTEST} to {LONGEST} batches")
-    for heading in ("cohorts", "steps", "clients a step", "CPU-s a round", "ratio"):
-        result.add_column(heading, justify="right")
-    first = seconds[cuts[0].name]
-    for one in cuts:
-        spent = seconds[one.name]
-        ratio = statistics.median(a / b for a, b in zip(first, spent, strict=True))
-        median = statistics.median(spent)
+def told(reply: Reply) -> dict[tuple[str, str], float]:
+    """Each client's numbers."""
+    tables = [*reply.losses.items(), *((str(one), values) for one, values in reply.metrics.items())]
+    return {
+        (client, name): value
+        for name, values in tables
+        for client, value in zip(reply.names, values, strict=True)
+    }
+
+
+def add_rows(
+    result: Table, name: str, cuts: Sequence[Cut], seconds: Sequence[Sequence[float]]
+) -> None:
+    """Medians; the ratio is that of the repetitions in turn, with both ends."""
+    for one, spent in zip(cuts, seconds, strict=True):
+        ratios = [a / b for a, b in zip(seconds[0], spent, strict=True)]
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         result.add_row(
-            one.name, str(one.steps), f"{one.clients:.1f}", f"{median:.2f}", f"{ratio:.2f}"
+            name,
+            one.name,
+            str(one.steps),
+            f"{one.clients:.1f}",
+            f"{statistics.median(spent):.2f}",
+            spread if one is not cuts[0] else "",
         )
-    return result
 
 
 if __name__ == "__main__":
