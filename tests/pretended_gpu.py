@@ -67,12 +67,16 @@ class _FromLists(TorchFunctionMode):
 
 
 class PretendedGpu(TorchDispatchMode):
-    """waits: what a program waits for the device for; copies: to the device. By operation."""
+    """waits: what a program waits for the device for; copies: to the device. By operation.
+
+    calls: operations on the device, all together.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
+        self.calls = 0
         self._lists = _FromLists()
 
     def __enter__(self) -> PretendedGpu:
@@ -98,6 +102,7 @@ class PretendedGpu(TorchDispatchMode):
             self._look(name, args, tensors, away=not to_there)
         elif to_there and tensors:
             self.copies[name] += 1
+        self.calls += to_there
         done = func(*tree_map(_here, args), **tree_map(_here, kwargs))
         if isinstance(done, Tensor) and name.endswith("_"):  # in place: the same tensor again
             return args[0]

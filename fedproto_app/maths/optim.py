@@ -40,6 +40,7 @@ class CohortAdam(CohortOptimizer):
 
     One fused call updates a run of neighbouring clients that have taken equally many steps, so a
     cohort in step costs one call, and a client that sat out rounds keeps its own bias correction.
+    On a GPU many runs would cost more in calls than in work: all take the same, which is not fused.
 
     first, second: moment estimates, [K, …] per parameter. steps: [K] int64 per parameter.
     """
@@ -56,29 +57,51 @@ class CohortAdam(CohortOptimizer):
     @torch.no_grad()
     def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         names = list(gradients)
-        active = len(gradients[names[0]])
-        for run in _equal_runs(self.steps[names[0]][:active].tolist()):
-            # The call counts on in these: a number for each parameter, made where they are.
-            count, device = int(self.steps[names[0]][run.start]), parameters[names[0]].device
-            counts = torch.full((len(names),), count, dtype=torch.float32, device=device)
-            adam(
-                [parameters[name][run] for name in names],
-                [gradients[name][run] for name in names],
-                [self.first[name][run] for name in names],
-                [self.second[name][run] for name in names],
-                [],
-                list(counts.unbind()),
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=self._learning_rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+        active, device = len(gradients[names[0]]), parameters[names[0]].device
+        steps = self.steps[names[0]][:active]
+        runs = list(_equal_runs(steps.tolist()))
+        if len(runs) > 1 and device.type != "cpu":
+            each = steps.to(device, torch.float32)  # (k,)
+            shapes = [(-1, *[1] * (gradients[name].dim() - 1)) for name in names]
+            counts = [each.view(shape).clone() for shape in shapes]
+            self._update(parameters, gradients, slice(active), counts, fused=False)
+        else:
+            for run in runs:
+                count = int(steps[run.start])
+                same = torch.full((len(names),), count, dtype=torch.float32, device=device)
+                self._update(parameters, gradients, run, list(same.unbind()), fused=True)
         for name in names:
             self.steps[name][:active] += 1
+
+    def _update(
+        self,
+        parameters: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        run: slice,
+        counts: list[Tensor],
+        *,
+        fused: bool,
+    ) -> None:
+        """Torch's step of these clients. counts: steps so far by parameter, a number of all or, not
+        fused, one of each client; the call counts on in them."""
+        adam(
+            [parameters[name][run] for name in gradients],
+            [gradient[run] for gradient in gradients.values()],
+            [self.first[name][run] for name in gradients],
+            [self.second[name][run] for name in gradients],
+            [],
+            counts,
+            fused=fused,
+            foreach=False,
+            differentiable=not fused,  # so that it takes counts which are tensors
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._learning_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 class CohortSGD(CohortOptimizer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -25,6 +25,7 @@ from fedproto_app.node.store import ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
 
 DIVERGED = "training diverged; its last good model stays"
+_WEIGHED_TOGETHER = 16  # clients' models, which bounds the memory that their sum takes
 _GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 
 
@@ -296,11 +297,15 @@ def _weighted_sums(
     if not (models and rows):
         return {}, sum(weights)
     parts = [value.reshape(len(value), -1) for value in models.values()]
-    terms = (
-        torch.cat([part[row] for part in parts]).double() * weight
-        for row, weight in zip(rows, weights, strict=True)
-    )
-    total = reduce(torch.add, terms).cpu().numpy()
+    factors = torch.tensor(weights, dtype=torch.float64, device=parts[0].device).unsqueeze(1)
+
+    def terms() -> Iterator[Tensor]:
+        for first in range(0, len(rows), _WEIGHED_TOGETHER):
+            some = slice(first, first + _WEIGHED_TOGETHER)
+            flat = torch.cat([rows_of(part, rows[some]) for part in parts], dim=1)
+            yield from flat.double() * factors[some]
+
+    total = reduce(torch.add, terms()).cpu().numpy()
     ends = np.cumsum([part.shape[1] for part in parts])[:-1]
     sums = zip(models.items(), np.split(total, ends), strict=True)
     return {name: one.reshape(value.shape[1:]) for (name, value), one in sums}, sum(weights)

@@ -13,15 +13,22 @@ from fedproto_app.maths.optim import (
     ScaledSteps,
     TimeSmoothed,
 )
+from tests.pretended_gpu import DEVICE, PretendedGpu
 
 
-def test_each_client_gets_torchs_adam_even_when_it_sits_steps_out() -> None:
+@pytest.mark.parametrize("device", [torch.device("cpu"), DEVICE], ids=["cpu", "gpu"])
+def test_each_client_gets_torchs_adam_even_when_it_sits_steps_out(device: torch.device) -> None:
+    with PretendedGpu():
+        require_torchs_adam(device)
+
+
+def require_torchs_adam(device: torch.device) -> None:
     generator = torch.Generator().manual_seed(0)
     start = {
         "w": torch.randn(3, 4, 2, generator=generator),
         "b": torch.randn(3, 2, generator=generator),
     }
-    cohort = {name: value.clone() for name, value in start.items()}
+    cohort = {name: value.to(device, copy=True) for name, value in start.items()}
     adam = CohortAdam(cohort, learning_rate=0.01)
     singles = [
         {name: value[k].clone().requires_grad_() for name, value in start.items()} for k in range(3)
@@ -31,14 +38,15 @@ def test_each_client_gets_torchs_adam_even_when_it_sits_steps_out() -> None:
         gradients = {
             n: torch.randn(v[:active].shape, generator=generator) for n, v in start.items()
         }
-        adam.step(cohort, gradients)
+        adam.step(cohort, {name: value.to(device) for name, value in gradients.items()})
         for k in range(active):
             for name, value in singles[k].items():
                 value.grad = gradients[name][k]
             optimizers[k].step()
     for k, single in enumerate(singles):
         for name, value in single.items():
-            torch.testing.assert_close(cohort[name][k], value.detach(), rtol=1e-6, atol=1e-7)
+            found = cohort[name][k].cpu()
+            torch.testing.assert_close(found, value.detach(), rtol=1e-6, atol=1e-7)
     assert adam.steps["w"].tolist() == [6, 5, 3]
 
 

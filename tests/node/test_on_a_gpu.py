@@ -35,11 +35,12 @@ EVERYTHING = 10**9  # bytes: room for all there is
 
 
 class Done(NamedTuple):
-    """Of one order: the reply, and what the program waited for and copied."""
+    """Of one order: the reply, what the program waited for and copied, and the device's calls."""
 
     reply: Reply
     waits: int
     copies: int
+    calls: int
 
 
 class OnDevice:
@@ -69,7 +70,7 @@ class OnDevice:
         shares = shares_of(order, self.shard, self.learner.task, size)
         with PretendedGpu() as gpu:
             reply = merged([PartReply(self.node.train(order, shares), {}, 0.0)])
-        return Done(reply, gpu.waits.total(), gpu.copies.total())
+        return Done(reply, gpu.waits.total(), gpu.copies.total(), gpu.calls)
 
 
 def as_text(reply: Reply) -> str:
@@ -99,6 +100,7 @@ def test_neither_clients_nor_steps_make_a_cohort_wait(
     few, many, longer = done("few", 2, 1), done("many", 4, 1), done("longer", 4, 3)
     assert 0 < few.waits == many.waits == longer.waits
     assert few.copies == many.copies
+    assert many.calls - few.calls <= 2 * 2  # two more models in the sum
     assert longer.copies - many.copies <= 2 * 3  # order, age or presence, and how images move
     node = OnDevice(tmp_path / "here", task, CPU, method=method, local_epochs=1)
     here = node.train(node.order(4))
