@@ -36,14 +36,14 @@ def simulate_here(
     ):
         progress.stage("checking the data")
         log = Path(home) / "run.log"
-        count = workers or _most_workers(settings)
+        count = workers or most_workers(settings)
         with WorkerPool(count, log, import_path) as pool:
             clients = check_data(settings, import_path)
             progress.stage("starting the nodes")
             # torch and Flower are slow to import; the workers do the same meanwhile
             from fedproto_app.engine.simulation import flowers_log, simulate
 
-            used = workers or min(count, _useful_workers(settings, nodes, clients))
+            used = workers or min(count, useful_workers(settings, nodes, clients))
             folder = Path(settings.output.dir) / settings.output.name
             try:
                 with flowers_log(log, progress.say if verbose else None):
@@ -60,18 +60,21 @@ def show_after(folder: Path, console: Console) -> None:
         show(folder)
 
 
-def _most_workers(settings: Settings) -> int:
+def most_workers(settings: Settings) -> int:
     """One for each core; where nodes compute on GPUs, one for each of these."""
-    if settings.device != "cpu":
-        from fedproto_app.node.device import torch_device
-
-        if torch_device(settings.device).type != "cpu":
-            import torch
-
-            return torch.cuda.device_count()
-    return cores()
+    return _gpus(settings) or cores()
 
 
-def _useful_workers(settings: Settings, nodes: int, clients: int) -> int:
-    """So many have a cohort of clients to work for."""
+def useful_workers(settings: Settings, nodes: int, clients: int) -> int:
+    """So many have a cohort of clients to work for; on GPUs, which hold many, a node of them."""
+    if _gpus(settings) and not settings.cohort_size:
+        return nodes
     return nodes * max(1, math.ceil(clients / nodes / settings.cohort_on_cpu))
+
+
+def _gpus(settings: Settings) -> int:
+    if settings.device == "cpu":
+        return 0
+    from fedproto_app.node.device import gpus
+
+    return gpus(settings.device)

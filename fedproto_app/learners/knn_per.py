@@ -78,10 +78,11 @@ class KnnPerLearner(FedAvgLearner):
         """Each client's train samples, or some of them, drawn once for the whole run."""
         examples, size = self.train_examples(cohort), self.section.most_samples
         clients, device = len(cohort.names), examples.vectors.device
+        present = examples.present.cpu()
         places = torch.zeros(clients, size, dtype=torch.int64)
         counts = torch.zeros(clients, dtype=torch.int64)
         for row, name in enumerate(cohort.names):
-            there = examples.present[row].nonzero().flatten().cpu()
+            there = present[row].nonzero().flatten()
             draws = torch_stream(self.training.seed, name, "memory")
             drawn = torch.randperm(len(there), generator=draws)[:size].sort().values
             counts[row] = len(drawn)

@@ -24,6 +24,17 @@ def torch_device(name: str, number: int = 0) -> torch.device:
     return torch.device("cuda", number % there if device.index is None else device.index)
 
 
+def gpus(name: str) -> int:
+    """How many GPUs processes with this `device` setting take in turns: all, the one named, or 0.
+
+    Raises `SettingsError` for a GPU that is not there.
+    """
+    device = torch_device(name)
+    if device.type != "cuda":
+        return 0
+    return 1 if name == str(device) else torch.cuda.device_count()
+
+
 def use_precision(precision: str, device: torch.device) -> None:
     """How a GPU multiplies float32: with all digits, or with "tf32" rounded to 10 bits of them.
 

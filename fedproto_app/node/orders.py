@@ -167,7 +167,7 @@ def _done(
         frozen = order.server_round > settings.encoder_rounds
         on_vectors = frozen and method_named(settings.method).encoder_first
         size = settings.cohort_on_cpu
-        if not (settings.cohort_size or on_vectors):
+        if not (settings.cohort_size or on_vectors or part.of > 1):  # all parts cut alike
             size = size_by_memory(learner, shard, order, trains=phase == "train")
         shares = shares_of(order, shard, task, size)[part.number :: part.of]
         if on_vectors:

@@ -18,7 +18,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -81,9 +81,12 @@ class Protection:
         sends.
         """
         releases = _complete(learner, models, sent)
+        # Each over once: all that follows is client by client, here.
+        models = {name: value.detach().cpu() for name, value in models.items()}
+        sent = replace(sent, present=None if sent.present is None else sent.present.cpu())
         asked = b"" if self._ledger is None else _digest(order)
         leaving = Leaving(
-            {name: value.detach().cpu().clone() for name, value in models.items()},
+            {name: value.clone() for name, value in models.items()},
             Contribution({n: array.copy() for n, array in sent.arrays.items()}, sent.present),
             {},
         )
@@ -118,7 +121,7 @@ class Protection:
         noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
         if release.bound == "step":
             step = {
-                name: value[row].detach().cpu().numpy().astype(np.float64) - order.arrays[name]
+                name: value[row].numpy().astype(np.float64) - order.arrays[name]
                 for name, value in models.items()
             }
             clipped = clipped_together(step, settings.step_clip)
@@ -166,7 +169,7 @@ def _complete(
 def _present(sent: Contribution, name: str, row: int) -> Values:
     """A client's values, of rows by class those of the classes that it has."""
     array = sent.arrays[name][row]
-    kept = array if sent.present is None else array[sent.present[row].cpu().numpy()]
+    kept = array if sent.present is None else array[sent.present[row].numpy()]
     return np.asarray(kept)
 
 
@@ -192,7 +195,7 @@ def _put(
         elif leaving.sent.present is None:
             leaving.sent.arrays[name][row] = value
         else:
-            leaving.sent.arrays[name][row][leaving.sent.present[row].cpu().numpy()] = value
+            leaving.sent.arrays[name][row][leaving.sent.present[row].numpy()] = value
 
 
 def _digest(order: Order) -> bytes:

@@ -315,7 +315,8 @@ def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list
     """What the clients in these rows send, and the classes of its rows by class."""
     if sent.present is None:
         return {name: array[list(rows)] for name, array in sent.arrays.items()}, []
-    classes: list[list[int]] = [sent.present[row].nonzero().flatten().tolist() for row in rows]
+    present = sent.present.cpu()
+    classes: list[list[int]] = [present[row].nonzero().flatten().tolist() for row in rows]
     arrays = {
         name: np.concatenate([array[row][its] for row, its in zip(rows, classes, strict=True)])
         for name, array in sent.arrays.items()

@@ -185,12 +185,10 @@ def _with_trial(error: str, trial: Trial) -> str:
 def runs_at_once(settings: Settings) -> int:
     """One for each core and thread; where nodes compute on GPUs, one for each of these."""
     if settings.device != "cpu":
-        from fedproto_app.node.device import torch_device
+        from fedproto_app.node.device import gpus
 
-        if torch_device(settings.device).type != "cpu":
-            import torch
-
-            return torch.cuda.device_count()
+        if found := gpus(settings.device):
+            return found
     return max(1, cores() // settings.threads)
 
 

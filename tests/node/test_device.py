@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from fedproto_app.cli.process_engine import most_workers, useful_workers
 from fedproto_app.errors import SettingsError
-from fedproto_app.node.device import memory_of, torch_device, use_precision
+from fedproto_app.node.device import gpus, memory_of, torch_device, use_precision
+from fedproto_app.settings import settings_from
 
 CUDA = torch.device("cuda")
 
@@ -41,6 +43,7 @@ def test_processes_take_gpus_in_turns_unless_one_is_named() -> None:
     assert str(torch_device("auto", 1)) == "cuda:1"
     assert str(torch_device("cuda:2", 1)) == "cuda:2"
     assert str(torch_device("cpu", 1)) == "cpu"
+    assert [gpus(name) for name in ("cpu", "auto", "cuda", "cuda:2")] == [0, 3, 3, 1]
     with pytest.raises(SettingsError, match="device = 'cuda:3': this machine has 3 CUDA GPUs"):
         torch_device("cuda:3")
 
@@ -63,3 +66,15 @@ def test_only_tf32_rounds_and_only_on_a_gpu() -> None:
         assert flags() == (False, False)
     use_precision("tf32", torch.device("cpu"))
     assert flags() == (False, False)
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_a_worker_a_gpu_and_none_for_a_part_of_a_node() -> None:
+    """Parts of a node must cut the same cohorts; by its GPU's memory each would cut its own."""
+    settings = settings_from({"device": "cuda"})
+    assert most_workers(settings) == 3
+    assert useful_workers(settings, nodes=2, clients=1000) == 2
+    chosen = settings_from({"device": "cuda", "cohort-size": 100})
+    assert useful_workers(chosen, nodes=2, clients=1000) == 10
+    assert most_workers(settings_from({"device": "cuda:1"})) == 1
+    assert useful_workers(settings_from({}), nodes=2, clients=64) == 4

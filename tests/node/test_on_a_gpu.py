@@ -8,18 +8,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 from torch import Tensor
 
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Order, Reply
-from fedproto_app.node import trainer
+from fedproto_app.node import orders, trainer
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import Share, fitting, shares_of
 from fedproto_app.node.trainer import Node
-from fedproto_app.settings import settings_from
+from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 from tests.pretended_gpu import DEVICE, PretendedGpu
 
@@ -209,3 +210,26 @@ def test_a_cohort_is_as_large_as_fits(tmp_path: Path) -> None:
     assert clients(10**9, trains=False) > clients(10**9)
     nobody = Order("run", "", 1, [])
     assert fitting(10**9, one.learner, one.shard, nobody, trains=True) == 16
+
+
+def test_processes_that_share_a_node_do_not_cut_by_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would find another size, and clients would be trained twice, or not at all."""
+    one = OnDevice(tmp_path, "forecasting", CPU, method="solo")
+    sizes = iter([3, 1, 2])
+    monkeypatch.setattr(orders, "size_by_memory", lambda *_, **__: next(sizes))
+    context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
+    config = flat_settings(one.settings) | {"output.dir": str(tmp_path)}
+    context.run_config = dict(config)
+    order = one.order(4)
+
+    def names(number: int, of: int) -> list[list[str]]:
+        part = orders.Part(number, of)
+        done = orders.carry_out_part("train", order, context, part, simulated=True)
+        assert done.absent == {}
+        return [cohort.names for cohort in done.cohorts]
+
+    assert [len(some) for some in names(0, 1)] == [3, 1]
+    together = [*names(0, 2), *names(1, 2)]
+    assert sorted(name for some in together for name in some) == sorted(order.clients)
