@@ -24,7 +24,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
-from fedproto_app.tasks.task import Task, at_once
+from fedproto_app.tasks.task import Task, at_once, in_padded
 from fedproto_app.users_code import load
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
@@ -257,10 +257,12 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def train_targets(self, samples: CohortSamples) -> Tensor:
         """[K, n, H], 1 for the present targets of the samples that are in batches."""
-        used = torch.zeros_like(samples.present[..., :1])
-        for row, count in enumerate(samples.batch_counts):
-            used[row, samples.batches[row, :count].flatten()] = 1
-        return used * samples.present
+        clients, length, _ = samples.present.shape
+        real = in_padded(samples.batch_counts, samples.batches.shape[1], self.device)
+        # What is no batch marks a place behind the samples.
+        marked = torch.where(real.unsqueeze(2) > 0, samples.batches, length).flatten(start_dim=1)
+        used = samples.present.new_zeros(clients, length + 1).scatter_(1, marked, 1.0)
+        return used[:, :length, None] * samples.present
 
     @torch.no_grad()
     def evaluate(
