@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
@@ -30,8 +32,10 @@ SMALL = {
         "data.synthetic.clients": 4,
         "data.synthetic.days": 8,
         "model.representation-dim": 4,
-    }
+    },
+    "classification": {"model.width": 4, "model.representation-dim": 4},
 }
+GUIDANCE = ("positive", "negative")  # of FUELS
 EVERYTHING = 10**9  # bytes: room for all there is
 
 
@@ -50,8 +54,7 @@ class OnDevice:
     def __init__(
         self, folder: Path, task: str, device: torch.device, room: int = 0, **changes: Any
     ) -> None:
-        told = {name.replace("_", "-"): value for name, value in changes.items()}
-        self.settings = settings_from({**small_run(task), **SMALL.get(task, {}), **told})
+        self.settings = settings_from({**small_run(task), **SMALL.get(task, {}), **changes})
         self.shard = load_shard(self.settings, 0, 1)
         self.learner = make_learner(
             self.settings, make_task(self.settings, self.shard.shape, device), server_round=1
@@ -64,12 +67,17 @@ class OnDevice:
         initial = self.learner.initial_parameters().items()
         arrays = {name: v.numpy() for name, v in initial if self.learner.is_shared(name)}
         names = list(self.shard.clients)[:clients]
+        if self.settings.method == "fuels":
+            shape = (clients, self.settings.data.period, self.settings.fuels.prototype_dim)
+            rng = np.random.default_rng(server_round)
+            arrays = {key: rng.normal(size=shape).astype(np.float32) for key in GUIDANCE}
         judged = self.settings.encoder_rounds == 0
-        return Order("run", "", server_round, names, evaluate=judged, arrays=arrays)
+        return Order("run", "", server_round, names, evaluate=judged, arrays=arrays, guided=names)
 
     def train(self, order: Order, size: int = 16) -> Done:
         shares = shares_of(order, self.shard, self.learner.task, size)
-        with PretendedGpu() as gpu:
+        gpu = PretendedGpu()
+        with nullcontext() if self.learner.task.device == CPU else gpu:
             reply = merged([PartReply(self.node.train(order, shares), {}, 0.0)])
         return Done(reply, gpu.waits.total(), gpu.copies.total(), gpu.calls)
 
@@ -81,31 +89,31 @@ def as_text(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize(
-    ("task", "method"),
+    ("task", "method", "length"),
     [
-        ("forecasting", "fuels"),
-        ("forecasting", "fedavg"),
-        ("classification", "fedavg"),
-        ("sequence-classification", "fed-react"),
+        ("forecasting", "fuels", "local-epochs"),
+        ("forecasting", "fedavg", "local-epochs"),
+        ("classification", "fedavg", "local-epochs"),
+        ("sequence-classification", "fed-react", "encoder.steps"),
     ],
 )
 def test_neither_clients_nor_steps_make_a_cohort_wait(
-    tmp_path: Path, task: str, method: str
+    tmp_path: Path, task: str, method: str, length: str
 ) -> None:
-    """More clients and epochs mean no more waiting; a copy a tensor and epoch, whoever trains."""
+    """More clients and steps mean no more waiting; a copy a tensor and epoch, whoever trains."""
 
-    def done(name: str, clients: int, epochs: int) -> Done:
-        node = OnDevice(tmp_path / name, task, DEVICE, method=method, local_epochs=epochs)
+    def done(name: str, clients: int, times: int, device: torch.device = DEVICE) -> Done:
+        changes = {"method": method, length: times}
+        node = OnDevice(tmp_path / name, task, device, **changes)
         return node.train(node.order(clients))
 
     few, many, longer = done("few", 2, 1), done("many", 4, 1), done("longer", 4, 3)
+    assert longer.calls > many.calls
     assert 0 < few.waits == many.waits == longer.waits
     assert few.copies == many.copies
     assert many.calls - few.calls <= 2 * 2  # two more models in the sum
     assert longer.copies - many.copies <= 2 * 3  # order, age or presence, and how images move
-    node = OnDevice(tmp_path / "here", task, CPU, method=method, local_epochs=1)
-    here = node.train(node.order(4))
-    assert here.waits == here.copies == 0
+    here = done("here", 4, 1, CPU)
     for name, losses in here.reply.losses.items():
         assert many.reply.losses[name] == pytest.approx(losses, rel=1e-5)
 
