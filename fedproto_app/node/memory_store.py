@@ -113,7 +113,7 @@ class MemoryStore(ClientStore):
                 del old.newest[row]
                 before.add(old)
         whole = sum(value.nbytes for value in tensors.values()) * self._clients
-        if whole <= self._room * len(clients):
+        if 0 < whole <= self._room * len(clients):
             self._hold(clients, server_round, _copied_there(tensors))
         elif whole <= self._limit * len(clients):
             self._hold(clients, server_round, _copied(tensors))

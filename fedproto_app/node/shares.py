@@ -63,9 +63,10 @@ def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, train
 
     By the one with most batches: the others are padded to its samples.
     """
-    longest = _in_order(order, shard, learner.task)[:1]
-    each = max((bytes_of(one, learner, order, trains=trains) for one in longest), default=room)
-    return max(SMALL_COHORT, room // each)
+    clients = _in_order(order, shard, learner.task)
+    if not clients:
+        return SMALL_COHORT
+    return max(SMALL_COHORT, room // bytes_of(clients[0], learner, order, trains=trains))
 
 
 def in_halves(

@@ -17,10 +17,10 @@ from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Order, Reply
-from fedproto_app.node import orders, trainer
+from fedproto_app.node import orders, shares, trainer
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
-from fedproto_app.node.shares import Share, fitting, shares_of
+from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.tasks.table import load_shard, make_task, small_run
@@ -75,10 +75,10 @@ class OnDevice:
         return Order("run", "", server_round, names, evaluate=judged, arrays=arrays, guided=names)
 
     def train(self, order: Order, size: int = 16) -> Done:
-        shares = shares_of(order, self.shard, self.learner.task, size)
+        cohorts = shares_of(order, self.shard, self.learner.task, size)
         gpu = PretendedGpu()
         with nullcontext() if self.learner.task.device == CPU else gpu:
-            reply = merged([PartReply(self.node.train(order, shares), {}, 0.0)])
+            reply = merged([PartReply(self.node.train(order, cohorts), {}, 0.0)])
         return Done(reply, gpu.waits.total(), gpu.copies.total(), gpu.calls)
 
 
@@ -218,6 +218,23 @@ def test_a_cohort_is_as_large_as_fits(tmp_path: Path) -> None:
     assert clients(10**9, trains=False) > clients(10**9)
     nobody = Order("run", "", 1, [])
     assert fitting(10**9, one.learner, one.shard, nobody, trains=True) == 16
+
+
+@pytest.mark.parametrize(("free", "room"), [(10**10, 4 * 10**8), (10**8, 8 * 10**7)])
+def test_a_cohort_gets_half_a_gpu_or_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, room: int
+) -> None:
+    monkeypatch.setattr(shares, "memory_of", lambda _: 10**9)
+    monkeypatch.setattr(shares, "free_memory", lambda _: free)
+    sizes = []
+    for device in (DEVICE, CPU):
+        one = OnDevice(tmp_path / str(device), "forecasting", device, method="solo")
+        with PretendedGpu():
+            of = one.learner, one.shard, one.order(4)
+            sizes.append((size_by_memory(*of, trains=True), fitting(room, *of, trains=True)))
+    (there, expected), (here, _) = sizes
+    assert there == expected > 16
+    assert here == 16
 
 
 def test_processes_that_share_a_node_do_not_cut_by_memory(
