@@ -51,7 +51,7 @@ def clients_csv(folder: Path) -> bytes:
         (small_settings, {"method": "fuels"}),
         (small_settings, {"method": "fedrep", "participation": 0.6, "evaluate-every": 2}),
         (small_settings, {"method": "fedgru"}),  # asks clients a question
-        (digits_settings, {"method": "gldp"}),
+        pytest.param(digits_settings, {"method": "gldp"}, marks=pytest.mark.exhaustive),
         (sequence_settings, {"method": "fed-react"}),
     ],
     ids=["fuels", "fedrep", "fedgru", "gldp", "fed-react"],
