@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from benchmarks.machine import machine_line
 ROOT = Path(__file__).parents[1]
 PROGRAM = "from fedproto_app.cli.main import main; main()"
 SETTINGS = {"method": "fuels", "data.source": "synthetic-traffic", "data.synthetic.days": 8}
+ROUND = re.compile(r"round \d+/\d+ ")  # has ended
 EVERY = 0.5  # seconds between two looks at the processes
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -107,7 +109,7 @@ def watch(clients: int, rounds: int, folder: Path) -> Cost:
     looking.start()
     assert run.stderr is not None
     for line in run.stderr:
-        if line.startswith("round "):
+        if ROUND.match(line):  # not what a round says of clients
             family.look()
             cost.rounds.append(Moment(time.perf_counter() - start, family.processor_seconds))
     code = run.wait()
