@@ -39,6 +39,8 @@ LEANS = (1.0, 10.0, 100.0, 1e6)  # samples of a class that others' means weigh, 
 PSEUDO = 1.0  # samples with everybody's class frequencies beside the client's own
 ETA = 0.3  # how much validation samples are trusted; 1: as independent ones
 
+Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; of all: [D, C] and [C]
+
 
 class Others(NamedTuple):
     """Whose class means a client's lean to. spread: the sums whose covariance goes with them;
@@ -52,9 +54,6 @@ class Others(NamedTuple):
 def everybody(total: ClassSums) -> Others:
     """The sums over all clients, for all."""
     return Others(total, total.moment, total.counts)
-
-
-Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; of all: [D, C] and [C]
 
 
 def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -99,20 +98,19 @@ def clusters_in(order: Order, names: Sequence[str], total: ClassSums) -> list[Ot
     """
     if WITHIN not in order.arrays:
         return []
-    told = {
-        name: torch.from_numpy(order.arrays[name]).to(total.gram)
-        for name in (WITHIN, CLUSTER_MOMENT, CLUSTER_COUNTS)
-    }
     moment = total.moment.repeat(len(names), 1, 1)
     counts = total.counts.repeat(len(names), 1)
-    for its_moment, its_counts, name in zip(
-        told[CLUSTER_MOMENT], told[CLUSTER_COUNTS], order.guided, strict=True
-    ):
-        if name in names:
-            row, known = names.index(name), its_counts > 0
-            moment[row, known], counts[row, known] = its_moment[known], its_counts[known]
-    gram = symmetric(told[WITHIN], total.gram.shape[-1])
-    return [Others(ClassSums(gram, total.moment, total.counts), moment, counts)]
+    row_of = {name: row for row, name in enumerate(order.guided)}
+    for place, row in ((at, row_of[name]) for at, name in enumerate(names) if name in row_of):
+        its_moment, its_counts = (
+            torch.from_numpy(order.arrays[name][row]).to(total.gram)
+            for name in (CLUSTER_MOMENT, CLUSTER_COUNTS)
+        )
+        known = its_counts > 0
+        moment[place, known], counts[place, known] = its_moment[known], its_counts[known]
+    within = torch.from_numpy(order.arrays[WITHIN]).to(total.gram)
+    spread = ClassSums(symmetric(within, total.gram.shape[-1]), total.moment, total.counts)
+    return [Others(spread, moment, counts)]
 
 
 class ClassFit:

@@ -90,8 +90,9 @@ class ClassGroups:
         if clients**2 * classes * (classes - 1) > MOST_WORK:
             _log.warning("no clusters are looked for among %d clients of %d classes", *counts.shape)
             return np.zeros(clients, np.int64)
-        samples = counts.sum(dim=1).clamp(min=1)
-        weights = (MOST_WEIGHT * samples.median() / samples).clamp(max=1)
+        samples = counts.sum(dim=1)
+        usual = torch.where(samples > 0, samples, torch.nan).nanmedian()  # of those that have any
+        weights = (MOST_WEIGHT * usual / samples).clamp(max=1)
         gram = triangle(total.gram)
         for row in (weights < 1).nonzero().flatten().tolist():
             sums = latest.of(self._keys[row])
