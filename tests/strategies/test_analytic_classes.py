@@ -220,26 +220,37 @@ def test_nobody_is_told_what_one_other_client_has(
     assert set(first.arrays) == {"gram", "moment", "counts"}
 
 
-def test_a_liar_of_many_samples_does_not_part_the_others() -> None:
-    """Its samples are all alike, so that with all of them the others' differences look large."""
-    names = [f"c{number:02}" for number in range(21)]
-    sent = {name: named(number % 2 == 0, number, 1) for number, name in enumerate(names)}
-    middle = torch.full((1, 2, WIDTH), 3.0)
-    liar = class_sums(LabelledVectors(middle, torch.tensor([[0, 1]]), torch.ones(1, 2)), 2)
-    sent["c20"] = {name: 20_000 * one[0].float().numpy() for name, one in packed(liar).items()}
+def clusters_among(sent: dict[str, Arrays]) -> list[int]:
+    """In the order of names."""
     latest = LatestArrays("gram", "moment", "counts")
     for name, sums in sent.items():
         latest.keep(ClientKey(name, NODE), sums)
     federation = one_node(settings_from({}))
-    zeros = dict.fromkeys(names, 0.0)
-    federation.roster.admit(
-        1, NodeRoster(NODE, 0, dict.fromkeys(names, 9), dict.fromkeys(names, ""), zeros, {})
-    )
+    samples, nobody = dict.fromkeys(sent, 9), dict.fromkeys(sent, "")
+    federation.roster.admit(1, NodeRoster(NODE, 0, samples, nobody, dict.fromkeys(sent, 0.0), {}))
     federation.log.server_round = 1
     groups = ClassGroups(federation, 1.0)
     groups.telling(latest, latest.totals(), 1)
     [labels] = groups.findings()["clusters"]["labels"].tolist()
-    assert labels[:20] == [0, 1] * 10
+    return list(labels)
+
+
+TWO_NAMINGS = {f"c{number:02}": named(number % 2 == 0, number, 1) for number in range(20)}
+
+
+def test_a_liar_of_many_samples_does_not_part_the_others() -> None:
+    """Its samples are all alike, so that with all of them the others' differences look large."""
+    middle = torch.full((1, 2, WIDTH), 3.0)
+    liar = class_sums(LabelledVectors(middle, torch.tensor([[0, 1]]), torch.ones(1, 2)), 2)
+    sums = {name: 20_000 * one[0].float().numpy() for name, one in packed(liar).items()}
+    assert clusters_among({**TWO_NAMINGS, "liar": sums})[:20] == [0, 1] * 10
+
+
+def test_clients_without_samples_hide_nobodys_cluster() -> None:
+    nothing = {name: 0 * array for name, array in TWO_NAMINGS["c00"].items()}
+    empty = {f"none-{number}": nothing for number in range(30)}
+    assert clusters_among({**TWO_NAMINGS, **empty})[:20] == [0, 1] * 10
+    assert clusters_among(empty) == [0] * 30
 
 
 def test_too_much_work_is_not_begun(
