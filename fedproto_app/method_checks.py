@@ -55,6 +55,38 @@ def one_a_stage(settings: Settings) -> int:
     return settings.rounds if given else settings.data.partition.stages
 
 
+def a_stage_and_guesses(settings: Settings) -> int:
+    """The closed form's: each stage once, and rounds in which clients guess classes."""
+    return one_a_stage(settings) + settings.analytic.guess_rounds
+
+
+def closed_form_can_be_had(settings: Settings) -> None:
+    clusters_of_classes_can_be_found(settings)
+    classes_can_be_guessed(settings)
+
+
+def classes_can_be_guessed(settings: Settings) -> None:
+    """Each guess is by what the round before gave, and tells of the same sequences again."""
+    rounds, reason = settings.analytic.guess_rounds, ""
+    if not rounds:
+        return
+    if settings.task != "sequence-classification":
+        reason = f"task = {settings.task!r} has no samples without a label; set 0"
+    elif settings.privacy.is_on:
+        reason = (
+            f"privacy.mechanism = {settings.privacy.mechanism!r} counts each sequence once; set 0"
+        )
+    elif settings.evaluate_every != 1:
+        reason = f"evaluate-every = {settings.evaluate_every}: it must be 1"
+    elif settings.keep != "last" or settings.patience:
+        reason = (
+            f"keep = {settings.keep!r}, patience = {settings.patience}: the few validation "
+            "sequences with a label cannot choose a round; set keep = 'last', patience = 0"
+        )
+    if reason:
+        raise SettingsError(f"analytic.guess-rounds = {rounds}: {reason}")
+
+
 def clusters_of_classes_can_be_found(settings: Settings) -> None:
     """The closed form's: nothing may stand between the server and each client's sums."""
     if settings.analytic.sharing != "clustered":

@@ -135,10 +135,10 @@ _TABLE = (
             "classification": "fedproto_app.tasks.images.own_models:random_patches",
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
         },
-        rounds=method_checks.one_a_stage,
+        rounds=method_checks.a_stage_and_guesses,
         asks_sites=method_checks.counts_classes_in_closed_form,
         hands_on=method_checks.sums_of_few,
-        check=method_checks.clusters_of_classes_can_be_found,
+        check=method_checks.closed_form_can_be_had,
     ),
     Method(
         name="kindred",

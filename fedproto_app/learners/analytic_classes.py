@@ -51,8 +51,17 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 MEMORY = {name: f"memory.{name}" for name in (GRAM, MOMENT, COUNTS)}
 
 
+class ClassesContext(VectorsContext):
+    """guessed: the train vectors with the classes that the clients' models of the round before give
+    them, of which those without a label are present; None in a round without guesses."""
+
+    def __init__(self, vectors: LabelledVectors, guessed: LabelledVectors | None) -> None:
+        super().__init__(vectors)
+        self.guessed = guessed
+
+
 class AnalyticClassesLearner(
-    ClosedFormLearner[VectorsContext, ClassificationTask | SequenceClassificationTask]
+    ClosedFormLearner[ClassesContext, ClassificationTask | SequenceClassificationTask]
 ):
     """The client's own sums, and what is made of them and of those of all."""
 
@@ -75,13 +84,20 @@ class AnalyticClassesLearner(
             STAGES: torch.tensor(0.0),
         }
 
-    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
-        return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
+    def context(self, order: Order, cohort: Cohort) -> ClassesContext:
+        memory, samples = cohort.parameters, cohort.samples
+        vectors, guessed = self.task.train_vectors(memory, samples), None
+        if self.section.guess_rounds and order.server_round > 1:
+            assert isinstance(self.task, SequenceClassificationTask)
+            guessed = self.task.guessed(memory, samples, vectors)
+            has_model = (memory[STAGES] > 0).float()  # a newcomer's would guess at random
+            guessed = guessed._replace(present=guessed.present * has_model.unsqueeze(1))
+        return ClassesContext(vectors, guessed)
 
-    def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
+    def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
         """Take in what is new, and fit the client's own classifier, which stays if it shares
         nothing."""
-        own, validation = self._taken_in(cohort, context.vectors), None
+        own, validation = self._taken_in(cohort, context), None
         if self.section.sharing == "none":  # then these are judged in the same message
             cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
@@ -91,7 +107,7 @@ class AnalyticClassesLearner(
         return {"total": log_loss(scores.double(), labels, present)}
 
     def contribution(
-        self, cohort: Cohort, context: VectorsContext, server_round: int
+        self, cohort: Cohort, context: ClassesContext, server_round: int
     ) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
@@ -130,14 +146,21 @@ class AnalyticClassesLearner(
         shared = self.task.evaluate(everyone, cohort.samples)
         return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
 
-    def _taken_in(self, cohort: Cohort, vectors: LabelledVectors) -> ClassSums:
-        """The clients' sums with those of stages that are new to them, which they remember."""
+    def _taken_in(self, cohort: Cohort, context: ClassesContext) -> ClassSums:
+        """The clients' sums with those of stages that are new to them, which they remember.
+
+        With guesses they begin anew: sequences come all at once, and a guess changes.
+        """
         memory, new = cohort.parameters, new_stage(cohort)
-        features, labels, present = vectors
-        if self.training.sample_clip is not None:
-            features = shortened(features, self.training.sample_clip)
-        come = LabelledVectors(features, labels, present * new.unsqueeze(1))
-        own = self._own(cohort).plus(class_sums(come, self._classes))
+        features, labels, present = context.vectors
+        if context.guessed is not None:
+            own = class_sums(context.vectors, self._classes)
+            own = own.plus(class_sums(context.guessed, self._classes))
+        else:
+            if self.training.sample_clip is not None:
+                features = shortened(features, self.training.sample_clip)
+            come = LabelledVectors(features, labels, present * new.unsqueeze(1))
+            own = self._own(cohort).plus(class_sums(come, self._classes))
         for name, value in packed(own).items():
             memory[MEMORY[name]].copy_(value)
         return own

@@ -24,7 +24,10 @@ from fedproto_app.tasks.sequences.task import SequenceTask
 
 
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
-    """The triplet loss (Fed-REACT, eq. 1) on the encoder, by default the causal CNN."""
+    """The triplet loss (Fed-REACT, eq. 1) on the encoder, by default the causal CNN.
+
+    It learns from all train sequences, with a label or without.
+    """
 
     needs_representation = True
 
@@ -42,8 +45,9 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
         return [Phase("contrastive", (self.task.encoder,), 1)]
 
     def begin(self, cohort: Cohort) -> None:
-        steps = [self.section.steps] * len(cohort.names)
-        cohort.samples = replace(cohort.samples, batch_counts=steps)
+        samples, steps = cohort.samples, [self.section.steps] * len(cohort.names)
+        every = samples.trainable
+        cohort.samples = replace(samples, batch_counts=steps, train_samples=every)
 
     def batches(
         self, samples: CohortSequences, generators: Sequence[torch.Generator]

@@ -74,7 +74,7 @@ def _vectors(
 
 
 def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
-    """The client with vectors [n, D] of all its parts for its sequences."""
+    """The client with vectors [n, D] of all its parts for its sequences; heads need labels."""
     parts = (client.train, client.validation, client.test)
     made = vectors.numpy()
     ends = np.cumsum([len(part) for part in parts])
@@ -82,7 +82,7 @@ def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
         LabelledSequences(list(made[end - len(part) : end, None]), part.targets)
         for part, end in zip(parts, ends, strict=True)
     )
-    return replace(client, train=train, validation=validation, test=test)
+    return replace(client, train=train, validation=validation, test=test, unlabelled=())
 
 
 def represent_sequences(

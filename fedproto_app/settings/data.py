@@ -127,6 +127,11 @@ class ClusterSettings(Section):
     labels: CountOrZero = setting(
         0, "of its sequences that a client trains on, and at most as many to validate on; 0: all"
     )
+    unlabelled: bool = setting(
+        False,
+        "whether its other train sequences stay, without their labels, "
+        "[for methods that learn from such](sequences.md#without-labels)",
+    )
     renamed: bool = setting(
         False, "whether every cluster has names of its own for the classes: its 3 is another's 7"
     )

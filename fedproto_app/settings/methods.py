@@ -112,6 +112,13 @@ class AnalyticSettings(Section):
         "alike, which finds rare classes more often",
     )
 
+    guess_rounds: CountOrZero = setting(
+        0,
+        "further rounds, in which clients guess the classes of their sequences "
+        "[without a label](closed-form-classes.md#sequences-without-a-label) and add them to their "
+        "sums",
+    )
+
     @model_validator(mode="after")
     def _strengths_in_order(self) -> AnalyticSettings:
         if self.strongest < self.weakest:

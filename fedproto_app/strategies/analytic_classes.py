@@ -31,7 +31,9 @@ class AnalyticClassesStrategy(SumsStrategy):
         self._groups = ClassGroups(federation, section.penalty)
 
     def expected(self) -> SumsOfClasses:
-        return SumsOfClasses(self.settings, self.federation)
+        sums = SumsOfClasses(self.settings, self.federation)
+        sums.grow = self.section.guess_rounds == 0  # a guess may be another one every round
+        return sums
 
     @property
     def told_all(self) -> Collection[str]:

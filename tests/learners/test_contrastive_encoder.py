@@ -165,6 +165,17 @@ def test_many_steps_lower_the_loss() -> None:
     assert (after["contrastive"][:2] < 0.9 * before["contrastive"][:2]).all()
 
 
+def test_sequences_without_a_label_are_learned_from() -> None:
+    learner, [one, *_] = learner_of(), CLIENTS
+    labelled = replace(one.train, values=one.train.values[:1], targets=one.train.targets[:1])
+    few = replace(one, train=labelled, unlabelled=one.train.values[1:])
+    losses, cohort = trained(learner, (few,))
+    expected, of_all = trained(learner, (one,))
+    assert cohort.samples.train_samples == of_all.samples.train_samples == [len(one.train)]
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(cohort.parameters, of_all.parameters)
+
+
 def test_neighbours_and_labels_change_nothing() -> None:
     learner = learner_of()
     losses, together = trained(learner)

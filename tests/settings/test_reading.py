@@ -144,6 +144,22 @@ def test_flat_and_nested_are_the_same() -> None:
         ),
         *(
             (
+                {"keep": "last", **settings, "method": "analytic", "analytic.guess-rounds": 2},
+                ["analytic.guess-rounds = 2", why],
+            )
+            for settings, why in (
+                ({}, "task = 'forecasting' has no samples without a label; set 0"),
+                ({**SEQUENCES, "evaluate-every": 2}, "evaluate-every = 2: it must be 1"),
+                ({**SEQUENCES, "keep": "best-validation"}, "set keep = 'last', patience = 0"),
+                ({**SEQUENCES, "patience": 3}, "patience = 3"),
+                (
+                    {**SEQUENCES, "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
+                    "counts each sequence once; set 0",
+                ),
+            )
+        ),
+        *(
+            (
                 {**SEQUENCES, "fed-react.forgetting": wrong},
                 [f"fed-react.forgetting = {wrong!r}: must be 'adaptive', 'toolbox'", "0 to 1"],
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,6 +142,13 @@ def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path
     assert summary["accuracy_local"] > 0.5
 
 
+# Few labels, and many sequences without.
+GUESSED: dict[str, Any] = {
+    "keep": "last",
+    "data.clusters.labels": 3,
+    "data.clusters.unlabelled": True,
+    "analytic.guess-rounds": 2,
+}
 RENAMED = {
     "analytic.features": 60,
     "data.clusters.renamed": True,
@@ -291,3 +300,46 @@ def test_where_clusters_name_the_classes_otherwise_it_finds_them_and_gains(tmp_p
         accuracy[sharing] = summary["accuracy"]
         assert summary["rand_index"] == (1.0 if sharing == "clustered" else None)
     assert accuracy["clustered"] > accuracy["shrunk"] + 0.05
+
+
+def test_a_guess_may_be_another_one_every_round() -> None:
+    settings = settings_from(
+        {
+            "task": "sequence-classification",
+            "method": "analytic",
+            "keep": "last",
+            "analytic.features": WIDTH // 2,
+            "analytic.guess-rounds": 1,
+        }
+    )
+    strategy = strategy_of(settings, DataShape((2,), CLASSES))
+    report(strategy, a=sums_of(0))
+    assert not report(strategy, a=sums_of(0, samples=2))
+    np.testing.assert_allclose(totals(strategy)["counts"], [1, 1])
+
+
+@pytest.mark.parametrize(
+    "invariant",
+    [
+        "1 node with 8 clients equals 8 nodes with 1",
+        "a run that is killed and resumed ends the same",
+    ],
+)
+def test_guesses_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
+    task = "sequence-classification"
+    runs = SmallRuns(task, "analytic", tmp_path, **GUESSED)
+    deviation = invariants_of(task, "analytic")[invariant](runs)
+    assert deviation.held, deviation
+    for folder in (tmp_path / "runs").iterdir():
+        assert len(read_rounds(folder)) == 1 + GUESSED["analytic.guess-rounds"]
+
+
+def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
+    few = {**GUESSED, "analytic.features": 60, "data.clusters.labels": 5}
+    accuracy = dict.fromkeys((0, 2), 0.0)
+    for rounds, seed in product(accuracy, range(3)):
+        changes = {**few, "analytic.guess-rounds": rounds, "seed": seed}
+        folder = tmp_path / f"{rounds}-{seed}"
+        runs = SmallRuns("sequence-classification", "analytic", folder, **changes)
+        accuracy[rounds] += read_run(runs.run("once", 2)).summary["accuracy"] / 3
+    assert accuracy[2] > accuracy[0] + 0.02

@@ -32,7 +32,8 @@ class ClientSequences:
     """The sequences of one client.
 
     group: its true cluster, or "". class_counts: train sequences of each class, in one row (there
-    are no stages); () where the target is a real number.
+    are no stages); () where the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
+    sequences to train on whose class nobody has told.
     """
 
     name: str
@@ -43,11 +44,12 @@ class ClientSequences:
     class_counts: tuple[tuple[int, ...], ...] = ()
     missing_share: float = 0.0
     note: str = ""
+    unlabelled: Sequence[NDArray[np.float32]] = ()
 
     @property
     def train_samples(self) -> int:
-        """Train sequences, the client's weight in sample-weighted means."""
-        return len(self.train)
+        """Train sequences, with a label or without."""
+        return len(self.train) + len(self.unlabelled)
 
 
 def make_sequence_clients(
@@ -76,8 +78,8 @@ def _client(
         own = pool.targets[places]
         return own if holding.names is None else holding.names[own.astype(np.int64)]
 
-    train = read(split.train)
-    scaled = scaling(train, settings.sequences)
+    train, unlabelled = read(split.train), read(split.unlabelled)
+    scaled = scaling([*train, *unlabelled], settings.sequences)
 
     def labelled(sequences: list[NDArray[np.float32]], places: Places) -> LabelledSequences:
         return LabelledSequences([scaled(steps) for steps in sequences], targets(places))
@@ -93,4 +95,5 @@ def _client(
         labelled(read(split.test), split.test),
         holding.group,
         counts,
+        unlabelled=[scaled(steps) for steps in unlabelled],
     )

@@ -82,13 +82,13 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
             f"data.clusters.clusters = {settings.clusters.clusters}: with data.clusters.renamed at "
             f"most {orders}, the orders of {len(pool.classes)} classes of {settings.source}"
         )
-    clients, total = settings.clusters.clients, len(pool.targets)
+    clients, total = settings.clusters.clients, int(pool.has_target.sum())
     wanted = max(1, settings.clusters.samples)
     if clients * wanted > total:
         each = f" with data.clusters.samples = {wanted}" if settings.clusters.samples else ""
         raise DataError(
-            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences, enough "
-            f"for at most {total // wanted} clients{each}"
+            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences with "
+            f"targets, enough for at most {total // wanted} clients{each}"
         )
 
 
@@ -99,10 +99,11 @@ def _dealt(
 
     Every client's mix of labels is the one nearest to its cluster's distribution (by maximum
     entropy) that the sequences there are allow for all clients together: none is dealt twice.
+    Sequences without a label have no place in a mix and are dealt to nobody.
     """
     mixes = draw_mixes(classes, settings, rng)
-    counts = np.bincount(labels, minlength=classes)
-    samples = settings.samples or len(labels) // settings.clients
+    counts = np.bincount(labels[labels >= 0], minlength=classes)
+    samples = settings.samples or int(counts.sum()) // settings.clients
     shares = spread(mixes, np.zeros(mixes.shape, dtype=np.int64), samples, counts)  # (N, C)
     by_class = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     ends = np.cumsum(shares, axis=0)

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Targets = NDArray[np.int64] | NDArray[np.float64]
+UNLABELLED = -1  # the target of a sequence whose class nobody has told
+NO_CLASS = ("?", "unlabelled")  # what a source calls the class of such a sequence
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class SequencePool:
     dimensions: names of the d values of a step. classes: names in the order of the labels; () where
         the target is a real number.
     sequences: [n] arrays [T_i, d] float32, T_i ≥ 1, all finite.
-    targets: [n] int64, each the index of a class, or float64 where there are no classes.
+    targets: [n] int64, each the index of a class or UNLABELLED, or float64 where there are no
+        classes.
     clients: [n] whose sequence it is, where the source knows. groups: the true group of a client,
         where the source knows it.
     is_test: [n] bool, the source's own split into train and test, where it has one.
@@ -32,6 +35,11 @@ class SequencePool:
     clients: NDArray[np.str_] | None = None
     groups: Mapping[str, str] = field(default_factory=dict)
     is_test: NDArray[np.bool_] | None = None
+
+    @property
+    def has_target(self) -> NDArray[np.bool_]:
+        """[n] which sequences are not UNLABELLED."""
+        return np.ones(len(self.targets), bool) if not self.classes else self.targets != UNLABELLED
 
 
 def numbered_dimensions(dimensions: int) -> tuple[str, ...]:

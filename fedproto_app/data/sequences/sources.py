@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.pool import NO_CLASS, UNLABELLED, SequencePool
 from fedproto_app.data.sequences.recordings import load_recordings
 from fedproto_app.data.sequences.sequence_folder import load_sequence_folder
 from fedproto_app.data.sequences.sequence_npz import load_sequence_npz
@@ -52,6 +52,8 @@ FILE_SOURCES: dict[str, PathKind] = {
 def load_sequences(settings: DataSettings) -> SequencePool:
     """The sequences of the source, labelled in the order of ``data.classes`` if that is set.
 
+    Those of a class that is called as one of `NO_CLASS` have no label.
+
     Raises `DataError` naming the file or source, and the sequence, for everything that cannot be
     read or used.
     """
@@ -64,8 +66,13 @@ def load_sequences(settings: DataSettings) -> SequencePool:
                 f"data.classes = {settings.classes!r}: the targets of {where} are real numbers"
             )
         return pool
-    classes, label_of = listed_classes(pool.classes, settings, where)
-    return replace(pool, classes=classes, targets=label_of[pool.targets.astype(np.int64)])
+    named = [name for name in pool.classes if name not in NO_CLASS]
+    if not named or not pool.has_target.any():
+        raise DataError(f"{where}: no sequence has a label")
+    classes, label_of = listed_classes(tuple(named), settings, where)
+    new = np.full(len(pool.classes) + 1, UNLABELLED)  # the last one is that of UNLABELLED
+    new[[pool.classes.index(name) for name in named]] = label_of
+    return replace(pool, classes=classes, targets=new[pool.targets.astype(np.int64)])
 
 
 def _require_pool(pool: object, where: str) -> None:
@@ -118,7 +125,8 @@ def _require_steps(pool: SequencePool, where: str) -> None:
 def _require_targets(pool: SequencePool, where: str) -> None:
     if pool.classes:
         require_class_names(pool.classes, where)
-        require_labels(pool.targets.astype(np.int64), len(pool.classes), where)
+        if (known := pool.targets[pool.has_target].astype(np.int64)).size:
+            require_labels(known, len(pool.classes), where)
     elif not np.isfinite(pool.targets).all():
         number = int(np.argmin(np.isfinite(pool.targets)))
         raise DataError(

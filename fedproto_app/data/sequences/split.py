@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedproto_app.data.held_out import split_off
 from fedproto_app.data.sequences.clusters import Holding, Places
@@ -15,11 +16,12 @@ from fedproto_app.settings import DataSettings
 
 @dataclass(frozen=True)
 class Split:
-    """Places of sequences in the pool."""
+    """Places of sequences in the pool. unlabelled: those of the train part without a label."""
 
     train: Places
     validation: Places
     test: Places
+    unlabelled: Places = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, seed: int) -> Split:
@@ -31,22 +33,33 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
     first, test last. (Windows that overlap share steps across the two borders all the same.)
     Where the source has a split of its own and its clients are taken as given, its test sequences
     are the test part, and the two shares are those of the rest. ``data.clusters.labels`` leaves so
-    many of the train and of the validation part, drawn without looking at them.
+    many of the train and of the validation part, drawn without looking at them. Sequences without a
+    label are to train on; those of the train part that are left out join them with
+    ``data.clusters.unlabelled``.
     """
     rng = numpy_stream(seed, "sequences", holding.name)
+    held, unlabelled = _parted_by(pool.has_target, holding.places)
     both = settings.train_share + settings.validation_share
     if pool.is_test is not None and settings.clusters.scheme == "given":
-        is_test = pool.is_test[holding.places]
-        rest, test = holding.places[~is_test], holding.places[is_test]
+        test, rest = _parted_by(pool.is_test, held)
+        _, unlabelled = _parted_by(pool.is_test, unlabelled)
     else:
-        rest, test = _parted(pool, holding.places, 1 - both, rng)
+        rest, test = _parted(pool, held, 1 - both, rng)
     train, validation = _parted(pool, rest, settings.validation_share / both, rng)
     if labels := settings.clusters.labels:
         draws = numpy_stream(seed, "labels", holding.name)
-        train, validation = (
-            np.sort(draws.permutation(places)[:labels]) for places in (train, validation)
-        )
-    return Split(train, validation, test)
+        shuffled = draws.permutation(train)
+        train, left = np.sort(shuffled[:labels]), shuffled[labels:]
+        validation = np.sort(draws.permutation(validation)[:labels])
+        if settings.clusters.unlabelled:
+            unlabelled = np.sort(np.concatenate([unlabelled, left]))
+    return Split(train, validation, test, unlabelled)
+
+
+def _parted_by(which: NDArray[np.bool_], places: Places) -> tuple[Places, Places]:
+    """Of these places those that are one of `which` [n of the pool], and the others."""
+    chosen = which[places]
+    return places[chosen], places[~chosen]
 
 
 def _parted(

@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.room import whole_content
-from fedproto_app.data.sequences.pool import SequencePool, float32_steps, numbered_dimensions
+from fedproto_app.data.sequences.pool import (
+    NO_CLASS,
+    SequencePool,
+    float32_steps,
+    numbered_dimensions,
+)
 from fedproto_app.data.source_checks import require_inside
 from fedproto_app.data.text_table import decoded
 from fedproto_app.errors import DataError
@@ -24,6 +29,7 @@ from fedproto_app.settings import DataSettings
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
 _VERSIONS = ("_nmv", "_eq")
 _COMMENTS = ("#", "%")
+_UNKNOWN, _ = NO_CLASS  # the archive's own sign
 _TAGS = {
     "problemname", "timestamps", "missing", "univariate", "dimension", "dimensions", "equallength",
     "serieslength", "classlabel", "targetlabel",
@@ -68,11 +74,14 @@ def load_uea(settings: DataSettings) -> SequencePool:
     is_test = None
     if len(files) == 2:
         is_test = np.arange(len(cases)) >= len(files[0][1])
+    classes = header.classes
+    if classes and any(case.target == _UNKNOWN for case in cases):
+        classes += (_UNKNOWN,)
     return SequencePool(
         numbered_dimensions(dimensions),
-        header.classes,
+        classes,
         [case.steps for case in cases],
-        _labels(cases, header.classes) if header.classes else _numbers(cases),
+        _labels(cases, classes) if classes else _numbers(cases),
         is_test=is_test,
     )
 

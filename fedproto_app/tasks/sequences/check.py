@@ -38,12 +38,13 @@ MOST_GROUPS = 8  # columns of the table of classes
 
 @dataclass(frozen=True)
 class DealtClient:
-    """One client: its true cluster, or "", the targets [n] of its parts, why a run would leave it
-    out."""
+    """One client: its true cluster, or "", the targets [n] of its parts, how many sequences without
+    a label it trains on, why a run would leave it out."""
 
     name: str
     group: str
     parts: Mapping[str, Targets]
+    unlabelled: int
     refused: str | None
 
     @property
@@ -110,7 +111,8 @@ def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
     for one in holdings:
         split = split_holding(pool, one, settings, seed)
         parts = {title: pool.targets[getattr(split, title)] for title in PARTS}
-        clients.append(DealtClient(one.name, one.group, parts, why_refused(split, settings)))
+        reason = why_refused(split, settings)
+        clients.append(DealtClient(one.name, one.group, parts, len(split.unlabelled), reason))
     prepared, _ = make_sequence_clients(pool, holdings, settings, seed)
     values = [
         np.array([steps.min(), steps.max()])
@@ -140,7 +142,7 @@ def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Ce
     """Each class: its sequences, and if dealt its clients and its share of each true cluster."""
     classes = len(pool.classes)
     columns = [["class", *pool.classes]]
-    columns.append(["sequences", *map(str, _counts(pool.targets, classes))])
+    columns.append(["sequences", *map(str, _counts(pool.targets[pool.has_target], classes))])
     if dealing is not None:
         holders = (class_counts(dealing.clients, classes) > 0).sum(axis=0)
         columns.append(["clients", *map(str, holders)])
@@ -178,6 +180,8 @@ def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, C
         facts.append(("constant", f"{constant}: all steps alike, or only one{shown}"))
     if pool.classes:
         facts.append(("classes", f"{len(pool.classes)}: {some(pool.classes)}"))
+        if unlabelled := int((~pool.has_target).sum()):
+            facts.append(("unlabelled", f"{unlabelled} sequences"))
     else:
         middle = np.median(pool.targets)
         facts.append(("target", f"{span(pool.targets)}, median {middle:.4g}: real numbers"))
@@ -219,7 +223,9 @@ def _dealing_facts(
         facts.append(("groups", f"clients in {some(sizes)}"))
     for title in PARTS:
         held = np.array([len(one.parts[title]) for one in clients])
-        facts.append((title, f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"))
+        facts.append((title, _a_client(held)))
+    if (unlabelled := np.array([one.unlabelled for one in clients])).any():
+        facts.append(("unlabelled", f"{_a_client(unlabelled)}, to train on without a label"))
     if pool.classes:
         distinct = (class_counts(clients, len(pool.classes)) > 0).sum(axis=1)
         facts.append(("classes", f"{span(distinct)} a client"))
@@ -230,6 +236,11 @@ def _dealing_facts(
         longer = sum(len(steps) > most for steps in pool.sequences)
         facts.append(("steps", f"{longer} sequences resampled to {most}"))
     return facts
+
+
+def _a_client(held: Counts) -> str:
+    """held: [N] sequences of each."""
+    return f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"
 
 
 def _draw(dealing: Dealing, pool: SequencePool, picture: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
+from fedproto_app.data.sequences.pool import Targets
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.maths.linear_heads import (
@@ -94,7 +95,8 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def gather(self, clients: Sequence[ClientSequences], server_round: int) -> CohortSequences:
         steps = [self.steps(client, server_round) for client in clients]
         assert steps == sorted(steps, reverse=True), "cohort out of order"
-        values, lengths, targets = self._stacked([[client.train] for client in clients])
+        trains = [[client.train, _as_labelled(client)] for client in clients]
+        values, lengths, targets = self._stacked(trains)
         tests = [[client.validation, client.test] for client in clients]
         test_values, test_lengths, test_targets = self._stacked(tests)
         kinds = torch.full((len(clients), test_targets.shape[1]), -1)
@@ -104,6 +106,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         return CohortSequences(
             names=[client.name for client in clients],
             train_samples=[len(client.train) for client in clients],
+            unlabelled=[len(client.unlabelled) for client in clients],
             batch_counts=steps,
             values=values,
             lengths=lengths,
@@ -211,10 +214,19 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def train_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
     ) -> LabelledVectors:
-        """The encoder's vectors of the train sequences."""
+        """The encoder's vectors of the train sequences; those without a label are not present."""
         present = in_padded(samples.train_samples, samples.targets.shape[1], self.device)
         features = self.encode_all(parameters, samples.values, samples.lengths)
         return LabelledVectors(features, samples.targets, present)
+
+    def guessed(
+        self, parameters: Mapping[str, Tensor], samples: CohortSequences, vectors: LabelledVectors
+    ) -> LabelledVectors:
+        """These train vectors with the classes that the clients' models give them, of which those
+        without a label are present."""
+        every = in_padded(samples.trainable, samples.targets.shape[1], self.device)
+        labels = self.predict(parameters, vectors.features).argmax(dim=2)
+        return LabelledVectors(vectors.features, labels, every - vectors.present)
 
     def validation_vectors(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences
@@ -248,6 +260,14 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     @abstractmethod
     def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
         """How badly a head fits vectors [n, D] with targets [n]."""
+
+
+def _as_labelled(client: ClientSequences) -> LabelledSequences:
+    """The client's unlabelled sequences with 0 for a target."""
+    count = len(client.unlabelled)
+    is_class = client.train.targets.dtype.kind == "i"
+    none: Targets = np.zeros(count, np.int64) if is_class else np.zeros(count, np.float64)
+    return LabelledSequences(client.unlabelled, none)
 
 
 class SequenceClassificationTask(SequenceTask):

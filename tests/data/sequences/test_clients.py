@@ -101,6 +101,18 @@ def test_sequences_are_resampled_and_then_scaled() -> None:
     assert np.concatenate(clients["ann"].test.values).mean() > 0  # later ones are steeper
 
 
+def test_unlabelled_sequences_are_scaled_with_the_train_part_and_count_as_train_samples() -> None:
+    pool = replace(pool_of([0, 1] * 10 + [-1] * 4), clients=np.array(["ann"] * 24))
+    given = settings("labelled", **{"data.sequences.scaling": "client"}).data
+    clients, _ = make_sequence_clients(pool, deal_sequences(pool, given, 0), given, 0)
+    ann = clients["ann"]
+    assert ann.train_samples == len(ann.train) + 4
+    assert sum(map(sum, ann.class_counts)) == len(ann.train)
+    together = np.concatenate([*ann.train.values, *ann.unlabelled])
+    assert together.mean() == pytest.approx(0, abs=1e-6)
+    assert [one[0, 0] for one in ann.unlabelled] == sorted(one[0, 0] for one in ann.unlabelled)
+
+
 def test_reasons_are_those_of_the_shard() -> None:
     for given in (settings("labelled"), settings("numbers", "sequence-regression")):
         reasons, shard = reasons_against(given), load_shard(given, 0, 1)

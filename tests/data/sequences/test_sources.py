@@ -63,7 +63,7 @@ def step(value: Any, dtype: Any = np.float32) -> list[Any]:
         (replace(POOL, sequences=[]), "no sequence in it"),
         (replace(POOL, classes=("ant", "ant")), "classes .* none of them twice"),
         (replace(POOL, classes=("ant",)), "label 1 is outside 0 … 0"),
-        (replace(POOL, targets=np.array([0, -1, 0])), "label -1 is outside 0 … 2"),
+        (replace(POOL, targets=np.array([0, -2, 0])), "label -2 is outside 0 … 2"),
         (replace(POOL, targets=np.array([0, 1])), "2 targets for 3 sequences"),
         (replace(POOL, targets=None), "targets are a NoneType, expected an array"),  # type: ignore[arg-type]
         (replace(POOL, targets=np.zeros(3)), r"targets are float64 \(3,\), expected int64"),
@@ -108,3 +108,26 @@ def test_embedded_sources_keep_the_rules(source: str) -> None:
     assert pool.clients is not None
     assert set(pool.groups) == set(pool.clients.tolist())
     assert bool(pool.classes) == (source == "synthetic-air-writing")
+
+
+@pytest.mark.parametrize("name", ["?", "unlabelled"])
+def test_a_class_that_is_none(name: str) -> None:
+    """Its sequences have no label, in whatever order the classes are."""
+    pool = replace(POOL, classes=("ant", name, "cat"), targets=np.array([2, 1, 0]))
+    found = load_given(pool)
+    assert found.classes == ("ant", "cat")
+    assert found.targets.tolist() == [1, -1, 0]
+    assert found.has_target.tolist() == [True, False, True]
+    assert load_given(pool, classes="cat, dog, ant").targets.tolist() == [0, -1, 2]
+    told = load_given(replace(POOL, targets=np.array([2, -1, 0])))
+    assert told.targets.tolist() == [2, -1, 0]
+    assert load_given(replace(NUMBERS, targets=np.array([-1.0, 0, 1]))).has_target.all()
+
+
+def test_a_source_without_any_label_is_refused() -> None:
+    for pool in (
+        replace(POOL, targets=np.array([-1, -1, -1])),
+        replace(POOL, classes=("?",), targets=np.array([0, 0, 0])),
+    ):
+        with pytest.raises(DataError, match=f"^{HERE}:given: no sequence has a label"):
+            load_given(pool)

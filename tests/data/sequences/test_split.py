@@ -100,3 +100,31 @@ def test_a_recording_that_is_too_short() -> None:
     settings = DataSettings(source="recordings", sequences=SequenceSettings(window=50))
     reason = why_refused(Split(nothing, nothing, nothing), settings)
     assert reason == "no sequence of data.sequences.window = 50 steps"
+
+
+def test_sequences_without_a_label_are_trained_on_and_nothing_else() -> None:
+    labels = [0, 1, -1] * 10
+    parts = split(pool_of(labels))
+    assert parts.unlabelled.tolist() == [place for place in range(30) if labels[place] < 0]
+    known = split(pool_of([0, 1] * 10))
+    assert [len(part) for part in (parts.train, parts.validation, parts.test)] == [
+        len(part) for part in (known.train, known.validation, known.test)
+    ]
+    own_test = pool_of(labels, is_test=[place >= 15 for place in range(30)])
+    assert split(own_test).unlabelled.tolist() == [2, 5, 8, 11, 14]
+
+
+def test_what_few_labels_leave_stays_if_the_settings_say_so() -> None:
+    pool, few = pool_of([0, 1, 2] * 20), {"scheme": "given", "labels": 5}
+    without = split(pool, clusters=ClusterSettings(**few))
+    whole = split(pool)
+    kept = split(pool, clusters=ClusterSettings(**few, unlabelled=True))
+    for one, other in zip(
+        (kept.train, kept.validation, kept.test),
+        (without.train, without.validation, without.test),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert len(kept.train) == 5
+    assert sorted([*kept.train, *kept.unlabelled]) == whole.train.tolist()
+    assert not len(without.unlabelled)

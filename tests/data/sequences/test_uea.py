@@ -42,6 +42,12 @@ def test_cases_of_two_dimensions_and_different_lengths(tmp_path: Path) -> None:
     assert pool.is_test is None
 
 
+def test_a_case_of_an_unknown_class(tmp_path: Path) -> None:
+    pool = read(tmp_path, f"{HEADER}\n@data\n{CASES}\n7:8:?\n")
+    assert pool.classes == ("up", "down")
+    assert pool.targets.tolist() == [1, 0, -1]
+
+
 def test_numbers_as_targets(tmp_path: Path) -> None:
     pool = read(tmp_path, f"{TARGETS}@data\n1:2:0.5\n1:2:-3\n")
     assert pool.classes == ()

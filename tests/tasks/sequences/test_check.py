@@ -24,6 +24,13 @@ def test_dealt_clients_and_groups_by_hand() -> None:
     assert list(ann.parts) == ["train", "validation", "test"]
 
 
+def test_sequences_without_a_label_stand_apart() -> None:
+    pool = pool_of([0, 0, 1, 1, 2, -1] * 3, ["ann"] * 18)
+    [ann] = deal(pool, GIVEN, seed=0).clients
+    assert (len(ann.targets), ann.unlabelled) == (15, 3)
+    assert class_counts([ann], 3).tolist() == [[6, 6, 3]]
+
+
 def test_values_as_models_would_see_them() -> None:
     """Sequence i is i at all steps, all are constant: 10 … 19, or zeros once each is scaled."""
     pool = measured(20, ["ann"] * 2 + ["bob"] * 18)

@@ -1,0 +1,130 @@
+"""The closed form's client with sequences whose class nobody has told: it guesses and adds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedproto_app.data.sequences.clients import ClientSequences
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.analytic_classes import AnalyticClassesLearner
+from fedproto_app.learners.class_fit import COUNTS, GRAM, MOMENT, arrived
+from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.maths.class_gaussian import class_sums
+from fedproto_app.messages import Arrays, Order
+from tests.learners.tiny_sequences import (
+    sequence_client,
+    sequence_cohort,
+    sequence_settings,
+    task_of,
+)
+
+FEW = 6  # of a client's train sequences have a label
+
+
+def plain(client: ClientSequences) -> ClientSequences:
+    """With classes so far apart that few labels say what the other sequences are."""
+    apart = [
+        values + np.float32(4 * target)
+        for values, target in zip(client.train.values, client.train.targets, strict=True)
+    ]
+    return replace(client, train=replace(client.train, values=apart))
+
+
+WHOLE = [
+    plain(sequence_client("a", [0, 1, 2] * 8, (6, 9))),
+    plain(sequence_client("b", [0, 2, 1] * 7, (6, 9))),
+]
+CLIENTS = [
+    replace(
+        one,
+        train=replace(one.train, values=one.train.values[:FEW], targets=one.train.targets[:FEW]),
+        unlabelled=one.train.values[FEW:],
+    )
+    for one in WHOLE
+]
+SHARES = {"analytic.sharing": "shrunk"}
+
+
+def learner_of(**changes: Any) -> AnalyticClassesLearner:
+    settings = sequence_settings(
+        method="analytic",
+        keep="last",
+        **{"analytic.features": 20, "analytic.guess-rounds": 2, **SHARES, **changes},
+    )
+    learner = make_learner(settings, task_of(settings))
+    assert isinstance(learner, AnalyticClassesLearner)
+    return learner
+
+
+def a_round(learner: AnalyticClassesLearner, cohort: Cohort, server_round: int) -> Arrays:
+    """Train, add up and receive; returns what the clients sent."""
+    cohort.server_round = server_round
+    cohort.samples = replace(cohort.samples, test_representation=None)
+    order = Order("run", "token", server_round, cohort.names)
+    context = learner.context(order, cohort)
+    train_cohort(learner, cohort, context)
+    sent = learner.contribution(cohort, context, server_round).arrays
+    total = {name: one.sum(axis=0) for name, one in sent.items()}
+    assert learner.receive(cohort, replace(order, arrays=total)) == [0, 1]
+    return sent
+
+
+def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
+    learner = learner_of()
+    cohort = sequence_cohort(learner, CLIENTS, 1)
+    first = a_round(learner, cohort, 1)
+    assert first[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
+    # By hand: what the model of the first round says of the unlabelled ones.
+    vectors = learner.task.train_vectors(cohort.parameters, cohort.samples)
+    said = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
+    labels, present = vectors.labels.clone(), torch.zeros_like(vectors.present)
+    for row, client in enumerate(CLIENTS):
+        labels[row, FEW : client.train_samples] = said[row, FEW : client.train_samples]
+        present[row, : client.train_samples] = 1
+    second = a_round(learner, cohort, 2)
+    assert second[COUNTS].sum(axis=1).tolist() == [24, 21]
+    expected = class_sums(vectors._replace(labels=labels, present=present), 3)
+    found = arrived(second, torch.device("cpu"))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+def test_guesses_that_are_right_are_as_good_as_labels() -> None:
+    learner = learner_of()
+    cohort = sequence_cohort(learner, CLIENTS, 1)
+    for server_round in (1, 2, 3):
+        sent = a_round(learner, cohort, server_round)
+    told = learner_of()
+    whole = sequence_cohort(told, WHOLE, 1)
+    every = a_round(told, whole, 1)
+    right = [(one.train.targets == label).sum() for one in WHOLE for label in range(3)]
+    assert sent[COUNTS].flatten().tolist() == right
+    for name in (GRAM, MOMENT):
+        torch.testing.assert_close(torch.from_numpy(sent[name]), torch.from_numpy(every[name]))
+
+
+def test_who_has_no_model_yet_guesses_nothing() -> None:
+    learner = learner_of()
+    sent = a_round(learner, sequence_cohort(learner, CLIENTS, 2), 2)
+    assert sent[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
+
+
+def test_without_guesses_such_sequences_are_left_out() -> None:
+    learner = learner_of(**{"analytic.guess-rounds": 0})
+    cohort = sequence_cohort(learner, CLIENTS, 1)
+    a_round(learner, cohort, 1)
+    assert a_round(learner, cohort, 2)[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
+
+
+def test_alone_a_client_guesses_by_its_own_model() -> None:
+    learner = learner_of(**{"analytic.sharing": "none"})
+    cohort = sequence_cohort(learner, CLIENTS, 1)
+    for server_round, count in ((1, [FEW, FEW]), (2, [24, 21])):
+        order = Order("run", "token", server_round, cohort.names)
+        train_cohort(learner, cohort, learner.context(order, cohort))
+        cohort.samples = replace(cohort.samples, test_representation=None)
+        assert cohort.parameters["memory.counts"].sum(dim=1).tolist() == count
