@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
-from benchmarks.result_page import Lines
+from benchmarks.page_tables import Lines
 from benchmarks.result_runs import ROOT, made_line, write_section
 from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
 from fedproto_app.report.pairs import asked_alike

@@ -7,8 +7,9 @@
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
-experiment, whichever call made them. A run there with other settings than its row now has is
-refused. Test images choose nothing: between variants the errors on validation images choose.
+experiment, whichever call made them, and has the page's lines whose runs are not there. A run there
+with other settings than its row now has is refused. Test images choose nothing: between variants
+the errors on validation images choose.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from benchmarks.result_page import Lines, costs, percent
+from benchmarks.page_tables import Lines
+from benchmarks.result_page import costs, percent
 from fedproto_app.report.runs import Group
 from fedproto_app.report.task_report import UNKNOWN, percent_text
 

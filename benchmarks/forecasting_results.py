@@ -6,19 +6,23 @@
     python -m benchmarks.forecasting_results milano-day --page-only # from the runs that there are
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. All rows of a table see the same: the
-papers' windows and the phase of the day; on electricity, which has dates, also the day of the week.
-Methods that train go on until their validation error has not fallen for 20 rounds, 200 at most.
-Test errors choose nothing.
+can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
+experiment, whichever call made them, and has the page's lines whose runs are not there. The share
+of clients that are better off is against the rows without sharing whose runs are there: make those
+too beside a new row. All rows of a table see the same: the papers' windows and the phase of the
+day; on electricity, which has dates, also the day of the week. Methods that train go on until their
+validation error has not fallen for 20 rounds, 200 at most. Test errors choose nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 
 from benchmarks import pooled_trees
-from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
+from benchmarks.page_tables import Lines
+from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
 from benchmarks.result_runs import Changes, data_root
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.runs import Group, Run
@@ -119,6 +123,7 @@ TITLES = {
     "fuels": "FUELS",
     "fuels-algorithm-1": "FUELS, weights of A, Algorithm 1",
 }
+_POOLED = "LightGBM on pooled data"
 # These join clients by a graph, and METR-LA has one of its own.
 OF_GRAPHS = ("fcgcn", "cnfgnn", "cnfgnn-fuels")
 # The newest part of each client's train samples, in periods: about a quarter.
@@ -178,7 +183,9 @@ def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Exper
         if row not in LEFT_OUT.get(dataset, ())
     }
     config = f"fuels-{dataset}.toml"
-    return Experiment(config, FILES[dataset], SEEDS, made, _table, _about)
+    return Experiment(
+        config, FILES[dataset], SEEDS, made, _table, _about, arrange=_lowest_median_first
+    )
 
 
 def _roads() -> Changes:
@@ -193,12 +200,23 @@ def _about(runs: Sequence[Run]) -> str:
 
 
 def _table(groups: Mapping[str, Group]) -> Lines:
-    """A line a method, the lowest median first."""
-    names = list(groups)
-    completed = dict(zip(names, with_better_off([groups[name] for name in names]), strict=True))
-    names.sort(key=lambda name: completed[name].spread("mse_median").mean or float("inf"))
-    lines = [[TITLES[name], *_cells(completed[name])] for name in names]
+    """A line a method."""
+    completed = with_better_off(list(groups.values()))
+    rows = zip(groups, completed, strict=True)
+    lines = [[TITLES[name], *_cells(group)] for name, group in rows]
     return [["", *_COLUMNS], *lines, *_pooled_trees(groups)]
+
+
+def _lowest_median_first(lines: Lines) -> Lines:
+    """Those without a median behind, what is no federation last."""
+    head, *rows = lines
+    median = head.index("median")
+
+    def place(row: Sequence[str]) -> tuple[bool, float]:
+        mean = row[median].partition(" ± ")[0]
+        return row[0] == _POOLED, inf if mean == UNKNOWN else float(mean)
+
+    return [head, *sorted(rows, key=place)]
 
 
 def _pooled_trees(groups: Mapping[str, Group]) -> list[list[str]]:
@@ -217,7 +235,7 @@ def _pooled_trees(groups: Mapping[str, Group]) -> list[list[str]]:
         ("MASE", "mase_median"),
     ):
         cells[column] = error_text(figures[figure])
-    return [["LightGBM on pooled data", *cells.values()]]
+    return [[_POOLED, *cells.values()]]
 
 
 def _cells(group: Group) -> list[str]:

@@ -6,8 +6,9 @@
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. Tables share runs: every sweep has the
-default, and `causes` reads runs of milano. A run there with other settings than its row now has is
-refused. Test errors choose nothing.
+default, and `causes` reads runs of milano. A table tells of all finished runs of its experiment,
+whichever call made them, and has the page's lines whose runs are not there. A run there with other
+settings than its row now has is refused. Test errors choose nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
+from benchmarks.page_tables import Lines
+from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
 from benchmarks.result_runs import Changes
 from fedproto_app.data.sources import load_series
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
@@ -101,7 +103,7 @@ def experiments() -> dict[str, Experiment]:
         "m4": Experiment("fuels-m4.toml", M4, SEEDS, _variants("m4", few), _compared, _about),
     }
     shown = {name: tables["milano"].rows[name] for name in COURSES}
-    causes = milano(SEEDS[:1], shown, _courses, _about)
+    causes = milano(SEEDS[:1], shown, _courses, _about, keys=2)
     sweeps = {
         name: milano(SEEDS[:1], _sweep(name, values), partial(_swept, name), _about)
         for name, values in SWEEPS.items()

@@ -2,7 +2,8 @@
 
 An `Experiment` is a table; its rows are runs that differ in their seed alone. Finished runs in the
 output folder are not repeated, and a table tells of all that there are, whichever call made them.
-A run there with other settings than its row now has is refused.
+Lines of the page whose runs are not there stay (`benchmarks.page_tables`). A run there with other
+settings than its row now has is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.page_tables import CannotMerge, Lines, Section, footnotes, merge, parse, titles
 from benchmarks.result_runs import (
     ROOT,
     Changes,
@@ -24,6 +27,7 @@ from benchmarks.result_runs import (
     data_root,
     is_finished,
     made_line,
+    read_section,
     run_all,
     write_section,
 )
@@ -35,8 +39,12 @@ from fedproto_app.settings import Settings, flat_settings, settings_from
 _OF_NO_MATTER = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")
 _MEGABYTE = 1e6
 
-Lines = Sequence[Sequence[str]]  # a table's, the columns' names first
 Table = Callable[[Mapping[str, Group]], Lines]
+Arrange = Callable[[Lines], Lines]
+
+
+def _as_made(lines: Lines) -> Lines:
+    return lines
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,9 @@ class Experiment:
     """A table of the page.
 
     data: the file under `data_root()`, empty for the app's own. about: what the footnote says of
-    the data and the rounds, by the table's runs. on_request: made only if it is named.
+    the data and the rounds, by the table's runs. on_request: made only if it is named. keys: the
+    cells by which a line is known. arrange: orders and marks the lines, of this and of earlier
+    runs, by their texts.
     """
 
     config: str
@@ -82,6 +92,8 @@ class Experiment:
     table: Table
     about: Callable[[Sequence[Run]], str]
     on_request: bool = False
+    keys: int = 1
+    arrange: Arrange = _as_made
 
     @property
     def is_possible(self) -> bool:
@@ -167,19 +179,70 @@ def _require_settings(run: Run, config: str, row: Row) -> None:
             )
 
 
-def section(page: Page, name: str, experiment: Experiment, output: Path) -> list[str]:
-    """The experiment's part of the page; empty without a finished run."""
+class Part(NamedTuple):
+    """An experiment's part of the page.
+
+    texts: its lines of text, empty without a finished run. kept: what to say of the page's lines
+    that stay though there are runs of them here.
+    """
+
+    texts: list[str]
+    kept: list[str]
+
+
+def section(
+    page: Page, name: str, experiment: Experiment, output: Path, old: Sequence[str] | None = None
+) -> Part:
+    """The experiment's part of the page by its finished runs.
+
+    old: the part as it stands, whose other lines stay; None for the runs alone. The new footnote
+    is of the runs behind the lines that are put onto the page.
+
+    Raises `benchmarks.page_tables.CannotMerge` if the old part and the new lines do not fit.
+    """
     groups = finished(experiment, output)
     if not groups:
-        return []
-    head, *rows = experiment.table(groups)
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    lines = [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
-    return [*lines, "", _footnote(page, name, experiment, groups)]
+        return Part([], [])
+    table = experiment.table(groups)
+    if old is None:
+        note = _footnote(page, name, experiment, groups)
+        return Part(Section(experiment.arrange(table), [note]).texts(), [])
+    before = parse(old)
+    merged = merge(before.lines, table, experiment.keys)
+    stay = {
+        "of more seeds": merged.of_more_seeds,
+        "with figures that the runs here do not tell": merged.of_more_figures,
+    }
+    kept = [f"kept on the page, {why}: {'; '.join(of)}" for why, of in stay.items() if of]
+    if not merged.made:
+        return Part(list(old), kept)
+    behind = _behind(experiment, groups, {*merged.of_more_seeds, *merged.of_more_figures})
+    lines = experiment.arrange(merged.lines)
+    note = _footnote(page, name, experiment, behind)
+    notes = footnotes(before.paragraphs, note, lines, merged.made, experiment.keys)
+    return Part(Section(lines, notes).texts(), kept)
+
+
+def _behind(
+    experiment: Experiment, groups: Mapping[str, Group], kept: set[str]
+) -> Mapping[str, Group]:
+    """The groups but those whose line was kept; all if no other is left.
+
+    A group's line is the first one of its table without the other groups. One that only adds
+    figures to another's line has none.
+    """
+    if not kept:
+        return groups
+    others = {
+        name: group
+        for name, group in groups.items()
+        if kept.isdisjoint(titles(experiment.table({name: group}), experiment.keys)[:1])
+    }
+    return others or groups
 
 
 def _footnote(page: Page, name: str, experiment: Experiment, groups: Mapping[str, Group]) -> str:
-    """What the table was made with, by the artefacts of its runs."""
+    """What lines of the table were made with, by the artefacts of their runs."""
     runs = [run for group in groups.values() for run in group.runs]
     seeds = sorted({run.summary["seed"] for run in runs})
     versions = {
@@ -234,12 +297,16 @@ def costs(group: Group) -> dict[str, str]:
 
 
 def command(page: Page, description: str | None) -> None:
-    """The script's command line: make the runs that are not there yet, write their tables."""
+    """The script's command line: make the runs that are not there yet, write their tables.
+
+    Ends with an error that names the tables into which the new lines could not be put.
+    """
     arguments = _arguments(page, description)
     folder = f"{page.folder}-quick" if arguments.quick else page.folder
     output = (arguments.output or ROOT / "runs" / folder).resolve()
 
     console = Console()
+    refused = []
     for name in arguments.experiments:
         experiment = page.experiments[name]
         if arguments.quick:
@@ -252,11 +319,21 @@ def command(page: Page, description: str | None) -> None:
             seeds = arguments.seeds or experiment.seeds
             for jobs in experiment.waves(seeds, arguments.only, output):
                 _make(name, jobs, output, arguments.parallel, console)
-        lines = section(page, name, experiment, output)
-        said = "\n".join(lines or [f"{name}: no finished run in {output}"])
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
-        if lines and not arguments.quick:
-            write_section(page.path, name, page.maker, lines)
+        alone = arguments.quick or arguments.whole
+        old = None if alone else read_section(page.path, name, page.maker)
+        fits = True
+        try:
+            part = section(page, name, experiment, output, old)
+        except CannotMerge as unlike:
+            refused.append(f"{page.path.name}, {name}: {unlike}")
+            part, fits = section(page, name, experiment, output), False
+        said = part.texts or [f"{name}: no finished run in {output}"]
+        told = "\n".join([*said, *part.kept])
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        if part.texts and fits and not arguments.quick:
+            write_section(page.path, name, page.maker, part.texts)
+    if refused:
+        raise SystemExit("\n".join(["not written:", *refused]))
 
 
 def _arguments(page: Page, description: str | None) -> argparse.Namespace:
@@ -272,6 +349,11 @@ def _arguments(page: Page, description: str | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="ROW,ROW", help="run these rows alone")
     parser.add_argument("--quick", action="store_true", help="a try-out, not on the page")
     parser.add_argument("--page-only", action="store_true", help="run nothing")
+    parser.add_argument(
+        "--whole",
+        action="store_true",
+        help="write tables of the runs that are here alone: the page's other lines go",
+    )
     arguments = parser.parse_args()
     for name in arguments.experiments:
         if name not in known:

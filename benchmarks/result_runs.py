@@ -99,12 +99,23 @@ def made_line(folders: Sequence[Path]) -> str:
     return "; ".join([span, *machines])
 
 
+def read_section(page: Path, name: str, maker: str) -> list[str]:
+    """The lines of the page between the section's markers."""
+    begin, end = _markers(name, maker)
+    _, rest = page.read_text(encoding="utf-8").split(begin)
+    return rest.split(end)[0].split("\n")[1:-1]
+
+
 def write_section(page: Path, name: str, maker: str, lines: Sequence[str]) -> None:
     """Replace the part of the page between the section's markers; `maker`: what they name."""
-    begin, end = f"<!-- {name}: written by {maker} -->", f"<!-- /{name} -->"
+    begin, end = _markers(name, maker)
     before, rest = page.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(end)
     page.write_text("\n".join([before + begin, *lines, end]) + after, encoding="utf-8")
+
+
+def _markers(name: str, maker: str) -> tuple[str, str]:
+    return f"<!-- {name}: written by {maker} -->", f"<!-- /{name} -->"
 
 
 def _text(value: object) -> str:

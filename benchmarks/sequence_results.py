@@ -7,9 +7,10 @@
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
-experiment, whichever call made them. A run there with other settings than its row now has is
-refused. In a table of clusters one run a seed (row encoder-…) learns the encoder that the others
-take; it is made first, whatever --only says. Test sequences choose nothing.
+experiment, whichever call made them, and has the page's lines whose runs are not there. A run there
+with other settings than its row now has is refused. In a table of clusters one run a seed (row
+encoder-…) learns the encoder that the others take; it is made first, whatever --only says. Test
+sequences choose nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import stdev
 
+from benchmarks.page_tables import Lines
 from benchmarks.result_page import (
     Experiment,
-    Lines,
     Page,
     Table,
     command,
@@ -88,13 +89,14 @@ def experiments() -> dict[str, Experiment]:
             SEEDS, closed_rows("pendigits-closed"), of_columns(ENCODER), about
         ),
         "labels": pendigits(
-            (0,), label_rows("labels", LABELS_BETAS, {}), by_beta_and_labels, about_labels
+            (0,), label_rows("labels", LABELS_BETAS, {}), by_beta_and_labels, about_labels, keys=2
         ),
         "renamed": pendigits(
             SEEDS,
             label_rows("renamed", LABELS_BETAS[-1:], {"data.clusters.renamed": True}),
             by_beta_and_labels,
             about_labels,
+            keys=2,
         ),
         "vowels": Experiment(
             "fed-react-vowels.toml",

@@ -5,21 +5,23 @@
 
 `milano-choice` runs each setting of a grid for 40 rounds and shows validation errors alone; what it
 chooses is what `benchmarks.forecasting_results` has in its rows. The other tables take the runs of
-that script, and make what is missing. Finished runs are not repeated.
+that script, and make what is missing. Finished runs are not repeated. Lines of the page whose runs
+are not there stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import forecasting_results
 from benchmarks.forecasting_results import FILES, QUICK, TITLES
-from benchmarks.result_page import Experiment, Lines, Page, Row, command, number, spread_text
+from benchmarks.page_tables import Lines
+from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
 from benchmarks.result_runs import Changes
 from fedproto_app.report.runs import Group, Run, read_clients
 from fedproto_app.report.task_report import UNKNOWN, error_text
@@ -88,6 +90,7 @@ def experiments() -> dict[str, Experiment]:
                 row: known[name].rows[row] for row in (*PRINTED, *OURS) if row in known[name].rows
             },
             table=_BesidePaper(*BESIDE[name]),
+            arrange=partial(_in_order, [TITLES[row] for row in (*PRINTED, *OURS)]),
         )
         for name in BESIDE
     }
@@ -97,7 +100,7 @@ def experiments() -> dict[str, Experiment]:
         for number, changes in enumerate(grid)
     }
     made["milano-choice"] = Experiment(
-        "fuels-milano.toml", FILES["milano"], (0,), rows, _choices, _about
+        "fuels-milano.toml", FILES["milano"], (0,), rows, _choices, _about, arrange=_lowest_bold
     )
     return made
 
@@ -114,18 +117,37 @@ def _about(runs: Sequence[Run]) -> str:
     return f"{runs[0].summary['clients']} clients, {runs[0].summary['rounds']} rounds"
 
 
+def _in_order(order: Sequence[str], lines: Lines) -> Lines:
+    """By the first cells; lines that are not in the order behind."""
+    head, *rows = lines
+    places = {title: place for place, title in enumerate(order)}
+    return [head, *sorted(rows, key=lambda row: places.get(row[0], len(places)))]
+
+
 def _choices(groups: Mapping[str, Group]) -> Lines:
-    """A line a setting; the lowest validation error of each method is bold."""
+    """A line a setting."""
     lines = [["setting", "validation MSE", "round kept"]]
-    errors = {name: _validation(group.runs[0].folder) for name, group in groups.items()}
-    for grid in GRIDS.values():
-        there = [name for name in map(_named, grid) if name in errors]
-        best = min(there, key=lambda name: errors[name][0], default="")
-        for name in there:
-            error, kept = errors[name]
-            text = error_text(error)
-            lines.append([f"`{name}`", f"**{text}**" if name == best else text, f"{kept:.0f}"])
+    for name, group in groups.items():
+        error, kept = _validation(group.runs[0].folder)
+        lines.append([_cell(name), error_text(error), f"{kept:.0f}"])
     return lines
+
+
+def _cell(name: str) -> str:
+    return f"`{name}`"
+
+
+def _lowest_bold(lines: Lines) -> Lines:
+    """In the order of the grids; the lowest validation error of each is bold."""
+    grids = [[_cell(_named(changes)) for changes in grid] for grid in GRIDS.values()]
+    head, *rows = _in_order([title for grid in grids for title in grid], lines)
+    errors = {title: error.replace("**", "") for title, error, _ in rows}
+    for grid in grids:
+        there = [title for title in grid if title in errors]
+        if there:
+            best = min(there, key=lambda title: float(errors[title]))
+            errors[best] = f"**{errors[best]}**"
+    return [head, *([title, errors[title], kept] for title, _, kept in rows)]
 
 
 @cache

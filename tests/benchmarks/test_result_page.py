@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,10 @@ import pytest
 
 from benchmarks import classification_results, fuels_results, sequence_results
 from benchmarks.result_page import Experiment, Page, finished
-from benchmarks.result_runs import ROOT
-from fedproto_app.report.runs import flat
-from fedproto_app.settings import flat_settings, settings_from
-from tests.report.made_runs import make_run
+from tests.benchmarks.made_rows import make_row
 
 SEQUENCES = sequence_results.PAGE.experiments["pendigits-clusters"]
 IMAGES = classification_results.PAGE.experiments["digits"]
-
-
-def make(output: Path, experiment: Experiment, row: str, seed: int = 0, **changes: Any) -> None:
-    """The finished run of a row; changes: settings that it was made with instead, None for one
-    that was not there yet."""
-    job = experiment.rows[row].job(experiment, seed, output)
-    config = flat(tomllib.loads((ROOT / "configs" / job.config).read_text()))
-    texts = {k: str(v) if isinstance(v, Path) else v for k, v in job.changes.items()}
-    settings = flat_settings(settings_from(config | texts)) | changes
-    made = {key: value for key, value in settings.items() if value is not None}
-    make_run(output / job.name, settings=made, seed=seed)
 
 
 PAGES = [sequence_results.PAGE, classification_results.PAGE, fuels_results.PAGE]
@@ -38,7 +23,7 @@ def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Pag
     for name, experiment in page.experiments.items():
         for row in experiment.rows:
             if not (tmp_path / experiment.rows[row].run_name(0)).exists():  # some share a run
-                make(tmp_path, experiment, row)
+                make_row(tmp_path, experiment, row)
         assert list(finished(experiment, tmp_path)) == list(experiment.rows), name
 
 
@@ -57,7 +42,7 @@ def test_every_row_is_accepted_as_it_would_be_made_now(tmp_path: Path, page: Pag
 def test_a_run_of_other_settings_is_refused_even_where_the_row_leaves_the_default(
     tmp_path: Path, experiment: Experiment, row: str, changes: dict[str, Any], said: str
 ) -> None:
-    make(tmp_path, experiment, row, **changes)
+    make_row(tmp_path, experiment, row, **changes)
     with pytest.raises(SystemExit, match=said):
         finished(experiment, tmp_path)
 
@@ -75,5 +60,5 @@ def test_a_run_of_other_settings_is_refused_even_where_the_row_leaves_the_defaul
 def test_what_no_figure_depends_on_may_be_otherwise(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    make(tmp_path, SEQUENCES, "a1", **changes)
+    make_row(tmp_path, SEQUENCES, "a1", **changes)
     assert list(finished(SEQUENCES, tmp_path)) == ["a1"]

@@ -1,0 +1,31 @@
+"""Finished runs of the rows of a page of results."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result_page import Experiment
+from benchmarks.result_runs import ROOT
+from fedproto_app.report.runs import flat
+from fedproto_app.settings import flat_settings, settings_from
+from tests.report.made_runs import make_run
+
+
+def make_row(
+    output: Path,
+    experiment: Experiment,
+    row: str,
+    seed: int = 0,
+    figures: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
+    """The finished run of a row; changes: settings that it was made with instead, None for one
+    that was not there yet. figures: of its summary."""
+    job = experiment.rows[row].job(experiment, seed, output)
+    config = flat(tomllib.loads((ROOT / "configs" / job.config).read_text()))
+    texts = {k: str(v) if isinstance(v, Path) else v for k, v in job.changes.items()}
+    settings = flat_settings(settings_from(config | texts)) | changes
+    made = {key: value for key, value in settings.items() if value is not None}
+    return make_run(output / job.name, settings=made, seed=seed, **(figures or {}))
