@@ -30,9 +30,9 @@ from benchmarks.result_page import (
     spread_text,
 )
 from benchmarks.result_runs import Changes
+from benchmarks.sequence_papers import PAPER
 from benchmarks.sequence_rows import (
     LABELS_BETAS,
-    PAPER,
     TITLES,
     beta_rows,
     closed_rows,
@@ -44,6 +44,7 @@ from benchmarks.sequence_rows import (
     label_rows,
     scale_rows,
     subject_rows,
+    unlabelled_rows,
     vowel_rows,
 )
 from fedproto_app.methods import METHODS
@@ -98,6 +99,7 @@ def experiments() -> dict[str, Experiment]:
             about_labels,
             keys=2,
         ),
+        "unlabelled": pendigits(SEEDS, unlabelled_rows("unlabelled"), of_columns(ENCODER), about),
         "vowels": Experiment(
             "fed-react-vowels.toml",
             VOWELS,

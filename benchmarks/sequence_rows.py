@@ -1,5 +1,4 @@
-"""The rows of docs/results/sequences.md: what their runs set, what they are called, and the paper's
-figures for them."""
+"""The rows of docs/results/sequences.md: what their runs set, and what they are called."""
 
 from __future__ import annotations
 
@@ -76,6 +75,12 @@ CLOSED: Variants = {
         )
     },
 }
+# The same where each client guesses the classes of its sequences without a label.
+GUESSES: Variants = {
+    f"{name}-guessed-{guesses}": {**CLOSED[name], "keep": "last", "analytic.guess-rounds": guesses}
+    for name, rounds in (("analytic-alone", [2]), ("analytic-all", [2]), ("analytic", [1, 2, 4]))
+    for guesses in rounds
+}
 CHOOSING: Variants = {name: {"method": name} for name in ("ifca", "flsc")}
 BETAS = (0.1, 0.25, 0.5, 2.0)
 BETA_ROWS: Variants = {
@@ -86,57 +91,14 @@ HUNDRED: Changes = {"data.clusters.clients": 100, "encoder.steps": 5}
 WINDOWS, FACTORS = (3, 5, 7), (0.7, 0.8, 0.9)
 EV_CLUSTERS = (1, 3, 9, 25, 40, 50)
 LABELS_BETAS = (0.1, 0.5, 1.5)
+FEW_LABELS = (8, 32)
 # Labels that a client has in all: each round would fit the same heads, so one is enough.
 _IN_ALL: Variants = {
     f"{labels} in all": {"data.clusters.labels": labels, "fed-react.samples": 0, "rounds": 1}
-    for labels in (8, 32)
+    for labels in FEW_LABELS
 }
 # Labels that a client has for a round: other ones in each, of all its train sequences.
 _A_ROUND: Variants = {f"{labels} a round": {"fed-react.samples": labels} for labels in (8, 32, 64)}
-
-# The paper's figures by row: accuracies, and RMSE for the vehicles.
-_TABLE_2 = ("sc", "ec", "a1", "a2", "a3", "ifca", "flsc")
-PAPER: dict[str, dict[str, float]] = {
-    "encoder": {  # table 1, 10 clients
-        **dict(zip(LSTM, (0.732, 0.804, 0.863, 0.828), strict=True)),
-        "encoder-svm": 0.992,
-    },
-    "clusters": dict(zip(_TABLE_2, (0.763, 0.859, 0.909, 0.928, 0.943, 0.774, 0.83), strict=True)),
-    "encoder50": {  # table 1, 50 clients
-        **dict(zip(LSTM, (0.945, 0.896, 0.859, 0.946), strict=True)),
-        "encoder-svm": 0.948,
-    },
-    "scale100": dict(zip(_TABLE_2, (0.716, 0.737, 0.75, 0.751, 0.739, 0.74, 0.729), strict=True)),
-    "beta": {  # table 3
-        f"{beta}-{name}": figure
-        for beta, figures in {
-            0.1: (0.887, 0.887, 0.888, 0.900, 0.889, 0.693),
-            0.25: (0.868, 0.868, 0.872, 0.871, 0.872, 0.761),
-            0.5: (0.809, 0.809, 0.816, 0.815, 0.711, 0.735),
-            2.0: (0.712, 0.721, 0.742, 0.738, 0.730, 0.721),
-        }.items()
-        for name, figure in zip(BETA_ROWS, figures, strict=True)
-    },
-    "ev": {  # table 4
-        **dict(zip(LSTM, (43.2, 42.3, 42.0, 42.7), strict=True)),
-        **{
-            f"c-{c}": rmse
-            for c, rmse in zip(EV_CLUSTERS, (24.4, 23.7, 13, 8.8, 5.8, 1.3), strict=True)
-        },
-    },
-    "dtssgd": {  # table 5
-        "w1": 0.988,
-        **{
-            f"w{window}-{factor}": figure
-            for factor, figures in {
-                0.7: (0.984, 0.988, 0.986),
-                0.8: (0.990, 0.982, 0.985),
-                0.9: (0.980, 0.990, 0.990),
-            }.items()
-            for window, figure in zip(WINDOWS, figures, strict=True)
-        },
-    },
-}
 
 TITLES = {
     "lstm-fedavg": "LSTM, FedAvg",
@@ -190,6 +152,15 @@ TITLES |= {
 }
 TITLES |= {
     f"{beta}-{name}": f"β = {beta}, {TITLES[name]}" for beta in LABELS_BETAS for name in CLOSED
+}
+TITLES |= {
+    name: f"{TITLES[name.partition('-guessed-')[0]]}, guessed {name.rpartition('-')[2]} ×"
+    for name in GUESSES
+}
+TITLES |= {
+    f"{labels}-{name}": f"{labels} labels, {TITLES[name]}"
+    for labels in FEW_LABELS
+    for name in ("encoder-svm", "sc", "one-head", *CLOSED, *GUESSES)
 }
 
 
@@ -341,6 +312,29 @@ def label_rows(folder: str, betas: Sequence[float], every: Changes) -> dict[str,
             common = {"encoder.rounds": 0, "data.clusters.beta": beta, **every, **changes}
             inside = rows(f"{folder}-{beta}-{labels.replace(' ', '-')}", variants, common)
             made |= {f"{beta}/{labels}/{name}": row for name, row in inside.items()}
+    return made
+
+
+def unlabelled_rows(folder: str) -> dict[str, Row]:
+    """By labels and method: few labels, and all other train sequences without.
+
+    Every round would fit the same heads, so one is enough.
+    """
+    heads: Variants = {"sc": PLAIN["sc"], "one-head": one_and_own(10)["one-head"]}
+    closed = {name: CLOSED[name] for name in ("analytic-alone", "analytic-all", "analytic")}
+    made: dict[str, Row] = {}
+    for labels in FEW_LABELS:
+        within = f"{folder}-{labels}"
+        common = {
+            **_IN_ALL[f"{labels} in all"],
+            "data.clusters.beta": 0.5,
+            "data.clusters.unlabelled": True,
+        }
+        inside = {
+            **rows_on_encoder(within, heads, common, 10),
+            **rows(within, {**closed, **GUESSES}, common),
+        }
+        made |= {f"{labels}-{name}": row for name, row in inside.items()}
     return made
 
 

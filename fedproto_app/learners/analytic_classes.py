@@ -89,9 +89,9 @@ class AnalyticClassesLearner(
         vectors, guessed = self.task.train_vectors(memory, samples), None
         if self.section.guess_rounds and order.server_round > 1:
             assert isinstance(self.task, SequenceClassificationTask)
-            guessed = self.task.guessed(memory, samples, vectors)
+            features, labels, present = self.task.guessed(memory, samples, vectors)
             has_model = (memory[STAGES] > 0).float()  # a newcomer's would guess at random
-            guessed = guessed._replace(present=guessed.present * has_model.unsqueeze(1))
+            guessed = LabelledVectors(features, labels, present * has_model.unsqueeze(1))
         return ClassesContext(vectors, guessed)
 
     def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
