@@ -86,9 +86,10 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
     wanted = max(1, settings.clusters.samples)
     if clients * wanted > total:
         each = f" with data.clusters.samples = {wanted}" if settings.clusters.samples else ""
+        labelled = " with a label" if total < len(pool.targets) else ""
         raise DataError(
-            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences with "
-            f"targets, enough for at most {total // wanted} clients{each}"
+            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences{labelled}, "
+            f"enough for at most {total // wanted} clients{each}"
         )
 
 

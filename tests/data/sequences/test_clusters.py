@@ -167,7 +167,7 @@ def test_the_first_clients_only() -> None:
 def test_too_few_for_so_many_samples() -> None:
     with pytest.raises(
         DataError,
-        match=r"has 150 seq.* with targets, enough for at most 9 clients .*samples = 16",
+        match=r"mine:load has 150 sequences, enough .* 9 clients with .*samples = 16",
     ):
         deal(balanced(3, 50), samples=16)
     assert len(deal(balanced(3, 50), samples=15)[0].places) == 15
@@ -179,7 +179,7 @@ def test_sequences_without_a_label_are_dealt_to_nobody() -> None:
     holdings = deal(some, clients=4, clusters=2)
     assert [len(one.places) for one in holdings] == [30] * 4
     assert (some.targets[np.concatenate([one.places for one in holdings])] >= 0).all()
-    with pytest.raises(DataError, match="120 sequences with targets, enough for at most 7 clients"):
+    with pytest.raises(DataError, match="120 sequences with a label, enough for at most 7 clients"):
         deal(some, samples=16)
 
 
