@@ -88,8 +88,8 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
         each = f" with data.clusters.samples = {wanted}" if settings.clusters.samples else ""
         labelled = " with a label" if total < len(pool.targets) else ""
         raise DataError(
-            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences{labelled}, "
-            f"enough for at most {total // wanted} clients{each}"
+            f"data.clusters.clients = {clients}: {settings.source} has {total} sequences"
+            f"{labelled}, enough for at most {total // wanted} clients{each}"
         )
 
 
