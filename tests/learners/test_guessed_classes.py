@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +61,15 @@ def learner_of(**changes: Any) -> AnalyticClassesLearner:
     return learner
 
 
-def a_round(learner: AnalyticClassesLearner, cohort: Cohort, server_round: int) -> Arrays:
+def a_round(
+    learner: AnalyticClassesLearner,
+    cohort: Cohort,
+    server_round: int,
+    clients: Sequence[ClientSequences] = CLIENTS,
+) -> Arrays:
     """Train, add up and receive; returns what the clients sent."""
     cohort.server_round = server_round
-    cohort.samples = replace(cohort.samples, test_representation=None)
+    cohort.samples = learner.task.gather(clients, server_round)
     order = Order("run", "token", server_round, cohort.names)
     context = learner.context(order, cohort)
     train_cohort(learner, cohort, context)
@@ -79,7 +85,8 @@ def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
     first = a_round(learner, cohort, 1)
     assert first[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
     # By hand: what the model of the first round says of the unlabelled ones.
-    vectors = learner.task.train_vectors(cohort.parameters, cohort.samples)
+    every = learner.task.gather(CLIENTS, 2)
+    vectors = learner.task.train_vectors(cohort.parameters, every)
     said = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
     labels, present = vectors.labels.clone(), torch.zeros_like(vectors.present)
     for row, client in enumerate(CLIENTS):
@@ -100,7 +107,7 @@ def test_guesses_that_are_right_are_as_good_as_labels() -> None:
         sent = a_round(learner, cohort, server_round)
     told = learner_of()
     whole = sequence_cohort(told, WHOLE, 1)
-    every = a_round(told, whole, 1)
+    every = a_round(told, whole, 1, WHOLE)
     right = [(one.train.targets == label).sum() for one in WHOLE for label in range(3)]
     assert sent[COUNTS].flatten().tolist() == right
     for name in (GRAM, MOMENT):
@@ -124,7 +131,7 @@ def test_alone_a_client_guesses_by_its_own_model() -> None:
     learner = learner_of(**{"analytic.sharing": "none"})
     cohort = sequence_cohort(learner, CLIENTS, 1)
     for server_round, count in ((1, [FEW, FEW]), (2, [24, 21])):
+        cohort.samples = learner.task.gather(CLIENTS, server_round)
         order = Order("run", "token", server_round, cohort.names)
         train_cohort(learner, cohort, learner.context(order, cohort))
-        cohort.samples = replace(cohort.samples, test_representation=None)
         assert cohort.parameters["memory.counts"].sum(dim=1).tolist() == count
