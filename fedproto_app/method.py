@@ -37,6 +37,7 @@ class Method:
     rounds: as many as it has, where that is not for the settings to say.
     encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
         their own.
+    guesses: whether it guesses the classes of sequences without a label.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
     asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
         in words, "" for nothing.
@@ -63,6 +64,7 @@ class Method:
     model: ByTask = field(default="", hash=False)
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
+    guesses: Callable[[Settings], bool] | None = None
     asks_sites: Callable[[Settings], str] | None = None
     hands_on: Callable[[Settings], str] | None = None
     averages: bool = True
@@ -77,6 +79,11 @@ class Method:
     def works_with(self, task: str) -> bool:
         """Whether it can learn this task."""
         return not self.tasks or task in self.tasks
+
+    def learns_without_labels(self, settings: Settings) -> bool:
+        """Whether sequences without a label are of use to a run."""
+        guesses = self.guesses is not None and self.guesses(settings)
+        return guesses or self.encoder_rounds(settings) > 0
 
     def encoder_rounds(self, settings: Settings) -> int:
         """Rounds of the run before those of the method itself."""

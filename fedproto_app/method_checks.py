@@ -65,6 +65,10 @@ def closed_form_can_be_had(settings: Settings) -> None:
     classes_can_be_guessed(settings)
 
 
+def classes_are_guessed(settings: Settings) -> bool:
+    return settings.analytic.guess_rounds > 0
+
+
 def classes_can_be_guessed(settings: Settings) -> None:
     """Each guess is by what the round before gave, and tells of the same sequences again."""
     rounds, reason = settings.analytic.guess_rounds, ""
@@ -76,13 +80,20 @@ def classes_can_be_guessed(settings: Settings) -> None:
         reason = (
             f"privacy.mechanism = {settings.privacy.mechanism!r} counts each sequence once; set 0"
         )
+    elif settings.aggregation.secure:
+        reason = (
+            "aggregation.secure = true adds up the same sequences in every round, so that the sums "
+            "of a node that misses one could be told by difference; set 0"
+        )
     elif settings.evaluate_every != 1:
         reason = f"evaluate-every = {settings.evaluate_every}: it must be 1"
     elif settings.keep != "last" or settings.patience:
-        reason = (
-            f"keep = {settings.keep!r}, patience = {settings.patience}: the few validation "
-            "sequences with a label cannot choose a round; set keep = 'last', patience = 0"
+        wrong = (
+            f"patience = {settings.patience}: set 0"
+            if settings.keep == "last"
+            else f"keep = {settings.keep!r}: set 'last'"
         )
+        reason = f"{wrong}; the few validation sequences with a label cannot choose a round"
     if reason:
         raise SettingsError(f"analytic.guess-rounds = {rounds}: {reason}")
 

@@ -136,6 +136,7 @@ _TABLE = (
             "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
         },
         rounds=method_checks.a_stage_and_guesses,
+        guesses=method_checks.classes_are_guessed,
         asks_sites=method_checks.counts_classes_in_closed_form,
         hands_on=method_checks.sums_of_few,
         check=method_checks.closed_form_can_be_had,

@@ -46,8 +46,12 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
 
     def begin(self, cohort: Cohort) -> None:
         samples, steps = cohort.samples, [self.section.steps] * len(cohort.names)
-        every = samples.trainable
-        cohort.samples = replace(samples, batch_counts=steps, train_samples=every)
+        cohort.samples = replace(
+            samples,
+            batch_counts=steps,
+            train_samples=samples.trainable,
+            unlabelled=[0] * len(steps),
+        )
 
     def batches(
         self, samples: CohortSequences, generators: Sequence[torch.Generator]

@@ -61,12 +61,18 @@ def size_by_memory(learner: AnyLearner, shard: Shard, order: Order, *, trains: b
 def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, trains: bool) -> int:
     """How many clients of an order work together in so many bytes, at least `SMALL_COHORT`.
 
-    By the one with most batches: the others are padded to its samples.
+    By the one with most batches and the one with most samples: the others are padded to theirs.
     """
     clients = _in_order(order, shard, learner.task)
     if not clients:
         return SMALL_COHORT
-    return max(SMALL_COHORT, room // bytes_of(clients[0], learner, order, trains=trains))
+    largest = {one.name: one for one in (clients[0], max(clients, key=_train_samples))}
+    needed = max(bytes_of(one, learner, order, trains=trains) for one in largest.values())
+    return max(SMALL_COHORT, room // needed)
+
+
+def _train_samples(client: ClientData) -> int:
+    return client.train_samples
 
 
 def in_halves(

@@ -143,6 +143,11 @@ class ClusterSettings(Section):
                 f"data.clusters.clusters = {self.clusters}: more than data.clusters.clients = "
                 f"{self.clients}"
             )
+        if self.unlabelled and not self.labels:
+            raise ValueError(
+                "data.clusters.unlabelled = true: with data.clusters.labels = 0 all sequences keep "
+                "their labels"
+            )
         if self.scheme == "given" and self.renamed:
             raise ValueError(
                 "data.clusters.renamed = true: only with data.clusters.scheme = 'dirichlet', whose "

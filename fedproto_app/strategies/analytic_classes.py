@@ -32,7 +32,7 @@ class AnalyticClassesStrategy(SumsStrategy):
 
     def expected(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation)
-        sums.grow = self.section.guess_rounds == 0  # a guess may be another one every round
+        sums.reclassed = self.section.guess_rounds > 0
         return sums
 
     @property

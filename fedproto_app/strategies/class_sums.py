@@ -26,10 +26,12 @@ LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that sums of all stay finite
 class SumsOfClasses(ClientSums):
     """Σ x xᵀ, each class's Σ x and number of samples, of the stages that a client tells of.
 
-    grow: whether they are of all stages so far, so that they never become fewer.
+    grow: whether they are of all stages so far, so that they never become fewer. reclassed: whether
+    a sample may be of another class than before.
     """
 
     grow = True
+    reclassed = False
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         width = make_task(settings, federation.shape).representation_dim
@@ -40,10 +42,13 @@ class SumsOfClasses(ClientSums):
         """By the samples that the client declared for all its stages."""
         declared = self.federation.roster.facts[key].samples
         before = self.latest.of(key)
-        if self.grow and before is not None and (sums[COUNTS] < before[COUNTS]).any():
+        if self.grow and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
             return "its sums are of fewer samples than it sent before"
         fault = self.impossible(sums, declared)
         return fault and f"its sums cannot be true: {fault}"
+
+    def _fewer(self, now: NDArray[Any], before: NDArray[Any]) -> bool:
+        return bool(now.sum() < before.sum() if self.reclassed else (now < before).any())
 
     def impossible(self, sums: Arrays, samples: int) -> str | None:
         return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE)

@@ -150,8 +150,9 @@ def test_flat_and_nested_are_the_same() -> None:
             for settings, why in (
                 ({}, "task = 'forecasting' has no samples without a label; set 0"),
                 ({**SEQUENCES, "evaluate-every": 2}, "evaluate-every = 2: it must be 1"),
-                ({**SEQUENCES, "keep": "best-validation"}, "set keep = 'last', patience = 0"),
-                ({**SEQUENCES, "patience": 3}, "patience = 3"),
+                ({**SEQUENCES, "keep": "best-validation"}, "keep = 'best-validation': set 'last'"),
+                ({**SEQUENCES, "patience": 3}, "patience = 3: set 0"),
+                ({**SEQUENCES, "aggregation.secure": True}, "could be told by difference; set 0"),
                 (
                     {**SEQUENCES, "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
                     "counts each sequence once; set 0",
@@ -168,6 +169,10 @@ def test_flat_and_nested_are_the_same() -> None:
         (
             {"data.clusters.clusters": 11},
             ["data.clusters.clusters = 11", "more than data.clusters.clients = 10"],
+        ),
+        (
+            {"data.clusters.unlabelled": True},
+            ["data.clusters.unlabelled = true", "data.clusters.labels = 0"],
         ),
         ({"data.clusters.beta": 0.0}, ["data.clusters.beta = 0.0", "greater than 0"]),
         ({"data.sequences.window": 1}, ["data.sequences.window = 1", "greater than or equal to 2"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,12 @@ def strategy_of(settings: object, shape: DataShape) -> AnalyticClassesStrategy:
     return AnalyticClassesStrategy(settings, settings.analytic, federation)  # type: ignore
 
 
-def sums_of(seed: int, scale: float = 1.0, samples: int = SAMPLES) -> Arrays:
-    """Of so many samples of both classes."""
+def sums_of(
+    seed: int, scale: float = 1.0, samples: int = SAMPLES, classes: Sequence[int] = ()
+) -> Arrays:
+    """Of so many samples, of both classes in turn or of these."""
     draws = torch.Generator().manual_seed(seed)
-    labels = torch.arange(samples).remainder(2).unsqueeze(0)
+    labels = torch.tensor(classes or [n % 2 for n in range(samples)]).unsqueeze(0)
     features = scale * torch.randn(1, samples, WIDTH, generator=draws)
     sums = class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2)
     made = {"gram": triangle(sums.gram), "moment": sums.moment, "counts": sums.counts}
@@ -314,8 +317,10 @@ def test_a_guess_may_be_another_one_every_round() -> None:
     )
     strategy = strategy_of(settings, DataShape((2,), CLASSES))
     report(strategy, a=sums_of(0))
-    assert not report(strategy, a=sums_of(0, samples=2))
-    np.testing.assert_allclose(totals(strategy)["counts"], [1, 1])
+    assert not report(strategy, a=sums_of(1, classes=[0, 0, 0, 1]))
+    np.testing.assert_allclose(totals(strategy)["counts"], [3, 1])
+    refused = report(strategy, a=sums_of(0, samples=2))
+    assert "fewer samples than it sent before" in refused["a"]
 
 
 @pytest.mark.parametrize(

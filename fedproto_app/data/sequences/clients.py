@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class ClientSequences:
 
     group: its true cluster, or "". class_counts: train sequences of each class, in one row (there
     are no stages); () where the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
-    sequences to train on whose class nobody has told.
+    sequences to train on whose class nobody has told; none where a run does not learn from such.
     """
 
     name: str
@@ -53,14 +53,24 @@ class ClientSequences:
 
 
 def make_sequence_clients(
-    pool: SequencePool, holdings: Sequence[Holding], settings: DataSettings, seed: int
+    pool: SequencePool,
+    holdings: Sequence[Holding],
+    settings: DataSettings,
+    seed: int,
+    *,
+    unlabelled: bool = True,
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
-    """These clients with their sequences split and prepared, and why some cannot take part."""
+    """These clients with their sequences split and prepared, and why some cannot take part.
+
+    unlabelled: whether they keep sequences without a label.
+    """
     clients: dict[str, ClientSequences] = {}
     refused: dict[str, str] = {}
     for holding in holdings:
         split = split_holding(pool, holding, settings, seed)
         reason = why_refused(split, settings)
+        if not unlabelled:
+            split = replace(split, unlabelled=split.unlabelled[:0])
         if reason is None:
             clients[holding.name] = _client(pool, holding, split, settings)
         else:

@@ -68,8 +68,13 @@ def load_sequences(settings: DataSettings) -> SequencePool:
         return pool
     named = [name for name in pool.classes if name not in NO_CLASS]
     if not named or not pool.has_target.any():
-        raise DataError(f"{where}: no sequence has a label")
+        raise DataError(f"{where}: no sequence has a label; every client needs some")
     classes, label_of = listed_classes(tuple(named), settings, where)
+    if none := set(NO_CLASS) & set(classes):
+        raise DataError(
+            f"data.classes = {settings.classes!r}: {none.pop()!r} is what sequences without a "
+            "label are called; leave it out"
+        )
     new = np.full(len(pool.classes) + 1, UNLABELLED)  # the last one is that of UNLABELLED
     new[[pool.classes.index(name) for name in named]] = label_of
     return replace(pool, classes=classes, targets=new[pool.targets.astype(np.int64)])

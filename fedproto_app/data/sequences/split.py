@@ -78,13 +78,17 @@ def why_refused(split: Split, settings: DataSettings) -> str | None:
     empty = [title for title, places in parts.items() if not len(places)]
     if not empty:
         return None
+    if len(empty) == len(parts) and len(split.unlabelled):
+        return f"no sequence with a label among its {len(split.unlabelled)}"
     if len(empty) == len(parts):
         window = f" of data.sequences.window = {settings.sequences.window} steps"
         return "no sequence" + (window if settings.source == "recordings" else "")
     dealt = settings.clusters.scheme != "given"
+    labelled = " with a label" if len(split.unlabelled) else ""
     return (
-        f"no {empty[0]} sequence among its {sum(map(len, parts.values()))}: data.train-share = "
-        f"{settings.train_share:g}, data.validation-share = {settings.validation_share:g}"
+        f"no {empty[0]} sequence among its {sum(map(len, parts.values()))}{labelled}: "
+        f"data.train-share = {settings.train_share:g}, "
+        f"data.validation-share = {settings.validation_share:g}"
         + f", data.clusters.clients = {settings.clusters.clients}"
         * dealt
     )

@@ -75,7 +75,7 @@ def load_uea(settings: DataSettings) -> SequencePool:
     if len(files) == 2:
         is_test = np.arange(len(cases)) >= len(files[0][1])
     classes = header.classes
-    if classes and any(case.target == _UNKNOWN for case in cases):
+    if classes and _UNKNOWN not in classes and any(case.target == _UNKNOWN for case in cases):
         classes += (_UNKNOWN,)
     return SequencePool(
         numbered_dimensions(dimensions),

@@ -204,11 +204,12 @@ def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
     """What the chosen scheme leaves unused of the source."""
     if settings.clusters.scheme == "given":
         return [] if pool.clients is not None else ["the source names no clients: one has them all"]
-    unused = [
-        title
-        for title, there in (("clients", pool.clients), ("test part", pool.is_test))
-        if there is not None
-    ]
+    known = {
+        "clients": pool.clients is not None,
+        "test part": pool.is_test is not None,
+        "sequences without a label": not pool.has_target.all(),
+    }
+    unused = [title for title, there in known.items() if there]
     return [f"--scheme given takes the source's own {' and '.join(unused)}"] if unused else []
 
 
@@ -225,7 +226,7 @@ def _dealing_facts(
         held = np.array([len(one.parts[title]) for one in clients])
         facts.append((title, _a_client(held)))
     if (unlabelled := np.array([one.unlabelled for one in clients])).any():
-        facts.append(("unlabelled", f"{_a_client(unlabelled)}, to train on without a label"))
+        facts.append(("unlabelled", f"{_a_client(unlabelled)}, for methods that learn from such"))
     if pool.classes:
         distinct = (class_counts(clients, len(pool.classes)) > 0).sum(axis=1)
         facts.append(("classes", f"{span(distinct)} a client"))

@@ -11,6 +11,7 @@ from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sequences.split import split_holding, why_refused
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
+from fedproto_app.methods import method_named
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import require_fitting_targets
 
@@ -26,7 +27,13 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     load = _sequences_once if partitions > 1 else load_sequences
     pool = load(settings.data)
     holdings = _dealt(pool, settings)[partition::partitions]
-    clients, refused = make_sequence_clients(pool, holdings, settings.data, settings.seed)
+    clients, refused = make_sequence_clients(
+        pool,
+        holdings,
+        settings.data,
+        settings.seed,
+        unlabelled=method_named(settings.method).learns_without_labels(settings),
+    )
     return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
 
 

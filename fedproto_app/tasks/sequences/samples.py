@@ -28,8 +28,7 @@ class CohortSequences:
     """What K clients train on and are tested on, padded to the most and the longest.
 
     Clients stand in falling order of their number of batches. Of a client's n train sequences the
-    first `train_samples` have a label, the next `unlabelled` have none; there are none of these in
-    rounds that learn from labels alone.
+    first `train_samples` have a label, the next `unlabelled` have none.
     """
 
     names: list[str]

@@ -95,14 +95,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
     def gather(self, clients: Sequence[ClientSequences], server_round: int) -> CohortSequences:
         steps = [self.steps(client, server_round) for client in clients]
         assert steps == sorted(steps, reverse=True), "cohort out of order"
-        unlabelled = [
-            client.unlabelled if self._learns_without_labels(server_round) else ()
-            for client in clients
-        ]
-        trains = [
-            [client.train, _with_no_target(its, client.train)]
-            for client, its in zip(clients, unlabelled, strict=True)
-        ]
+        trains = [[client.train, _as_labelled(client)] for client in clients]
         values, lengths, targets = self._stacked(trains)
         tests = [[client.validation, client.test] for client in clients]
         test_values, test_lengths, test_targets = self._stacked(tests)
@@ -113,7 +106,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         return CohortSequences(
             names=[client.name for client in clients],
             train_samples=[len(client.train) for client in clients],
-            unlabelled=[len(its) for its in unlabelled],
+            unlabelled=[len(client.unlabelled) for client in clients],
             batch_counts=steps,
             values=values,
             lengths=lengths,
@@ -124,11 +117,6 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
             is_validation=(kinds == 0).float().to(self.device),
             is_test=(kinds == 1).float().to(self.device),
         )
-
-    def _learns_without_labels(self, server_round: int) -> bool:
-        """Whether sequences without a label count in this round."""
-        guesses = self.settings.analytic.guess_rounds > 0 and server_round > 1
-        return guesses or server_round <= self.settings.encoder_rounds
 
     def _stacked(
         self, parts: Sequence[Sequence[LabelledSequences]]
@@ -274,13 +262,11 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         """How badly a head fits vectors [n, D] with targets [n]."""
 
 
-def _with_no_target(
-    sequences: Sequence[NDArray[np.float32]], like: LabelledSequences
-) -> LabelledSequences:
-    """These with 0 for a target, of the type of the others'."""
-    count, is_class = len(sequences), like.targets.dtype.kind == "i"
+def _as_labelled(client: ClientSequences) -> LabelledSequences:
+    """The client's sequences without a label, with 0 for a target of the others' type."""
+    count, is_class = len(client.unlabelled), client.train.targets.dtype.kind == "i"
     none: Targets = np.zeros(count, np.int64) if is_class else np.zeros(count, np.float64)
-    return LabelledSequences(sequences, none)
+    return LabelledSequences(client.unlabelled, none)
 
 
 class SequenceClassificationTask(SequenceTask):

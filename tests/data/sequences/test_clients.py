@@ -113,6 +113,36 @@ def test_unlabelled_sequences_are_scaled_with_the_train_part_and_count_as_train_
     assert [one[0, 0] for one in ann.unlabelled] == sorted(one[0, 0] for one in ann.unlabelled)
 
 
+def partly(settings: DataSettings) -> SequencePool:
+    """Half of ann's have no label, and other values."""
+    pool = pool_of([0, 1] * 10 + [-1] * 20, ["ann"] * 40)
+    return replace(
+        pool, sequences=[one * (1 + 9 * (n >= 20)) for n, one in enumerate(pool.sequences)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "kept"),
+    [
+        ("fed-react", {}, 20),
+        ("fed-react", {"encoder.path": "elsewhere"}, 0),
+        ("analytic", {"keep": "last", "analytic.guess-rounds": 1}, 20),
+        ("analytic", {}, 0),
+        ("fedavg", {"analytic.guess-rounds": 1}, 0),
+    ],
+)
+def test_who_does_not_learn_from_them_is_as_without_them(
+    method: str, more: dict[str, Any], kept: int
+) -> None:
+    changes = {"method": method, "data.sequences.scaling": "client", **more}
+    ann = load_shard(settings("partly", **changes), 0, 1).clients["ann"]
+    assert isinstance(ann, ClientSequences)
+    assert len(ann.unlabelled) == kept
+    assert ann.train_samples == len(ann.train) + kept
+    alone = np.concatenate(ann.train.values).mean()
+    assert (abs(alone) < 1e-6) == (kept == 0)
+
+
 def test_reasons_are_those_of_the_shard() -> None:
     for given in (settings("labelled"), settings("numbers", "sequence-regression")):
         reasons, shard = reasons_against(given), load_shard(given, 0, 1)

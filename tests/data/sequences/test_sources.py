@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,8 @@ def test_a_class_that_is_none(name: str) -> None:
     assert found.targets.tolist() == [1, -1, 0]
     assert found.has_target.tolist() == [True, False, True]
     assert load_given(pool, classes="cat, dog, ant").targets.tolist() == [0, -1, 2]
+    with pytest.raises(DataError, match=rf"^data\.classes = .*'{re.escape(name)}' is what seq"):
+        load_given(pool, classes=f"ant, cat, {name}")
     told = load_given(replace(POOL, targets=np.array([2, -1, 0])))
     assert told.targets.tolist() == [2, -1, 0]
     assert load_given(replace(NUMBERS, targets=np.array([-1.0, 0, 1]))).has_target.all()

@@ -128,3 +128,11 @@ def test_what_few_labels_leave_stays_if_the_settings_say_so() -> None:
     assert len(kept.train) == 5
     assert sorted([*kept.train, *kept.unlabelled]) == whole.train.tolist()
     assert not len(without.unlabelled)
+
+
+def test_a_client_without_any_label_is_told_so() -> None:
+    given = DataSettings(clusters=GIVEN)
+    assert why_refused(split(pool_of([-1] * 30)), given) == "no sequence with a label among its 30"
+    few = why_refused(split(pool_of([0] + [-1] * 20)), given)
+    assert few is not None
+    assert few.startswith("no validation sequence among its 1 with a label: ")

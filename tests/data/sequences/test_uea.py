@@ -46,6 +46,8 @@ def test_a_case_of_an_unknown_class(tmp_path: Path) -> None:
     pool = read(tmp_path, f"{HEADER}\n@data\n{CASES}\n7:8:?\n")
     assert pool.classes == ("up", "down")
     assert pool.targets.tolist() == [1, 0, -1]
+    told = HEADER.replace("up down", "up down ?")
+    assert read(tmp_path, f"{told}\n@data\n{CASES}\n7:8:?\n").targets.tolist() == [1, 0, -1]
 
 
 def test_numbers_as_targets(tmp_path: Path) -> None:
