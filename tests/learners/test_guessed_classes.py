@@ -38,6 +38,7 @@ def plain(client: ClientSequences) -> ClientSequences:
 WHOLE = [
     plain(sequence_client("a", [0, 1, 2] * 8, (6, 9))),
     plain(sequence_client("b", [0, 2, 1] * 7, (6, 9))),
+    plain(sequence_client("c", [0, 1, 2] * 2, (6, 9))),  # all of it has labels
 ]
 CLIENTS = [
     replace(
@@ -75,7 +76,7 @@ def a_round(
     train_cohort(learner, cohort, context)
     sent = learner.contribution(cohort, context, server_round).arrays
     total = {name: one.sum(axis=0) for name, one in sent.items()}
-    assert learner.receive(cohort, replace(order, arrays=total)) == [0, 1]
+    assert learner.receive(cohort, replace(order, arrays=total)) == [0, 1, 2]
     return sent
 
 
@@ -83,7 +84,7 @@ def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
     learner = learner_of()
     cohort = sequence_cohort(learner, CLIENTS, 1)
     first = a_round(learner, cohort, 1)
-    assert first[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
+    assert first[COUNTS].sum(axis=1).tolist() == [FEW, FEW, FEW]
     # By hand: what the model of the first round says of the unlabelled ones.
     every = learner.task.gather(CLIENTS, 2)
     vectors = learner.task.train_vectors(cohort.parameters, every)
@@ -93,7 +94,7 @@ def test_the_first_round_counts_labels_and_the_next_ones_guesses_too() -> None:
         labels[row, FEW : client.train_samples] = said[row, FEW : client.train_samples]
         present[row, : client.train_samples] = 1
     second = a_round(learner, cohort, 2)
-    assert second[COUNTS].sum(axis=1).tolist() == [24, 21]
+    assert second[COUNTS].sum(axis=1).tolist() == [24, 21, 6]
     expected = class_sums(vectors._replace(labels=labels, present=present), 3)
     found = arrived(second, torch.device("cpu"))
     for ours, theirs in zip(found, expected, strict=True):
@@ -117,20 +118,20 @@ def test_guesses_that_are_right_are_as_good_as_labels() -> None:
 def test_who_has_no_model_yet_guesses_nothing() -> None:
     learner = learner_of()
     sent = a_round(learner, sequence_cohort(learner, CLIENTS, 2), 2)
-    assert sent[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
+    assert sent[COUNTS].sum(axis=1).tolist() == [FEW, FEW, FEW]
 
 
 def test_without_guesses_such_sequences_are_left_out() -> None:
     learner = learner_of(**{"analytic.guess-rounds": 0})
     cohort = sequence_cohort(learner, CLIENTS, 1)
     a_round(learner, cohort, 1)
-    assert a_round(learner, cohort, 2)[COUNTS].sum(axis=1).tolist() == [FEW, FEW]
+    assert a_round(learner, cohort, 2)[COUNTS].sum(axis=1).tolist() == [FEW, FEW, FEW]
 
 
 def test_alone_a_client_guesses_by_its_own_model() -> None:
     learner = learner_of(**{"analytic.sharing": "none"})
     cohort = sequence_cohort(learner, CLIENTS, 1)
-    for server_round, count in ((1, [FEW, FEW]), (2, [24, 21])):
+    for server_round, count in ((1, [FEW, FEW, FEW]), (2, [24, 21, 6])):
         cohort.samples = learner.task.gather(CLIENTS, server_round)
         order = Order("run", "token", server_round, cohort.names)
         train_cohort(learner, cohort, learner.context(order, cohort))
