@@ -227,7 +227,10 @@ def read_array(
     if min(found, default=0) < 0 or len(values) != dtype.itemsize * math.prod(found):
         raise Unusable(f"array {name!r} has {len(values)} bytes for shape {str(found)[:100]}")
     flat = np.frombuffer(values, dtype=dtype)
-    return flat.reshape(found, order="F" if fortran else "C").copy()
+    try:
+        return flat.reshape(found, order="F" if fortran else "C").copy()
+    except ValueError:  # of no values, but in a shape that no array can have
+        raise Unusable(f"array {name!r} has shape {str(found)[:100]}") from None
 
 
 def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = None) -> Message:

@@ -19,9 +19,11 @@ from fedproto_app.wire import (
     MOST_BYTES,
     Unusable,
     array_record,
+    read_array,
     read_order,
     write_roster,
 )
+from tests.server.bad_replies import npy_header
 from tests.server.messages import (
     ASKED,
     REPLY,
@@ -275,3 +277,11 @@ def test_a_message_without_records_is_refused() -> None:
     message = message_of()
     message.content = RecordDict()
     assert read(message)[0] is None
+
+
+@pytest.mark.parametrize("length", [2**63, 2**62])
+def test_no_values_in_a_shape_that_no_array_can_have(length: int) -> None:
+    data = npy_header((0, length, 3))
+    array = Array(dtype="float32", shape=(0,), stype="numpy.ndarray", data=data)
+    with pytest.raises(Unusable, match=rf"array 'w' has shape \(0, {length}, 3\)"):
+        read_array("w", array)
