@@ -62,7 +62,12 @@ class Block:
 
     def tensors(self) -> dict[str, Tensor]:
         """All its tensors [n, …], mapped from the file; raises one of `DAMAGES`."""
-        return load_file(self.path)
+        try:
+            return load_file(self.path)
+        except RuntimeError as error:  # torch's own, of a file that went after its header was read
+            if self.path.exists():
+                raise
+            raise FileNotFoundError(str(self.path)) from error
 
 
 @dataclass(eq=False)

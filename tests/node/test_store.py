@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.node.memory_store import MemoryStore
@@ -175,10 +176,19 @@ def test_several_processes_write_for_one_node(tmp_path: Path) -> None:
     assert [state_of(again, name, upto=1) for name in ("a", "b")] == [97, 98]
 
 
+def opened_too_late(path: Path) -> dict[str, torch.Tensor]:
+    """`load_file`, of a file that is gone when its header has been read."""
+    if not path.exists():
+        torch.UntypedStorage.from_file(str(path), shared=False, nbytes=8)
+    return load_file(path)
+
+
+@pytest.mark.parametrize("load", [load_file, opened_too_late])
 def test_what_another_process_has_moved_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[Path], dict[str, torch.Tensor]]
 ) -> None:
     """One process copies rows of sparse blocks while another is about to read them."""
+    monkeypatch.setattr("fedproto_app.node.blocks.load_file", load)
     monkeypatch.setattr("fedproto_app.node.state_log._SPARSE_BLOCKS", 1)
     store = ClientStore(tmp_path)
     store.begin(1)
