@@ -62,12 +62,7 @@ class Block:
 
     def tensors(self) -> dict[str, Tensor]:
         """All its tensors [n, …], mapped from the file; raises one of `DAMAGES`."""
-        try:
-            return load_file(self.path)
-        except RuntimeError as error:  # torch's own, of a file that went after its header was read
-            if self.path.exists():
-                raise
-            raise FileNotFoundError(str(self.path)) from error
+        return read_tensors(self.path)
 
 
 @dataclass(eq=False)
@@ -148,7 +143,8 @@ def write_block(
 
 def read_block(path: Path) -> Block:
     """The block of this file, without its tensors; raises one of `DAMAGES`."""
-    with safe_open(path, framework="pt") as file:
+    # Not "pt": torch would open the file a second time, when it may be gone.
+    with safe_open(path, framework="np") as file:
         rows = [Row(str(c), int(r), int(n)) for c, r, n in json.loads(file.metadata()[_ROWS])]
     return Block(path, rows, path.stat().st_size)
 
@@ -167,6 +163,16 @@ def round_of(path: Path) -> int:
 def number_of(path: Path) -> int:
     """The number of the write that made this file."""
     return int(path.name.split("-")[2])
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file, mapped from it; raises one of `DAMAGES`."""
+    try:
+        return load_file(path)
+    except RuntimeError as error:  # torch's own, of a file that went after its header was read
+        if path.exists():
+            raise
+        raise FileNotFoundError(str(path)) from error
 
 
 def write_tensors(

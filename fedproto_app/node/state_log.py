@@ -109,7 +109,11 @@ class StateLog:
             raise SafetensorError("the file that may hold it cannot be read")
         if place is None:
             return {}
-        return {name: value[place.at] for name, value in place.block.tensors().items()}
+        try:
+            return {name: value[place.at] for name, value in place.block.tensors().items()}
+        except FileNotFoundError:  # another process has moved its rows
+            self._next = 0
+            return self.read_model(client, upto)
 
     def write(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
@@ -241,19 +245,25 @@ class StateLog:
             return
         self._places, self._swept = {}, False
         self._touched, self._sparse, self._damaged = set(), set(), []
-        paths = blocks_in(self._folder)
-        self._next = 1 + max(map(number_of, paths), default=0)
-        blocks = []
-        for path in paths:
-            try:
-                blocks.append(read_block(path))
-            except FileNotFoundError:  # another process has moved its rows
-                continue
-            except DAMAGES as error:
-                self._lose(path, error)
+        blocks = self._blocks()
         found = [(row, block, at) for block in blocks for at, row in enumerate(block.rows)]
         for row, block, at in sorted(found, key=lambda one: one[0].write):
             self._add_row(Place(row, block, at, whole=block.kind == STATE))
+
+    def _blocks(self) -> list[Block]:
+        """All that can be read in the folder, and what others write there meanwhile."""
+        read = dict[Path, Block | None]()
+        while new := [path for path in blocks_in(self._folder) if path not in read]:
+            for path in new:
+                read[path] = None
+                try:
+                    read[path] = read_block(path)
+                except FileNotFoundError:  # its rows were moved, to where the next look finds them
+                    continue
+                except DAMAGES as error:
+                    self._lose(path, error)
+        self._next = 1 + max(map(number_of, read), default=0)
+        return [block for block in read.values() if block]
 
     def _add(self, block: Block) -> None:
         whole = block.kind == STATE

@@ -30,11 +30,10 @@ from urllib.parse import quote
 
 import tomli_w
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.node.blocks import model_of, write_tensors
+from fedproto_app.node.blocks import model_of, read_tensors, write_tensors
 from fedproto_app.node.records import ClientRecord, Records
 from fedproto_app.node.state_log import BACK, Found, StateLog
 from fedproto_app.whole_file import write_whole
@@ -151,7 +150,7 @@ class ClientStore:
         if not (kept := self.record(client).kept_round):
             return None
         file = self._shared_file(kept)
-        shared = load_file(file) if file.exists() else {}
+        shared = read_tensors(file) if file.exists() else {}
         return {**shared, **model_of(self._log.read_model(client, kept))} or None
 
     def write_settings(self, table: Mapping[str, Any]) -> None:
@@ -195,7 +194,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         return {}
     try:
-        return load_file(path)
+        return read_tensors(path)
     except (SafetensorError, OSError) as error:
         _log.warning("%s is damaged (%s): made again", path, error)
         return {}

@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.node.blocks import Block, Row, read_block, write_block
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.records import ClientRecord
+from fedproto_app.node.state_log import StateLog
 from fedproto_app.node.store import ClientStore, file_name
 from tests.node.stored import state, state_of, write_one
 
@@ -176,19 +179,11 @@ def test_several_processes_write_for_one_node(tmp_path: Path) -> None:
     assert [state_of(again, name, upto=1) for name in ("a", "b")] == [97, 98]
 
 
-def opened_too_late(path: Path) -> dict[str, torch.Tensor]:
-    """`load_file`, of a file that is gone when its header has been read."""
-    if not path.exists():
-        torch.UntypedStorage.from_file(str(path), shared=False, nbytes=8)
-    return load_file(path)
-
-
-@pytest.mark.parametrize("load", [load_file, opened_too_late])
+@pytest.mark.parametrize("moved", ["after the look", "amid the look"])
 def test_what_another_process_has_moved_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[Path], dict[str, torch.Tensor]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: str
 ) -> None:
     """One process copies rows of sparse blocks while another is about to read them."""
-    monkeypatch.setattr("fedproto_app.node.blocks.load_file", load)
     monkeypatch.setattr("fedproto_app.node.state_log._SPARSE_BLOCKS", 1)
     store = ClientStore(tmp_path)
     store.begin(1)
@@ -198,16 +193,50 @@ def test_what_another_process_has_moved_is_found_again(
         store.begin(server_round)
         store.write_states(["a", "c"], server_round, state(server_round, clients=2))
     reader, mover = ClientStore(tmp_path, 1), ClientStore(tmp_path, 0)
-    assert state_of(reader, "a", upto=3) == 3
+    models = StateLog(tmp_path, 2)
+    assert models.read_model("b", 4)["parameters/w"].tolist() == [1, 1]
     mover.begin(4)
-    mover.write_states(["a", "c"], 4, state(4, clients=2))  # now of the first round b's is needed
-    assert not first_block.exists()
+
+    def move() -> None:  # now of the first round b's is needed
+        mover.write_states(["a", "c"], 4, state(4, clients=2))
+        assert not first_block.exists()
+
+    if moved == "after the look":
+        assert state_of(reader, "a", upto=3) == 3
+        move()
+    else:
+        assert state_of(mover, "a", upto=3) == 3
+
+        def moved_first(path: Path) -> Block:
+            monkeypatch.setattr("fedproto_app.node.state_log.read_block", read_block)
+            move()
+            return read_block(path)
+
+        monkeypatch.setattr("fedproto_app.node.state_log.read_block", moved_first)
     assert state_of(reader, "b", upto=4) == 1
+    assert models.read_model("b", 4)["parameters/w"].tolist() == [1, 1]
     reader.begin(4)
     write_one(reader, "b", 4, 44)
     again = ClientStore(tmp_path)
     assert [state_of(again, name, upto=4) for name in "abc"] == [4, 44, 4]
     assert [state_of(again, name, upto=3) for name in "abc"] == [3, 1, 3]
+
+
+def test_a_block_may_go_between_any_two_steps_of_its_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors opens a file twice for torch: for the header, then for the values."""
+    write = partial(write_block, tmp_path, "state", [Row("a", 1, 1)], state(1), writer=0)
+    from_file = torch.UntypedStorage.from_file
+
+    def gone(filename: str, *args: Any, **kwargs: Any) -> Any:
+        Path(filename).unlink()
+        return from_file(filename, *args, **kwargs)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", gone)
+    assert read_block(write(number=1).path).rows == [Row("a", 1, 1)]
+    with pytest.raises(FileNotFoundError):
+        write(number=2).tensors()
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
