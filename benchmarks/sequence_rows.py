@@ -75,6 +75,7 @@ CLOSED: Variants = {
         )
     },
 }
+SIMPLEST = ("naive", "analytic-alone", "analytic")
 # The same where each client guesses the classes of its sequences without a label.
 GUESSES: Variants = {
     f"{name}-guessed-{guesses}": {**CLOSED[name], "keep": "last", "analytic.guess-rounds": guesses}
@@ -148,7 +149,7 @@ TITLES = {
 TITLES |= {
     f"{beta}-{name}": f"β = {beta}, {TITLES[name]}"
     for beta in BETAS
-    for name in ("encoder-svm", *BETA_ROWS)
+    for name in (*SIMPLEST, "encoder-svm", *BETA_ROWS)
 }
 TITLES |= {
     f"{beta}-{name}": f"β = {beta}, {TITLES[name]}" for beta in LABELS_BETAS for name in CLOSED
@@ -213,7 +214,7 @@ def encoder_rows_50(folder: str) -> dict[str, Row]:
     """A fifth of the steps for five times the clients."""
     heads = encoder_and_heads(50)
     variants = {
-        **{name: CLOSED[name] for name in ("naive", "analytic-alone", "analytic")},
+        **{name: CLOSED[name] for name in SIMPLEST},
         **LSTM,
         "encoder-svm": heads,
         "untrained": {**heads, "encoder.rounds": 0},
@@ -263,7 +264,10 @@ def scale_rows(folder: str) -> dict[str, Row]:
         **NORMS,
         **one_and_own(100),
     }
-    return rows_on_encoder(folder, variants, {**HUNDRED, "rounds": 200}, 100)
+    return {
+        **rows(folder, {name: CLOSED[name] for name in SIMPLEST}, HUNDRED),
+        **rows_on_encoder(folder, variants, {**HUNDRED, "rounds": 200}, 100),
+    }
 
 
 def dtssgd_rows(folder: str) -> dict[str, Row]:
@@ -280,13 +284,13 @@ def dtssgd_rows(folder: str) -> dict[str, Row]:
 
 
 def beta_rows(folder: str) -> dict[str, Row]:
-    return {
-        f"{beta}-{name}": row
-        for beta in BETAS
-        for name, row in rows_on_encoder(
-            f"{folder}-{beta}", BETA_ROWS, {**HUNDRED, "data.clusters.beta": beta}, 100
-        ).items()
-    }
+    made = {}
+    for beta in BETAS:
+        inside, common = f"{folder}-{beta}", {**HUNDRED, "data.clusters.beta": beta}
+        closed = rows(inside, {name: CLOSED[name] for name in SIMPLEST}, common)
+        both = {**closed, **rows_on_encoder(inside, BETA_ROWS, common, 100)}
+        made |= {f"{beta}-{name}": row for name, row in both.items()}
+    return made
 
 
 def label_rows(folder: str, betas: Sequence[float], every: Changes) -> dict[str, Row]:
