@@ -284,7 +284,7 @@ def dtssgd_rows(folder: str) -> dict[str, Row]:
 
 
 def beta_rows(folder: str) -> dict[str, Row]:
-    made = {}
+    made = dict[str, Row]()
     for beta in BETAS:
         inside, common = f"{folder}-{beta}", {**HUNDRED, "data.clusters.beta": beta}
         closed = rows(inside, {name: CLOSED[name] for name in SIMPLEST}, common)
