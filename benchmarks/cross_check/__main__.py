@@ -68,7 +68,7 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "batches": Experiment((0, 1, 2, 3, 4), 6, 2, batch_size=32, learning_rate=0.1),
+    "batches": Experiment(tuple(range(20)), 6, 2, batch_size=32, learning_rate=0.1),
     "full": Experiment((0, 1, 2), 4, 10, batch_size=0, learning_rate=0.1),
 }
 
