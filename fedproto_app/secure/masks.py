@@ -11,8 +11,10 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.fernet import InvalidToken
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -58,10 +60,12 @@ def public_of(private: bytes) -> bytes:
 
 def shared(private: bytes, public: bytes) -> bytes:
     """What two nodes agree on, each by its own private and the other's public key."""
-    try:
-        return generate_shared_key(_loaded(private), bytes_to_public_key(public))
-    except (ValueError, TypeError) as error:
-        raise Forged(f"not a public key: {error}") from None
+    return generate_shared_key(_loaded(private), _loaded_public(public))
+
+
+def require_public(public: bytes) -> None:
+    """Raises `Forged` if nobody can agree on anything by this key."""
+    _loaded_public(public)
 
 
 def fewest(minimum: int, share: float, nodes: int) -> int:
@@ -76,7 +80,12 @@ def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
 
 
 def joined(shares: Sequence[bytes], size: int) -> bytes:
-    """The secret of so many bytes whose shares these are; raises `Forged` if they have none."""
+    """The secret of so many bytes whose shares these are; raises `Forged` if they have none.
+
+    Joining takes time with the square of a share's length, so that is looked at first.
+    """
+    if any(len(share) != _share_bytes(size) for share in shares):
+        raise Forged("shares that do not fit together")
     try:
         secret = combine_shares(list(shares))
     except (ValueError, IndexError) as error:
@@ -89,6 +98,14 @@ def joined(shares: Sequence[bytes], size: int) -> bytes:
 def sealed(key: bytes, sender: int, receiver: int, of_seed: bytes, of_private: bytes) -> bytes:
     """Two shares that only who has the key can read."""
     return encrypt(key, share_keys_plaintext_concat(sender, receiver, of_seed, of_private))
+
+
+@cache
+def sealed_bytes() -> int:
+    """How long all that `sealed` makes is."""
+    key = base64.urlsafe_b64encode(bytes(32))
+    shares = bytes(_share_bytes(SEED_BYTES)), bytes(_share_bytes(PRIVATE_BYTES))
+    return len(sealed(key, 0, 1, *shares))
 
 
 def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[bytes, bytes]:
@@ -130,4 +147,22 @@ def added(vectors: Iterable[Vector], size: int) -> Vector:
 
 
 def _loaded(private: bytes) -> ec.EllipticCurvePrivateKey:
-    return ec.derive_private_key(int.from_bytes(private, "big"), _CURVE)
+    try:
+        return ec.derive_private_key(int.from_bytes(private, "big"), _CURVE)
+    except ValueError:
+        raise Forged("not a private key") from None
+
+
+def _loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
+    try:
+        key = bytes_to_public_key(public)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Forged(f"not a public key: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
+        raise Forged("not a public key: of another kind than a sum's")
+    return key
+
+
+def _share_bytes(size: int) -> int:
+    """Of a share of a secret of so many bytes: its number, and blocks of 16 with their padding."""
+    return 4 + 16 * (size // 16 + 1)

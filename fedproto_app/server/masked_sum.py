@@ -9,6 +9,7 @@ the sum; below `aggregation.secure-share` there is none.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ from fedproto_app.secure.masks import (
     fewest,
     joined,
     public_of,
+    require_public,
+    sealed_bytes,
     stream,
 )
 from fedproto_app.server.replies import read_vector, received_bytes
@@ -138,10 +141,11 @@ class MaskedSum:
         names = {self._federation.roster.label_of(node): node for node in node_ids}
         orders = dict.fromkeys(sorted(names), session.order)
         replies = self._asked(session, orders, "its keys")
+        told = Counter(key for reply in replies.values() for key in _publics(reply))
         for name, reply in sorted(replies.items()):
-            if reply.own is None:
-                self._refuse(name, "masked sum: it names no keys")
-            else:
+            if fault := _keys_fault(reply, told):
+                self._refuse(name, f"masked sum: {fault}")
+            elif reply.own is not None:
                 session.names.append(name)
                 session.keys.append(reply.own)
         if not self._enough(session, session.names, "named keys"):
@@ -152,10 +156,13 @@ class MaskedSum:
             if name not in replies:
                 continue
             others = set(range(len(session.names))) - {number}
-            if replies[name].sealed.keys() == others:
-                session.sealed[number] = replies[name].sealed
-            else:
+            content = replies[name].sealed
+            if content.keys() != others:
                 self._refuse(name, "masked sum: its shares are not one for each other node")
+            elif any(len(one) != sealed_bytes() for one in content.values()):
+                self._refuse(name, "masked sum: its shares are too short or too long")
+            else:
+                session.sealed[number] = content
         there = [session.names[number] for number in session.sealed]
         if self._enough(session, there, "exchanged shares"):
             return True
@@ -249,3 +256,21 @@ class MaskedSum:
 
     def _refuse(self, node: str, reason: str) -> None:
         self._federation.refuse(Refusal(node, "", reason))
+
+
+def _publics(reply: MaskingReply) -> list[bytes]:
+    return [] if reply.own is None else [reply.own.masks, reply.own.shares]
+
+
+def _keys_fault(reply: MaskingReply, told: Mapping[bytes, int]) -> str | None:
+    """Why the others would not go on with a node of these keys. told: how often each key came."""
+    if reply.own is None:
+        return "it names no keys"
+    try:
+        for key in _publics(reply):
+            require_public(key)
+            if told[key] > 1:
+                return "its keys are not its own alone"
+    except Forged as error:
+        return f"its keys: {error}"
+    return None

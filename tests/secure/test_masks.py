@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import itertools
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedproto_app.secure.masks import (
     PRIVATE_BYTES,
@@ -23,7 +26,9 @@ from fedproto_app.secure.masks import (
     new_seed,
     opened,
     public_of,
+    require_public,
     sealed,
+    sealed_bytes,
     shared,
     split,
     stream,
@@ -105,6 +110,29 @@ def test_shares_that_do_not_fit_are_told() -> None:
             joined(wrong, SEED_BYTES)
     with pytest.raises(Forged):
         joined(others[:2], SEED_BYTES)
+    with pytest.raises(Forged):  # in no time: joining these would take hours
+        joined([number.to_bytes(4, "big") + bytes(2**24) for number in (1, 2)], SEED_BYTES)
+
+
+def test_keys_are_of_the_curve_and_not_0() -> None:
+    other_curve = ec.generate_private_key(ec.SECP256R1()).public_key()
+    edwards = ed25519.Ed25519PrivateKey.generate().public_key()
+    for wrong in (b"", b"x", *map(public_key_to_bytes, (other_curve, cast(Any, edwards)))):
+        with pytest.raises(Forged, match="not a public key"):
+            require_public(wrong)
+    require_public(PUBLICS[0])
+    for number in (0, 2**384 - 1):  # the curve has fewer points
+        with pytest.raises(Forged, match="not a private key"):
+            public_of(number.to_bytes(PRIVATE_BYTES, "big"))
+
+
+def test_all_that_is_sealed_has_one_length() -> None:
+    """So the server can refuse other lengths without being able to open any."""
+    key = shared(PRIVATES[0], PUBLICS[1])
+    [seed, *_], [private, *_] = split(new_seed(), 2, 3), split(new_private(), 2, 3)
+    assert {len(sealed(key, *pair, seed, private)) for pair in ((0, 1), (999, 1))} == {
+        sealed_bytes()
+    }
 
 
 def test_who_lacks_the_key_opens_nothing() -> None:

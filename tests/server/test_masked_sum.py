@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from flwr.app import Array, ArrayRecord, Message, MessageType
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.numpy import load_file
 
 from fedproto_app.engine.flower_parts import number
 from fedproto_app.errors import FederationError
 from fedproto_app.invariants import SmallRuns, apart, everything, results
-from fedproto_app.messages import MaskingOrder, MaskingReply, Order
+from fedproto_app.messages import MaskingOrder, MaskingReply, Order, PublicKeys
 from fedproto_app.methods import METHODS
+from fedproto_app.node import masking
 from fedproto_app.only_sums import NEEDS_SUMS
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.secure.masks import PRIVATE_BYTES, SEED_BYTES
 from fedproto_app.server_app import conduct
 from fedproto_app.wire import (
     MASKING,
@@ -208,6 +212,22 @@ def nothing(message: Message, reply: Message) -> Message:
     return write_masking_reply(MaskingReply(), to=message) if mine else reply
 
 
+def keys_of_another_kind(message: Message, reply: Message) -> Message:
+    """What the others would refuse the step for, and be taken for the ones at fault."""
+    if step_of(message)[0] != "keys":
+        return reply
+    key = public_key_to_bytes(ed25519.Ed25519PrivateKey.generate().public_key())
+    return write_masking_reply(MaskingReply(own=PublicKeys(key, key[:-1])), to=message)
+
+
+def long_shares(message: Message, reply: Message) -> Message:
+    """Which would take the server minutes to join."""
+    if step_of(message)[0] != "shares":
+        return reply
+    long = {node: 2 * content for node, content in read_masking_reply(reply).sealed.items()}
+    return write_masking_reply(MaskingReply(sealed=long), to=message)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -216,6 +236,8 @@ def nothing(message: Message, reply: Message) -> Message:
         (many_samples, "its masked sum includes client"),
         (error, "masked sum, its keys: masked sum refused: I will not\\x1b[2J"),
         (nothing, "masked sum: it names no keys"),
+        (keys_of_another_kind, "masked sum: its keys: not a public key: of another kind"),
+        (long_shares, "masked sum: its shares are too short or too long"),
     ],
 )
 def test_who_does_not_keep_to_it_is_left_out(tmp_path: Path, change: Tamper, why: str) -> None:
@@ -240,6 +262,59 @@ def test_a_false_share_gives_no_model(tmp_path: Path) -> None:
     """The seed that comes out is wrong, so is the number of clients in the sum."""
     with pytest.raises(FederationError, match=r"masked sum: (not one of 8 clients|shares that do)"):
         run(tmp_path, shares_of_another_seed)
+
+
+@pytest.mark.parametrize("size", [PRIVATE_BYTES, SEED_BYTES])
+def test_shares_of_what_is_no_secret_give_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A node deals shares of the private key 0 and falls out; or of a seed of other length."""
+    true_split = masking.split
+
+    def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
+        dealt = secret if len(secret) != size else bytes(size if size == PRIVATE_BYTES else 40)
+        return true_split(dealt, least, nodes)
+
+    class Grid(LocalGrid):
+        def answer(self, message: Message) -> Message | None:
+            bad = message.metadata.dst_node_id == BAD_NODE
+            with monkeypatch.context() as patched:
+                if bad and step_of(message)[0] == "shares":
+                    patched.setattr(masking, "split", split)
+                reply = super().answer(message)
+            falls_out = bad and size == PRIVATE_BYTES and reply is not None
+            return None if falls_out and VECTOR in reply.content.array_records else reply
+
+    settings = small_settings(tmp_path, **{**FEDAVG, **MASKED})
+    with (
+        RunFolder(settings) as folder,
+        pytest.raises(FederationError, match=r"masked sum: (not a private key|shares that do)"),
+    ):
+        conduct(Grid(settings, synthetic_nodes(4, tmp_path / "nodes")), settings, folder)
+
+
+def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
+    """Nobody can tell whose it is, and the others would refuse them all."""
+    named: list[PublicKeys] = []
+
+    class Grid(LocalGrid):
+        def answer(self, message: Message) -> Message | None:
+            reply = super().answer(message)
+            if reply is None or step_of(message)[0] != "keys":
+                return reply
+            named.append(cast(PublicKeys, read_masking_reply(reply).own))
+            if len(named) != 2:
+                return reply
+            own = PublicKeys(named[1].masks, named[0].masks)
+            return write_masking_reply(MaskingReply(own=own), to=message)
+
+    settings = small_settings(tmp_path, **{**FEDAVG, **MASKED, "rounds": 1})
+    with RunFolder(settings) as folder:
+        conduct(Grid(settings, synthetic_nodes(5, tmp_path / "nodes")), settings, folder)
+    [line] = rounds(folder)
+    reasons = [one["reason"] for one in line["refused"]]
+    assert reasons[:2] == ["masked sum: its keys are not its own alone"] * 2
+    assert line["answered"] == 3
 
 
 def test_a_huge_vector_gives_no_model(tmp_path: Path) -> None:
