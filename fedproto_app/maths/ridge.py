@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _SLACK = 1e-4  # relative; sums travel in float32
-_NONE = 1e-30  # makes the sums of no sample positive
+_NONE = 1e-30  # absolute, for the sums of no sample
 
 
 def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,12 +93,12 @@ def sums_fault(gram: Tensor, moment: Tensor, samples: int, largest: float) -> st
     if squares.max() > bound:
         return f"a mean square is {squares.max() / samples:g}, more than {largest:g}"
     products = squares.unsqueeze(-1) * squares.unsqueeze(-2)
-    if (gram.square() > products * (1 + _SLACK) + _SLACK).any():
+    if (gram.square() > products * (1 + _SLACK) + _NONE).any():
         return "a sum of products is larger than the squares allow"
     some = squares.amax(dim=-1)[..., None, None] * _SLACK + _NONE
     definite = gram + some * torch.eye(gram.shape[-1], dtype=gram.dtype)
     if torch.linalg.cholesky_ex(definite).info.any():
         return "no samples have such products"
-    if (moment.square() > squares.unsqueeze(-1) * bound + _SLACK).any():
+    if (moment.square() > squares.unsqueeze(-1) * bound + _NONE).any():
         return "a product with the targets is larger than the squares allow"
     return None

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedproto_app.maths.class_gaussian import ClassSums, class_means
 from fedproto_app.maths.ridge import solve
 
+_MOST_RAISED = 10.0  # how much more than it sent a client's sums may count
 _RIDGE = 1e-3  # of the mean square, so that each client's fit exists
 Middle = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # [N, …] → […]
 
@@ -57,10 +58,11 @@ def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of regressors in which every client counts as one with the median of their squares.
 
     gram: [N, H, d, d]; moment: [N, H, d, 1], float64. The squares are the gram's trace, so how
-    many samples a client claims does not matter; its own solution stays the same.
+    many samples a client claims does not matter; its own solution stays the same. One with less
+    than a tenth of the median counts less: its moment would be raised beside next to no squares.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1).sum(dim=(1, 2)).clamp(min=1e-30)
-    factors = (squares.median() / squares)[:, None, None, None]
+    factors = (squares.median() / squares).clamp(max=_MOST_RAISED)[:, None, None, None]
     return gram * factors, moment * factors
 
 

@@ -58,6 +58,10 @@ def test_true_sums_have_no_fault_and_others_do() -> None:
     assert "squares allow" in str(sums_fault(wrong, moment, 30, 3.0))
     assert "mean square is" in str(sums_fault(gram * 1e20, moment, 30, 3.0))
     assert "with the targets" in str(sums_fault(gram, moment * 1e6, 30, 3.0))
+    nothing = torch.zeros_like(gram)
+    assert "with the targets" in str(sums_fault(nothing, torch.full_like(moment, 1e-9), 30, 3.0))
+    nothing[0, 1] = nothing[1, 0] = 1e-9
+    assert "squares allow" in str(sums_fault(nothing, moment * 0, 30, 3.0))
 
 
 def test_a_step_without_any_sample_has_true_sums() -> None:

@@ -76,6 +76,14 @@ def test_a_client_that_claims_many_samples_counts_as_the_others() -> None:
     np.testing.assert_allclose(slopes, [1, 1, -1], atol=1e-9)
 
 
+def test_a_client_that_claims_next_to_nothing_counts_ten_times_at_most() -> None:
+    [first, second] = (sums_of(1, 1), sums_of(1, 1))
+    tiny = (first[0] * 1e-12, first[1] * 1e-6)  # no more than such squares allow
+    gram, moment = levelled(*stacked(first, second, tiny))
+    assert torch.equal(gram[:2], stacked(first, second)[0])
+    torch.testing.assert_close(moment[2], tiny[1] * 10)
+
+
 def test_a_fit_is_judged_by_the_samples_of_all() -> None:
     """Slopes 1, 1.1, 0.9 and −5 on z with Σ z² = s. On the four clients' samples 1 errs by 0,
     0.01·s, 0.01·s and 36·s, of which the lower median is 0.01·s; −5 by 36·s, 6.1²·s, 5.9²·s, 0."""
