@@ -352,13 +352,14 @@ class Federation:
                 self.unevaluated.add(key)
                 self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
             if reply.metrics:
-                result = self.results.setdefault(key, ClientResult())
+                result = self.results.get(key, ClientResult())
                 told = {name: values[row] for name, values in reply.metrics.items()}
                 if len(result.metrics.keys() | told.keys()) > MOST_METRICS:
                     reason = f"tells of more than {MOST_METRICS} metrics; these are not kept"
                     self.refuse(Refusal(key.node, key.client, reason))
-                else:
-                    result.metrics |= told
+                    continue
+                result.metrics |= told
+                self.results[key] = result
             if reply.kept_rounds:
                 self.results[key].kept_round = reply.kept_rounds[row]
                 self.unevaluated.discard(key)

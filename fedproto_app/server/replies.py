@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.maths.sizes import growth_fault, value_fault
 from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
-from fedproto_app.metrics import Metric, metric_of
+from fedproto_app.metrics import Metric, Model, metric_of
 from fedproto_app.server.outliers import rows_of
 from fedproto_app.wire import (
     ARRAYS,
@@ -33,6 +33,7 @@ from fedproto_app.wire import (
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
 
+MOST_STRANGERS = 1000  # clients of a reply beyond those asked that are refused one by one
 MOST_LOSSES = 64  # terms of a loss
 MOST_SECONDS = 1e9  # a node's own working time, which is added up
 LARGEST_LOSS = 1e38  # float32 holds it; the sum over any number of clients is still finite
@@ -52,7 +53,10 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     if len(set(roster.classes)) != len(roster.classes):
         raise Unusable(f"malformed roster: {len(roster.classes)} classes, not all different")
     stages = [stage for stages in roster.class_counts.values() for stage in stages]
-    fits = all(len(stage) == len(roster.classes) for stage in stages)
+    fits = all(
+        len(stage) == len(roster.classes) and all(0 <= count <= MOST_SAMPLES for count in stage)
+        for stage in stages
+    )
     if not fits or not roster.class_counts.keys() <= names:
         raise Unusable("malformed roster: class counts that do not fit its clients and classes")
     for name, count in roster.samples.items():
@@ -90,7 +94,7 @@ def read_reply(
     records) refuses the node's whole reply.
     """
     try:
-        reply = _decode(message, spec, metrics)
+        reply = _decode(message, spec, metrics, most=len(asked))
         if strangers := reply.failed.keys() - asked.keys():
             raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
         bad = _bad_clients(reply, asked, fault)
@@ -118,9 +122,11 @@ def received_bytes(message: Message) -> int:
         return 0
 
 
-def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric]) -> Reply:
+def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric], most: int) -> Reply:
     told = read_record(message.content, ReplyTold)
     clients, metrics = len(told.names), {metric_of(row): values for row, values in told.metrics}
+    if clients > most + MOST_STRANGERS:
+        raise Unusable(f"malformed reply: {clients} clients, where {most} were asked")
     if len(set(told.names)) != clients or len(told.samples) != clients:
         raise Unusable(f"malformed reply: {len(told.samples)} sample counts for {clients} clients")
     if len(told.losses) > MOST_LOSSES:
@@ -131,7 +137,8 @@ def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric]) -> 
         if len(values) != clients:
             raise Unusable(f"{str(what)!r} does not have one value for each of {clients} clients")
     complete = len(told.kept_rounds) == clients and set(expected) <= set(metrics)
-    if told.kept_rounds and not complete:
+    evaluates = told.kept_rounds or any(one.model is not Model.LOCAL for one in metrics)
+    if clients and evaluates and not complete:
         raise Unusable("malformed reply: an evaluation without all of its kept metrics")
     seconds = message.content.config_records[TOLD].get(SECONDS)
     if not isinstance(seconds, float) or not 0 <= seconds <= MOST_SECONDS:

@@ -51,10 +51,11 @@ class RoundLog:
         The words are a stranger's: they are cut, and what cannot be shown is escaped. Of a node's
         many refusals in a round only the first are told.
         """
-        told = Refusal(*(shown(text) for text in (refusal.node, refusal.client, refusal.reason)))
-        its = self._refusals[told.node] = self._refusals[told.node] + 1
+        self._refusals[refusal.node] += 1
+        its = self._refusals[refusal.node]
         if its > MOST_REFUSALS:
             return
+        told = Refusal(*(shown(text) for text in (refusal.node, refusal.client, refusal.reason)))
         if its == MOST_REFUSALS:
             told = Refusal(told.node, "", f"{MOST_REFUSALS} refusals in a round; no more are told")
         self.refused.append(told)

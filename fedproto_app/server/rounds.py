@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from fedproto_app.events import tell
+from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder, round_line
-from fedproto_app.report.task_report import mean_metric
+from fedproto_app.report.task_report import metric_values
 from fedproto_app.server.checkpoint import Checkpoint, Memory
 from fedproto_app.server.federation import Federation
 from fedproto_app.strategies.strategy import MethodStrategy
@@ -143,7 +145,7 @@ def run_rounds(
         outcome.rounds = server_round
         outcome.count(line)
         if evaluated:
-            outcome.patience.take(mean_metric(federation.results, criterion))
+            outcome.patience.take(_middle(federation, criterion))
         last = server_round == settings.all_rounds or outcome.patience.exhausted
         last = last or federation.spending.forbids(server_round + 1)
         if not persistence.is_due(last=last):
@@ -161,6 +163,13 @@ def run_rounds(
                 seconds=folder.seconds(),
             )
         )
+
+
+def _middle(federation: Federation, criterion: Metric) -> float | None:
+    """What patience goes by: the mean over the clients; their median where some may lie."""
+    values = metric_values(federation.results, criterion)
+    middle = np.mean if federation.settings.aggregation.rule == "mean" else np.median
+    return float(middle(values)) if values else None
 
 
 def _one_round(

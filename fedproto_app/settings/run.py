@@ -168,7 +168,9 @@ class Settings(Section):
         1, "rounds between evaluations; the last round always is, phase 1 never"
     )
     patience: CountOrZero = setting(
-        0, "stop after so many evaluations without a better mean validation error; 0: never"
+        0,
+        "stop after so many evaluations without a better mean validation error (with an "
+        "`aggregation.rule`: median over the clients); 0: never",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",

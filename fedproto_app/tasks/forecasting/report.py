@@ -149,9 +149,9 @@ class ForecastingReport:
                     facts.samples,
                     f"{facts.missing_share:.6g}",
                     result.kept_round,
-                    *(metrics[Metric(name, Model.KEPT)] for name in _KEPT_COLUMNS),
-                    metrics[Metric("mse")],
-                    metrics[Metric("mae")],
+                    *(metrics.get(Metric(name, Model.KEPT), "") for name in _KEPT_COLUMNS),
+                    metrics.get(Metric("mse"), ""),
+                    metrics.get(Metric("mae"), ""),
                     *relative_errors(metrics).values(),
                     *(metrics.get(Metric(name, Model.KEPT), "") for name in OF_INTERVALS),
                 ]

@@ -246,14 +246,21 @@ def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
 
 
 def _models(results: Results) -> dict[str, Metric | None]:
-    """The accuracy of each of `MODELS`, None for one that the method does not have."""
+    """The accuracy of each of `MODELS`, None for one that the method does not have.
+
+    Which it has the clients tell: what half of them have, so that none can choose for all.
+    """
     local, shared = replace(ACCURACY, model=Model.LOCAL), replace(ACCURACY, shared=True)
-    # Clients with a personal model tell of the averaged one besides, all of them.
-    evaluated = [result.metrics for result in results.values() if ACCURACY in result.metrics]
-    besides = bool(evaluated) and all(shared in metrics for metrics in evaluated)
-    if not any(local in result.metrics for result in results.values()):
-        return {"global": shared if besides else None, "local": ACCURACY}
-    return {"global": shared if besides else ACCURACY, "local": local}
+    told = [result.metrics for result in results.values()]
+
+    def half_have(metric: Metric) -> bool:
+        having = sum(metric in metrics for metrics in told)
+        return 0 < len(told) <= 2 * having
+
+    # Clients with a personal model tell of the averaged one besides.
+    if not half_have(local):
+        return {"global": shared if half_have(shared) else None, "local": ACCURACY}
+    return {"global": shared if half_have(shared) else ACCURACY, "local": local}
 
 
 def _mean(

@@ -1,0 +1,123 @@
+"""What clients tell of their models is theirs alone: one cannot end a run, nor rank it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from fedproto_app.messages import ArraySpec, Reply
+from fedproto_app.metrics import Metric, Model, metric_row
+from fedproto_app.server.replies import MOST_STRANGERS, read_reply
+from fedproto_app.wire import write_reply
+from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
+from tests.server.bad_replies import BAD_NODE, rounds
+from tests.server.messages import order_message
+from tests.told import tell, told, with_metric
+
+Fields = dict[str, Any]
+
+
+def told_by_the_bad_node(change: Callable[[Fields], Fields]) -> Callable[[int, Message], Message]:
+    """Change all that it tells of its clients' models."""
+
+    def tamper(node_id: int, reply: Message) -> Message:
+        if node_id == BAD_NODE and reply.metadata.message_type != "query":
+            said = told(reply)
+            if said.get("metrics"):
+                tell(reply, change(said))
+        return reply
+
+    return tamper
+
+
+def summary(folder: Any) -> Fields:
+    found: Fields = json.loads((folder.path / "summary.json").read_text())
+    return found
+
+
+def without_kept_rounds(said: Fields) -> Fields:
+    return {**said, "metrics": said["metrics"][:1], "kept_rounds": []}
+
+
+def with_too_many(said: Fields) -> Fields:
+    ones = [1.0] * len(said["names"])
+    flood = [Metric(f"mse/step-{step}", model) for model in Model for step in range(1, 3000)]
+    return {**said, "metrics": [*said["metrics"], *([metric_row(one), ones] for one in flood)]}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (without_kept_rounds, "malformed reply: an evaluation without all of its kept metrics"),
+        (with_too_many, "tells of more than 5000 metrics; these are not kept"),
+    ],
+)
+def test_half_of_an_evaluation_leaves_a_whole_run(
+    tmp_path: Path, change: Callable[[Fields], Fields], reason: str
+) -> None:
+    settings = small_settings(tmp_path, rounds=2)
+    nodes = synthetic_nodes(4, tmp_path / "nodes")
+    folder, _ = run_locally(settings, nodes, tamper=told_by_the_bad_node(change))
+    assert summary(folder)["status"] == "completed"
+    assert {one["reason"] for line in rounds(folder) for one in line["refused"]} == {reason}
+    listed = (folder.path / "clients.csv").read_text().splitlines()[1:]
+    assert len(listed) == 6  # of eight clients
+
+
+def test_one_node_does_not_say_which_models_a_method_has(tmp_path: Path) -> None:
+    def owns(said: Fields) -> Fields:
+        best = [1.0] * len(said["names"])
+        return with_metric(said, Metric("accuracy", Model.LOCAL), best)
+
+    figures = []
+    for name, tamper in (("honest", None), ("liar", told_by_the_bad_node(owns))):
+        settings = digits_settings(tmp_path, method="solo", rounds=2, **{"output.name": name})
+        nodes = synthetic_nodes(4, tmp_path / name, "digits")
+        folder, _ = run_locally(settings, nodes, tamper=tamper)
+        found = summary(folder)
+        figures.append(
+            [found[f"{kind}_{of}"] for kind in ("accuracy", "balanced") for of in MODELS]
+        )
+    assert figures[0] == figures[1]
+
+
+MODELS = ("local", "global")
+
+
+@pytest.mark.parametrize(("rule", "stops"), [("mean", "patience"), ("median", "rounds")])
+def test_one_client_ends_no_run_where_a_rule_bears_it(
+    tmp_path: Path, rule: str, stops: str
+) -> None:
+    """Beside 1e30 every other error vanishes in a mean."""
+
+    def huge(said: Fields) -> Fields:
+        errors = [1e30] + [1.0] * (len(said["names"]) - 1)
+        return with_metric(said, Metric("validation-mse"), errors)
+
+    changes = {"method": "fedavg", "patience": 2, "aggregation.rule": rule}
+    settings = small_settings(tmp_path, rounds=5, **changes)
+    nodes = synthetic_nodes(4, tmp_path / "nodes")
+    folder, _ = run_locally(settings, nodes, tamper=told_by_the_bad_node(huge))
+    assert summary(folder)["stopped"] == stops
+
+
+def test_a_flood_of_names_is_refused_as_one() -> None:
+    def read(strangers: int) -> tuple[Reply | None, list[str]]:
+        names = ["a", *(format(number, "x") for number in range(100, 100 + strangers))]
+        reply = write_reply(Reply(names, [1] * len(names)), order_message())
+        nobody: list[Metric] = []
+        found, refusals = read_reply(
+            reply, "bad", {"a": 10}, ArraySpec(), nobody, lambda metrics: None
+        )
+        return found, [refusal.reason for refusal in refusals]
+
+    found, reasons = read(3)
+    assert found is not None
+    assert (found.names, len(reasons)) == (["a"], 3)
+    few = MOST_STRANGERS + 2
+    assert read(few - 1) == (None, [f"malformed reply: {few} clients, where 1 were asked"])
