@@ -21,14 +21,15 @@ def write_whole(path: Path, content: bytes, mark: str = ".new", *, durable: bool
                 os.fsync(file.fileno())
         os.replace(beside, path)
         if durable:
-            _flush_names(path.parent)
+            flush(path.parent)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
 
 
-def _flush_names(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Put the file, or the folder's list of names, on the disk: power may fail."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -50,7 +50,7 @@ from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import ClientResult, RoundLog
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.tasks.table import FIRST_TASK, report_for
-from fedproto_app.whole_file import write_whole
+from fedproto_app.whole_file import flush, write_whole
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
 CHECKPOINT = "checkpoint"
@@ -141,8 +141,11 @@ class RunFolder:
         """Cut rounds.jsonl behind a round; a line that was cut off by a crash goes too."""
         path = self.path / ROUNDS
         if path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)[:server_round]
-            write_whole(path, b"".join(lines))
+            lines = path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if 0 < _round_of(line) <= server_round]
+            if lost := server_round - len(kept):
+                tell("rounds-lost", WARNING, lines=lost)
+            write_whole(path, b"".join(kept))
 
     def seconds(self) -> float:
         """That the run has taken, the time before a resume included."""
@@ -158,6 +161,8 @@ class RunFolder:
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """``checkpoint/round-…/``: what the server must know to go on after the round."""
+        if (self.path / ROUNDS).exists():  # or a checkpoint might know of more rounds
+            flush(self.path / ROUNDS)
         write_checkpoint(self.path / CHECKPOINT, checkpoint)
 
     def write_partition(self, federation: Federation) -> None:
@@ -280,6 +285,14 @@ def round_line(
         "node_seconds": round(log.node_seconds, 4),
         "figures": log.figures,
     }
+
+
+def _round_of(line: bytes) -> int:
+    """The round that a line of rounds.jsonl is of; 0 for what a crash left of one."""
+    try:
+        return int(json.loads(line)["round"]) if line.endswith(b"\n") else 0
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _write_table(path: Path, rows: Iterable[Row]) -> None:

@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from fedproto_app.whole_file import flush
+
 CHECKPOINTS_KEPT = 2
 MODEL, STRATEGY, SERVER, DIGESTS = (
     "model.safetensors",
@@ -77,11 +79,11 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
     digests = {path.name: _digest(path) for path in sorted(beside.iterdir())}
     (beside / DIGESTS).write_text(json.dumps(digests))
     for path in (*beside.iterdir(), beside):
-        _flush(path)
+        flush(path)
     place = _place(root, checkpoint.server_round)
     shutil.rmtree(place, ignore_errors=True)  # a damaged one, or of before a resume
     os.rename(beside, place)
-    _flush(root)
+    flush(root)
     for old in _all(root)[:-CHECKPOINTS_KEPT]:
         shutil.rmtree(old)
 
@@ -135,12 +137,3 @@ def _place(root: Path, server_round: int) -> Path:
 
 def _digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Put the file, or the folder's list of names, on the disk: power may fail."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,7 +9,7 @@ of Adam. In the end the network makes the g that clients are evaluated and next 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal, SampleTimes
 from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.models.graph_network import Graph
 from fedproto_app.server.federation import Federation
+from fedproto_app.server.outliers import usual
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import CnfgnnSettings, Settings
 from fedproto_app.strategies.client_graph import ClientGraph
@@ -38,6 +39,7 @@ LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rou
 # A client's gradient may be so many times as long as those of the clients in the middle; what is
 # longer is shortened. All losses are of standardised series.
 LONGEST = 10.0
+MOST_LENGTHS = 10  # usual lengths that a client's samples may begin before, or end after, others
 MOST_VALUES = 2**29  # of all clients' encodings: 2 GiB
 _GIVEN = "given-"
 
@@ -59,7 +61,7 @@ class CnfgnnStrategy(FedAvgStrategy):
         self._graph = ClientGraph(settings, federation)
         self._learning = GraphLearning(self._width, model.graph_width, section, settings.seed)
         self._trained = self._evaluated = Given.nothing()
-        self._strangers: set[ClientKey] = set()  # who was refused for its clock
+        self._strangers: set[ClientKey] = set()  # who was refused for its times
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -76,18 +78,23 @@ class CnfgnnStrategy(FedAvgStrategy):
         return super().configure_evaluate(server_round, arrays, config, grid)
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """Those that have the clock that most have: g is of one time at all of them."""
-        clocks = {key: times.clock for key, times in self._times(clients).items()}
-        counts = Counter(clocks.values())
+        """Those of the clock that most have, and of about their time: g is of one time at all."""
+        times = self._times(clients)
+        counts = Counter(its.clock for its in times.values())
         common = min(counts, key=lambda clock: (-counts[clock], clock), default="")
-        for key, clock in clocks.items():
-            if clock != common and key not in self._strangers:
-                self._strangers.add(key)
-                told = (
-                    f"its clock is {clock or 'none'!r}, that of most clients {common or 'none'!r}"
-                )
-                self.federation.refuse(Refusal(key.node, key.client, told))
-        return [key for key in clients if clocks.get(key) == common]
+        of_it = {key: its for key, its in times.items() if its.clock == common}
+        faults = {
+            key: f"its clock is {its.clock or 'none'!r}, that of most clients {common or 'none'!r}"
+            for key, its in times.items()
+            if key not in of_it
+        }
+        faults |= dict.fromkeys(
+            _far_off(of_it), "its samples begin or end far from those of most clients"
+        )
+        for key in faults.keys() - self._strangers:
+            self._strangers.add(key)
+            self.federation.refuse(Refusal(key.node, key.client, faults[key]))
+        return [key for key in clients if key in of_it.keys() - faults.keys()]
 
     def to_evaluate(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Who has sent its encodings this round; the others' models have no g."""
@@ -208,6 +215,20 @@ class CnfgnnStrategy(FedAvgStrategy):
         self._graph.restore(state)
         given = {n.removeprefix(_GIVEN): a for n, a in state.items() if n.startswith(_GIVEN)}
         self._trained = Given(keys_of(given), int(given["first"]), given["values"])
+
+
+def _far_off(times: Times) -> set[ClientKey]:
+    """Those for whose samples everybody would encode long times of which nobody else has any."""
+
+    def usual_of(value: Callable[[SampleTimes], int]) -> float:
+        of_node: dict[str, list[float]] = {}
+        for key, its in times.items():
+            of_node.setdefault(key.node, []).append(value(its))
+        return usual(list(of_node.values()))
+
+    reach = MOST_LENGTHS * usual_of(lambda its: its.end - its.first)
+    first, end = usual_of(lambda its: its.first) - reach, usual_of(lambda its: its.end) + reach
+    return {key for key, its in times.items() if its.first < first or its.end > end}
 
 
 def _with_graph(order: Order, keys: list[ClientKey], given: Given) -> Order:

@@ -15,11 +15,13 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
+from fedproto_app.maths.sizes import root_mean_square
 from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.auxiliary import server_images
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedicSettings, Settings
+from fedproto_app.strategies.beyond_median import refuse_largest
 from fedproto_app.strategies.client_models import each_client
 from fedproto_app.strategies.ensemble_distillation import (
     LARGEST_LOGIT,
@@ -57,6 +59,15 @@ class FedicStrategy(FedAvgStrategy):
             if row not in good:
                 told = f"its model is not used: the server's images get logits of {largest[row]:g}"
                 self.federation.refuse(Refusal(key.node, key.client, told))
+        # The gate's steps are scaled by the largest gradient that it ever saw.
+        keys = [key for key, _, _ in replies]
+        sizes = {keys[row]: root_mean_square([judgement.features[row].numpy()]) for row in good}
+        beyond = refuse_largest(
+            self.federation,
+            sizes,
+            "its model is not used: the server's images get features of size",
+        )
+        good = [row for row in good if keys[row] not in beyond]
         self._models = {name: value[good] for name, value in models.items()}
         self._judgement = Judgement(judgement.logits[good], judgement.features[good])
         return [

@@ -200,6 +200,17 @@ def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path: Path) -> None:
     assert_same(play(tmp_path, resumed(cut)).path, play(tmp_path, whole).path)
 
 
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_power_that_fails_may_cost_lines_but_not_the_run(tmp_path: Path, left: int) -> None:
+    """All checkpoints are on the disk, and of rounds.jsonl some lines and a piece of one."""
+    settings = settings_of(tmp_path, "forecasting", "solo", rounds=3)
+    file = play(tmp_path, settings).path / "rounds.jsonl"
+    whole = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(whole[:left]) + whole[left][:100])
+    play(tmp_path, resumed(settings, rounds=4))
+    assert [line["round"] for line in lines(file.parent)] == [*range(1, left + 1), 4]
+
+
 def test_patience_is_remembered(tmp_path: Path) -> None:
     """The validation error is best in round 2; killed in round 4, the run ends after it."""
     errors = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]

@@ -240,27 +240,41 @@ def test_a_huge_gradient_is_shortened_to_those_of_the_others(tmp_path: Path) -> 
     assert line["test_mse"] < 10
 
 
-def strategy_of(tmp_path: Path, clocks: dict[str, str]) -> CnfgnnStrategy:
+def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrategy:
     settings = settings_of(tmp_path)
     federation = one_node(settings)
-    for name, clock in clocks.items():
+    for name, times in times_of.items():
         key = ClientKey(name, NODE)
         facts: ClientFacts = federation.roster.facts[key]
-        times = SampleTimes(clock, 0, 4, 6)
         federation.roster.facts[key] = replace(facts, times=times)
     return CnfgnnStrategy(settings, settings.cnfgnn, federation)
 
 
-def test_a_client_with_another_clock_is_refused_once_by_name(tmp_path: Path) -> None:
-    clocks = {**dict.fromkeys(NAMES, "3600 seconds"), "late": "300 seconds"}
-    strategy = strategy_of(tmp_path, clocks)
+@pytest.mark.parametrize(
+    ("late", "reason"),
+    [
+        (
+            SampleTimes("300 seconds", 0, 4, 6),
+            "its clock is '300 seconds', that of most clients '3600 seconds'",
+        ),
+        (SampleTimes("3600 seconds", 0, 4, 2**60), "its samples begin or end far from"),
+        (SampleTimes("3600 seconds", -61, 4, 6), "its samples begin or end far from"),
+        (SampleTimes("3600 seconds", -60, 4, 66), None),
+    ],
+)
+def test_a_client_of_another_time_is_refused_once_by_name(
+    tmp_path: Path, late: SampleTimes, reason: str | None
+) -> None:
+    usual = dict.fromkeys(NAMES, SampleTimes("3600 seconds", 0, 4, 6))
+    strategy = strategy_of(tmp_path, {**usual, "late": late})
     everyone = strategy.federation.roster.clients()
     for _ in range(2):
-        assert [key.client for key in strategy.eligible(everyone)] == NAMES
-    (refusal,) = strategy.federation.log.refused
-    assert refusal.client == "late"
-    told_of = "its clock is '300 seconds', that of most clients '3600 seconds'"
-    assert refusal.reason == told_of
+        there = [key.client for key in strategy.eligible(everyone)]
+        assert there == ([*NAMES, "late"] if reason is None else NAMES)
+    refused = [
+        (one.client, one.reason[: len(reason or "")]) for one in strategy.federation.log.refused
+    ]
+    assert refused == ([] if reason is None else [("late", reason)])
 
 
 def test_more_encodings_than_fit_stop_the_run(

@@ -119,6 +119,24 @@ def test_a_restored_server_goes_on_as_the_first_with_its_adam() -> None:
         np.testing.assert_array_equal(second.strategy.state()[name], value)
 
 
+def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() -> None:
+    """Its logits are 0 and its parameters small enough; Adam would never forget such features."""
+    spoilt, expected = Server(), Server()
+    models = three(spoilt)
+    liar = spoilt.model(1)
+    for name, value in liar.items():
+        if "head" in name:
+            value[:] = 0
+        elif "blocks.2.norm" in name:
+            value[:] = 300
+    found = spoilt.round(1, {**models, "b": (liar, 2)})
+    (refusal,) = spoilt.federation.log.refused
+    assert refusal.client == "b"
+    assert "the server's images get features of size" in refusal.reason
+    del models["b"]
+    assert same(found, expected.round(1, models))
+
+
 @pytest.mark.parametrize(
     ("size", "told"),
     [
