@@ -1,6 +1,6 @@
 """The tables of docs/results/sequences.md: Fed-REACT and others on labelled sequences.
 
-    python -m benchmarks.sequence_results                        # all but dtssgd
+    python -m benchmarks.sequence_results                        # all but beta and dtssgd
     python -m benchmarks.sequence_results pendigits-clusters --seeds 0 1 2
     python -m benchmarks.sequence_results ev --only lstm-fedavg,c-9
     python -m benchmarks.sequence_results --page-only            # from the runs that there are
