@@ -61,7 +61,7 @@ def duplicate(supernode: Any) -> None:
 
 def crash_in_checkpoint(checkpoint: Any) -> None:
     """As if the machine lost its power before the checkpoint had its name."""
-    flush = checkpoint._flush
+    flush = checkpoint.flush
 
     def flush_or_die(path: Path) -> None:
         flush(path)
@@ -73,7 +73,7 @@ def crash_in_checkpoint(checkpoint: Any) -> None:
                 os.truncate(path / "server.json", 100)  # what the disk had not got yet
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint._flush = flush_or_die
+    checkpoint.flush = flush_or_die
 
 
 def hang_in(step: str) -> Callable[[Any], None]:

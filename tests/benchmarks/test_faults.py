@@ -48,10 +48,11 @@ def test_the_table_has_all_kept_rows_in_the_order_of_the_faults(tmp_path: Path) 
 def test_the_hook_changes_a_module_of_a_process_that_is_told_to(tmp_path: Path, fault: str) -> None:
     shutil.copyfile(hook.__file__, tmp_path / "sitecustomize.py")
     module, _ = hook.CHANGES[fault]
-    name = {"poison": "write_reply", "crash-in-checkpoint": "_flush"}[fault]
+    name = {"poison": "write_reply", "crash-in-checkpoint": "flush"}[fault]
     code = f"import {module} as m; print(m.{name}.__module__)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    for told_to, expected in (({}, module), ({"FAULT": fault}, "sitecustomize")):
+    own = {"poison": module, "crash-in-checkpoint": "fedproto_app.whole_file"}[fault]
+    for told_to, expected in (({}, own), ({"FAULT": fault}, "sitecustomize")):
         done = subprocess.run(
             [sys.executable, "-c", code],
             env=environment | told_to,
