@@ -176,8 +176,9 @@ def check(
     if reading is not None:
         keys = {name: OPTIONS[name].key(record.holds) for name in options}
         given = {key: options[name] for name, key in keys.items() if key is not None}
+        given |= dict(change.split("=", 1) for change in changes or () if "=" in change)
         fitting = _fitting(record, read(record.holds))
-        _say_how_to_read(path, reading, fitting, given, could_start=could_start)
+        _say_how_to_read(path, reading, fitting, given, table, could_start=could_start)
     raise typer.Exit(0 if could_start else 1)
 
 
@@ -196,10 +197,14 @@ def _say_how_to_read(
     reading: Reading,
     record: TaskRecord,
     options: Mapping[str, Any],
+    table: Mapping[str, Any],
     *,
     could_start: bool,
 ) -> None:
-    """How the path was read, and the line that trains on it, now or once there is enough."""
+    """How the path was read, and the line that trains on it, now or once it can.
+
+    options: what the user said beside. table: all settings that the check was made with.
+    """
     from fedproto_app.data.recognition import flags
 
     for note in reading.notes:
@@ -207,11 +212,21 @@ def _say_how_to_read(
     told = reading.settings
     typer.echo(f"read as {reading.source}{', with ' if told else ''}{flags(told)}")
     run = {"task": record.name, "method": record.first_method}
+    if not _is_accepted({**table, **run, **options}):  # images in stages
+        run["keep"] = "last"
     if record.name == FIRST_TASK:
         del run["task"]
     line = flags({**run, "data.source": reading.source, "data.path": path, **told, **options})
-    does = "train on it" if could_start else "once it has enough to train on"
+    does = "train on it" if could_start else "once that is mended"
     typer.echo(f"{does}: fedproto run {line}")
+
+
+def _is_accepted(table: Mapping[str, Any]) -> bool:
+    try:
+        settings_from(table)
+    except SettingsError:
+        return False
+    return True
 
 
 def _refuse_what_the_site_says(path: str, source: str, options: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ def export(
     by round, distributions over clients, settings. mlflow has settings as
     parameters, figures by round as metrics, and the run's files. What is
     there already is never overwritten. All but csv need a library:
-    pip install "fedproto-app[parquet]", [tensorboard] or [mlflow].
+    pip install "fedproto-app\\[parquet]", \\[tensorboard] or \\[mlflow].
     The setting output.tensorboard = true writes events during a run.
 
     [bold]Examples[/bold]

@@ -47,7 +47,7 @@ def sweep(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Settings over the defaults; its table [sweep] may say what the options say.",
+            help="Settings over the defaults; its table \\[sweep] may say what the options say.",
         ),
     ] = None,
     grid: Annotated[
@@ -67,8 +67,8 @@ def sweep(
         SearchName | None,
         typer.Option(
             help="grid: every combination of the values. random: --trials of them are drawn. "
-            'optuna: drawn by what came of the last ones; needs pip install "fedproto-app[sweep]". '
-            "Default: grid."
+            "optuna: drawn by what came of the last ones; needs pip install "
+            '"fedproto-app\\[sweep]". Default: grid.'
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="How many to draw.")] = None,

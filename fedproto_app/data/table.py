@@ -148,7 +148,10 @@ def require_named(names: Iterable[str], where: str) -> None:
     seen: set[str] = set()
     for name in names:
         if not name:
-            raise DataError(f"{where}: a column of values has no name in the header")
+            raise DataError(
+                f"{where}: a column of values has no name in the header (an index that pandas "
+                "wrote? leave it out by index=False)"
+            )
         if name in seen:
             raise DataError(f"{where}: two columns are named {name!r}")
         seen.add(name)

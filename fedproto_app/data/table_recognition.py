@@ -17,6 +17,7 @@ from fedproto_app.data.stamps import look_like_times
 from fedproto_app.data.table import TIME_NAMES
 from fedproto_app.data.table_source import CLIENT_NAMES, VALUE_NAME
 from fedproto_app.data.text_table import (
+    MISSING,
     cells,
     decoded,
     delimiter_of,
@@ -32,7 +33,7 @@ _SAMPLE = 1 << 18  # bytes to look at
 _MOST_NAMED = 12  # columns in a line that a person shall read
 _COMMA = re.compile(r"-?\d+,\d+")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
-_MISSING = ("", "na", "nan", "null", "none", "n/a", "inf", "-inf")
+_NO_NUMBER = {one.lower() for one in MISSING} | {"inf", "-inf"}
 
 Settings = dict[str, str]
 
@@ -66,7 +67,7 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether all that is there are numbers."""
-        return all(_NUMBER.fullmatch(one) or one.lower() in _MISSING for one in self.cells)
+        return all(_NUMBER.fullmatch(one) or one.lower() in _NO_NUMBER for one in self.cells)
 
     @property
     def is_time(self) -> bool:

@@ -24,8 +24,8 @@ from fedproto_app.settings.choice import Decimal
 
 SUFFIX = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
 
-_MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
-_MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
+MISSING = ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND"]
+MISSING += ["1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 _LOOKED_AT = 50  # lines, to tell what the file is like
 _FAR_LARGER = 10  # a number in the first line than all below it, if it is a name
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
@@ -127,7 +127,7 @@ def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal_comm
     if len(set(first)) < len(first) or not all(map(str.isdecimal, first)):
         return False
     pairs = [pair for row in below for pair in zip(first, row, strict=False)]
-    present = [(int(name), cell) for name, cell in pairs if cell not in _MISSING]
+    present = [(int(name), cell) for name, cell in pairs if cell not in MISSING]
     point = "," if decimal_comma else "."
     return bool(present) and all(
         _is_fraction(cell)
@@ -148,7 +148,7 @@ def _is_fraction(cell: str) -> bool:
 
 def _is_value(cell: str) -> bool:
     """Whether a cell is empty or a whole number, and so no sure name."""
-    return cell in _MISSING or re.fullmatch(r"[+-]?\d+", cell) is not None
+    return cell in MISSING or re.fullmatch(r"[+-]?\d+", cell) is not None
 
 
 def numbered(count: int) -> list[str]:
@@ -174,7 +174,7 @@ def _table(text: str, where: str, settings: DataSettings, wanted: Wanted) -> Tab
         # pandas takes places for names, its stubs do not.
         kinds: dict[Any, Any] = dict.fromkeys(columns.texts, str)
         missing: dict[Any, Any] = {
-            **dict.fromkeys(columns.values, _MISSING),
+            **dict.fromkeys(columns.values, MISSING),
             **{place: [""] for place in columns.texts},  # NA is a country
         }
         frame = pd.read_csv(

@@ -75,9 +75,9 @@ def chosen_to_share(groups: Sequence[Group]) -> list[Candidate]:
         return []
     found = []
     for members in asked_alike(groups, columns):
-        alone = [group for _, group in members if all(map(is_alone, group.runs))]
+        labelled = {label: group for label, group in members if all(map(is_alone, group.runs))}
+        alone, names = [*labelled.values()], ", ".join(sorted(labelled))
         best = Alone(alone, columns)
-        names = ", ".join(sorted({group.method for group in alone}))
         candidates = [
             Candidate(label, group, mean_errors(group, columns), rival, names)
             for label, group in members

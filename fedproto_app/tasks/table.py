@@ -133,6 +133,7 @@ _SEQUENCE_REGRESSION = replace(
     _SEQUENCE_CLASSIFICATION,
     name="sequence-regression",
     targets="real numbers",
+    first_method="fed-react",
     task=f"{_HERE}.sequences.task:SequenceRegressionTask",
     report=f"{_HERE}.sequences.report:SequenceRegressionReport",
     small=f"{_HERE}.small_runs:MEASURED_SEQUENCES",

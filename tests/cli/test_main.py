@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import fedproto_app
 from fedproto_app import __version__
 from tests.cli.conftest import Fedproto
 
@@ -64,3 +65,13 @@ def test_a_shell_completes_commands_and_options(
     assert '"data"' in fedproto().out
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "fedproto data check --deli")
     assert "--delimiter" in fedproto().out
+
+
+@pytest.mark.parametrize("command", ["sweep", "export"])
+def test_help_keeps_its_brackets(fedproto: Fedproto, command: str) -> None:
+    """Rich takes what stands in them for a style."""
+    assert "fedproto-app[" in fedproto(command, "--help").out
+
+
+def test_a_notebook_completes_the_interface() -> None:
+    assert set(fedproto_app.__all__) < set(dir(fedproto_app))

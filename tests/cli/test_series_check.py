@@ -82,7 +82,7 @@ def test_the_line_is_for_when_there_is_enough_to_train_on(
     (tmp_path / "readings.csv").write_text(LONG)
     outcome = fedproto("data", "check", tmp_path / "readings.csv", "--period", 200)
     assert outcome.code == 1
-    assert "once it has enough to train on: fedproto run --set method=kindred" in outcome.out
+    assert "once that is mended: fedproto run --set method=kindred" in outcome.out
 
 
 def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
@@ -168,6 +168,21 @@ def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     assert "it looks as if this read it: --set data.source=long-csv" in wrong.err
     missing = fedproto("data", "check", tmp_path / "reading.csv")
     assert "did you mean 'readings.csv'?" in missing.err
+
+
+def test_the_line_has_what_was_set_and_excels_missing_values_are_numbers(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    rows = [f"{hour},{value:.3f},{value:.3f}" for hour, value in enumerate(wave(24, 400))]
+    rows[7] = "7,#N/A,1.0"
+    (tmp_path / "sites.csv").write_text("\n".join(["time,north,south", *rows]))
+    sets = ["--set", "data.horizon=3", "--set", "data.train-share=0.5"]
+    outcome = fedproto("data", "check", tmp_path / "sites.csv", *sets)
+    assert "2, of them 2 usable" in outcome.out
+    line = outcome.out.rstrip().split("\n")[-1]
+    assert line.startswith("train on it: fedproto run ")
+    assert line.endswith(" --set data.horizon=3 --set data.train-share=0.5")
+    assert "data.clients" not in line
 
 
 @pytest.mark.parametrize(
