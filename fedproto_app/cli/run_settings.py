@@ -184,7 +184,12 @@ def read_toml(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SettingsError(f"{file}: {error.strerror}") from None
     except ValueError as error:
-        raise SettingsError(f"{file}: {error}") from None
+        if file.suffix != ".toml":
+            raise SettingsError(
+                f"{file}: no settings in TOML; to see what a run makes of data: "
+                f"fedproto data check {file}"
+            ) from None
+        raise SettingsError(f"{file}: {error} (texts stand in double quotes)") from None
 
 
 def _absolute(path: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import fedproto_app
@@ -75,3 +77,10 @@ def test_help_keeps_its_brackets(fedproto: Fedproto, command: str) -> None:
 
 def test_a_notebook_completes_the_interface() -> None:
     assert set(fedproto_app.__all__) < set(dir(fedproto_app))
+
+
+def test_data_in_place_of_settings_are_told_from_them(fedproto: Fedproto, tmp_path: Path) -> None:
+    (tmp_path / "sites.csv").write_text("time,north\n0,1.5\n")
+    (tmp_path / "loads.toml").write_text("[data]\nsource = wide-csv\n")
+    assert "fedproto data check" in fedproto("run", tmp_path / "sites.csv").err
+    assert "texts stand in double quotes" in fedproto("run", tmp_path / "loads.toml").err
