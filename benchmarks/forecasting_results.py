@@ -67,10 +67,10 @@ TRAINED: dict[str, Changes] = {
     "fedrep": {"method": "fedrep"},
     "apfl": {"method": "apfl"},
     "ditto": {"method": "ditto"},
-    # These, FedGRU and FedPCL as `benchmarks.systems_results` chose on milano by validation.
+    # These and FedPCL as `benchmarks.systems_results` chose on milano by validation.
     "per-fedavg": {"method": "per-fedavg", "per-fedavg.step-size": 0.001},
     "pfedme": {"method": "pfedme", "pfedme.proximal-lambda": 1.0, "pfedme.outer-step": 1.0},
-    "fedgru": {"method": "fedgru", "fedgru.clusters": 2, "fedgru.organisations": 25},
+    "fedgru": {"method": "fedgru"},
     "fcgcn": {"method": "fcgcn"},
     "fedala": {"method": "fedala"},
     "knn-per": {"method": "knn-per"},
