@@ -67,10 +67,10 @@ TRAINED: dict[str, Changes] = {
     "fedrep": {"method": "fedrep"},
     "apfl": {"method": "apfl"},
     "ditto": {"method": "ditto"},
-    # These and FedPCL as `benchmarks.systems_results` chose on milano by validation.
+    # These, FedGRU and FedPCL as `benchmarks.systems_results` chose on milano by validation.
     "per-fedavg": {"method": "per-fedavg", "per-fedavg.step-size": 0.001},
     "pfedme": {"method": "pfedme", "pfedme.proximal-lambda": 1.0, "pfedme.outer-step": 1.0},
-    "fedgru": {"method": "fedgru"},
+    "fedgru": {"method": "fedgru", "fedgru.organisations": 1000},  # each client its own
     "fcgcn": {"method": "fcgcn"},
     "fedala": {"method": "fedala"},
     "knn-per": {"method": "knn-per"},
