@@ -174,6 +174,7 @@ def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Exper
                 **every,
                 **(_CONVERGED if row in TRAINED else {}),
                 **(_roads() if row in OF_GRAPHS and dataset == "metr-la" else {}),
+                **({"rounds": 40} if (row, dataset) == ("cnfgnn", "metr-la") else {}),  # 2 hours
                 **(_POSITIONS if (row, dataset) == ("fcgcn", "milano") else {}),
                 **({"fedda.week": 4} if row == "fedda" and dataset in FEW_WEEKS else {}),
                 **changes,
