@@ -11,12 +11,20 @@ from typing import Any
 from fedproto_app.errors import FedProtoError, SettingsError
 
 
+def is_code(text: str) -> bool:
+    """Whether the text has the form ``package.module:name``; `load` imports nothing else."""
+    module, _, name = text.partition(":")
+    return all(map(str.isidentifier, [*module.split("."), name]))
+
+
 def load(target: str, what: str, fault: type[FedProtoError] = SettingsError) -> Any:
     """What ``package.module:name`` names.
 
     what: the setting or the field that says so, as a message begins. Raises the fault.
     """
     module, _, name = target.partition(":")
+    if not is_code(target):
+        raise fault(f"{what}: expected package.module:NAME")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

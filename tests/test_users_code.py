@@ -21,7 +21,7 @@ def test_the_function_is_found() -> None:
         ("nowhere.at.all:join", "No module named 'nowhere'"),
         ("os.path:absent", "has no attribute 'absent'"),
         ("os.path:sep", "sep is not a function"),
-        (":join", "Empty module name"),
+        (":join", "expected package.module:NAME"),
     ],
 )
 def test_what_cannot_be_found_is_told_with_its_setting(named: str, reason: str) -> None:

@@ -6,7 +6,8 @@ A request is one letter and its content:
     O   order: which node, which part of how many, then a Flower message
     F   flush: write all state that waits in memory
 
-An answer is too: R a Flower message, P the part of a reply (`part_bytes`), D done.
+An answer is too: R a Flower message, P the part of a reply (`part_bytes`), D done, E why it is not,
+as text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedproto_app.metrics import metric_of, metric_row
 from fedproto_app.node.part_reply import CohortReply, PartReply
 
 START, ORDER, FLUSH = b"S", b"O", b"F"
-REPLY, PART, DONE = b"R", b"P", b"D"
+REPLY, PART, DONE, FAILED = b"R", b"P", b"D", b"E"
 _ORDER = struct.Struct("<III")
 _TABLE = "table"
 _ARRAYS = ("arrays", "sums")  # of a cohort's reply

@@ -29,7 +29,7 @@ class WorkerGrid(Grid):
     def __init__(self, pool: WorkerPool, nodes: int, workers: int) -> None:
         self._pool, self._nodes, self._workers = pool, nodes, workers
         self._answers: dict[str, Future[Message]] = {}  # not yet pulled, by the message's id
-        self._arrived = threading.Condition()
+        self._arrived, self._news = threading.Condition(), False
 
     def workers_of(self, node: int) -> list[int]:
         """The workers of a node; if it has several, they work for no other node."""
@@ -49,6 +49,7 @@ class WorkerGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers that have come; raises `FederationError` if a worker has ended."""
+        self._news = False
         done = [one for one in message_ids if one in self._answers and self._answers[one].done()]
         return [self._answers.pop(one).result() for one in done]
 
@@ -59,11 +60,12 @@ class WorkerGrid(Grid):
         return [future.result(timeout) for future in futures]
 
     def wait(self, seconds: float) -> None:
-        """Wait until an answer has come that was not pulled, but no longer than this."""
+        """Wait until an answer has come since the last pull, but no longer than this.
+
+        Those that came before it and that nobody wants any more end no wait.
+        """
         with self._arrived:
-            self._arrived.wait_for(
-                lambda: any(answer.done() for answer in self._answers.values()), seconds
-            )
+            self._arrived.wait_for(lambda: self._news, seconds)
 
     def _sent(self, message: Message) -> Future[Message]:
         node = message.metadata.dst_node_id - _FIRST
@@ -88,6 +90,7 @@ class WorkerGrid(Grid):
             except BaseException as error:  # whoever pulls it learns of it
                 whole.set_exception(error)
             with self._arrived:
+                self._news = True
                 self._arrived.notify_all()
 
         for part in parts:

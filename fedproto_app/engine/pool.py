@@ -69,9 +69,14 @@ class WorkerPool:
             self.ask(number, frame)
 
     def flush(self) -> None:
-        """Have all workers write their state, and wait until they have."""
+        """Have all workers write their state, and wait until they have.
+
+        Raises `FederationError` if one cannot.
+        """
         for future in [self.ask(number, frames.FLUSH) for number in range(self.count)]:
-            future.result()
+            answer = future.result()
+            if answer[:1] == frames.FAILED:
+                raise FederationError(f"a worker process {answer[1:].decode()}")
 
     def ask(self, worker: int, request: bytes) -> Future[bytes]:
         """The answer to come; requests to one worker are answered one after the other."""

@@ -20,6 +20,7 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from fedproto_app.client_app import app
 from fedproto_app.engine import frames
 from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, take_identity, to_bytes
+from fedproto_app.errors import FedProtoError
 from fedproto_app.node import orders, process
 from fedproto_app.wire import QUESTION, read_order
 
@@ -87,8 +88,17 @@ def serve(engine: Connection, number: int = 0) -> None:
             assert worker is not None, "an order before the start"
             answer = worker.answer(frames.read_order_frame(content))
         else:
-            process.flush()
+            answer = flushed()
         engine.send_bytes(answer)
+
+
+def flushed() -> bytes:
+    """Write all state that waits; the answer, with the reason if that cannot be."""
+    try:
+        process.flush()
+    except (FedProtoError, OSError) as fault:
+        return frames.FAILED + orders.reason_of(fault).encode()
+    return frames.DONE
 
 
 def end_with(lifeline: int) -> None:

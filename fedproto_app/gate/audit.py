@@ -8,8 +8,12 @@ it is renamed with ".1" at its end, in place of the one before it.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,26 +36,21 @@ class AuditLog:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "event": event, **_fit(fields)}) + "\n"  # ASCII: no codes
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
-            os.replace(self._file, self._before)
-        # One write of one line: gates of two orders may append at once.
-        descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with _locked(self._file.parent):
+            if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
+                os.replace(self._file, self._before)
+            _append(self._file, line.encode())
 
     def count_since(self, event: str, seconds: float) -> int:
         """How many such events the last so many seconds had."""
-        if self._file is None:
+        if self._file is None or not self._file.parent.exists():
             return 0
         first = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+        with _locked(self._file.parent):
+            texts = [file.read_bytes() for file in (self._file, self._before) if file.exists()]
         count = 0
-        for file in (self._file, self._before):
-            if not file.exists():
-                continue
-            for line in reversed(file.read_text(encoding="ascii").splitlines()):
-                entry = json.loads(line)
+        for text in texts:
+            for entry in filter(None, map(_entry, reversed(text.splitlines()))):
                 if entry["time"] < first:
                     return count
                 count += entry["event"] == event
@@ -61,6 +60,40 @@ class AuditLog:
     def _before(self) -> Path:
         assert self._file is not None
         return self._file.with_name(self._file.name + ".1")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other gates out meanwhile: of two orders, or of two sites with one log."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # which gives the lock back
+
+
+def _append(file: Path, line: bytes) -> None:
+    """Add the line, whole or not at all; raises OSError."""
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # power failed within a line
+            line = b"\n" + line
+        if os.write(descriptor, line) < len(line):
+            os.ftruncate(descriptor, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+    finally:
+        os.close(descriptor)
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """What a line tells; None: it is not whole."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and {"time", "event"} <= told.keys() else None
 
 
 def _fit(value: Any) -> Any:

@@ -148,6 +148,8 @@ class Gate:
 def refused(app: App, message: Message, context: Context, site: Site, log: AuditLog) -> str:
     """Why the site does not carry out the order; "" if it does. Or raises `SettingsError`."""
     code, limits = site.code, site.limits
+    if site.state_dir is None:
+        return "the site's file names no state-dir: what a process apart writes goes with its order"
     if site.audit and Path(site.audit).with_name(DRAIN).exists():
         return LEAVING
     if code.run == "listed" and app.digest not in code.digests:

@@ -80,9 +80,9 @@ class Apart:
             os.close(self._job)
         received = bytearray()
         while not (whole := _whole(received, most)):
+            if time.monotonic() > deadline:  # whatever trickles in
+                raise Ended(f"not done within {seconds:g} s")
             if not select.select([self._answer], [], [], _LOOK_EVERY)[0]:
-                if time.monotonic() > deadline:
-                    raise Ended(f"not done within {seconds:g} s")
                 self._see_that_it_lives()
             elif chunk := os.read(self._answer, _CHUNK):
                 received += chunk

@@ -19,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from fedproto_app.errors import FedProtoError
+
 STATE, KEPT = "state", "kept"  # all that clients go on from; of kept models what they predict with
 PARAMETERS = "parameters"
 PERSONAL = "personal"  # a model made of the shared one, to be judged and kept
@@ -143,6 +145,7 @@ def write_block(
 
 def read_block(path: Path) -> Block:
     """The block of this file, without its tensors; raises one of `DAMAGES`."""
+    require_access(path)
     # Not "pt": torch would open the file a second time, when it may be gone.
     with safe_open(path, framework="np") as file:
         rows = [Row(str(c), int(r), int(n)) for c, r, n in json.loads(file.metadata()[_ROWS])]
@@ -167,12 +170,26 @@ def number_of(path: Path) -> int:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a file, mapped from it; raises one of `DAMAGES`."""
+    require_access(path)
     try:
         return load_file(path)
     except RuntimeError as error:  # torch's own, of a file that went after its header was read
         if path.exists():
             raise
         raise FileNotFoundError(str(path)) from error
+
+
+def require_access(path: Path) -> None:
+    """Raises `FedProtoError` if the file is there and cannot be opened; then it is not damaged.
+
+    For safetensors all files that it cannot open are missing ones.
+    """
+    try:
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FedProtoError(f"cannot read its state: {error.strerror}: {path}") from None
 
 
 def write_tensors(

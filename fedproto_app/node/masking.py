@@ -221,6 +221,6 @@ class Masking:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         before = os.umask(0o077)  # nobody else reads it
         try:
-            write_whole(self._file, secrets.model_dump_json().encode())
+            write_whole(self._file, secrets.model_dump_json().encode(), durable=True)
         finally:
             os.umask(before)

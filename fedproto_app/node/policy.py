@@ -7,7 +7,6 @@ where the site's own copy of them is executed: see ``gate``.
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,8 +20,8 @@ from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.methods import method_named
 from fedproto_app.settings import Count, Section, Settings
 from fedproto_app.settings.section import kebab
+from fedproto_app.users_code import is_code
 
-_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:NAME
 _NO_CODE = ("device", "own")  # settings whose texts may have a colon and name no code
 
 Text = Annotated[str, Field(min_length=1)]
@@ -86,7 +85,7 @@ def require_named_code(config: Mapping[str, Any], code: CodePolicy) -> None:
     config: a run's settings as Flower brings them, dotted keys.
     """
     for key, value in config.items():
-        if not isinstance(value, str) or key in _NO_CODE or not _CODE.fullmatch(value):
+        if not isinstance(value, str) or key in _NO_CODE or not is_code(value):
             continue
         if value not in code.own:
             allowed = ", ".join(code.own) or "none"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedproto_app.node.blocks import KEPT, number_of
+from fedproto_app.node.blocks import KEPT, number_of, require_access
 from fedproto_app.node.state_log import needed
 from fedproto_app.whole_file import write_whole
 
@@ -55,6 +55,7 @@ class Records:
         self._lines: dict[str, _Line] | None = None
         self._write = 1  # the next one's number
         self._changed = False
+        self._seen = list[Path]()  # whose lines stand in what is written: these may go
 
     @property
     def clients(self) -> list[str]:
@@ -102,11 +103,12 @@ class Records:
         content = "".join(line.text for line in lines.values()).encode()
         write_whole(self._folder / name, content, f".{self._writer}.new")
         self._write, self._changed = self._write + 1, False
-        files = _files(self._folder)
+        files = [*self._seen, self._folder / name]
         staying = sorted({number_of(one) for one in files})[-_STAYING:]
         for path in files:
             if number_of(path) < staying[0]:
                 path.unlink(missing_ok=True)
+        self._seen = [one for one in files if number_of(one) >= staying[0]]
 
     def _set(self, client: str, known: list[ClientRecord]) -> None:
         self._look()[client] = _Line(self._write, known)
@@ -116,14 +118,17 @@ class Records:
         """What is in the folder, read once."""
         if self._lines is None:
             self._lines = {}
-            for path in _files(self._folder):
-                self._write = max(self._write, number_of(path) + 1)
-                self._read(path, self._lines)
+            while new := [one for one in _files(self._folder) if one not in self._seen]:
+                for path in new:
+                    self._write = max(self._write, number_of(path) + 1)
+                    self._read(path, self._lines)
+                self._seen += new
         return self._lines
 
     @staticmethod
     def _read(path: Path, lines: dict[str, _Line]) -> None:
         try:
+            require_access(path)
             for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
                 told = json.loads(text)
                 name, write = str(told["client"]), int(told["write"])

@@ -247,7 +247,8 @@ class StateLog:
         self._touched, self._sparse, self._damaged = set(), set(), []
         blocks = self._blocks()
         found = [(row, block, at) for block in blocks for at, row in enumerate(block.rows)]
-        for row, block, at in sorted(found, key=lambda one: one[0].write):
+        found.sort(key=lambda one: (one[0].write, number_of(one[1].path), one[1].path))
+        for row, block, at in found:
             self._add_row(Place(row, block, at, whole=block.kind == STATE))
 
     def _blocks(self) -> list[Block]:
@@ -272,9 +273,10 @@ class StateLog:
 
     def _add_row(self, place: Place) -> None:
         its, row = self._places.setdefault(place.row.client, []), place.row
-        if any(one.row == row and one.whole == place.whole for one in its):
-            self._touched.add(place.block)  # a copy, by a process that did not live to delete it
-            return
+        for one in list(its):  # of a row and its copy the copy stays: who made it deletes the row
+            if one.row == row and one.whole == place.whole:
+                its.remove(one)
+                self._drop(one)
         if place.whole:
             for one in list(its):
                 if one.row.write < row.write and one.row.server_round >= row.server_round:

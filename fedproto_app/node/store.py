@@ -145,7 +145,7 @@ class ClientStore:
     def read_kept(self, client: str) -> dict[str, Tensor] | None:
         """The kept model's tensors, personal ones over shared ones, or None if there is none.
 
-        Raises `SafetensorError` or OSError if they cannot be read.
+        Raises one of `blocks.DAMAGES` if they are damaged.
         """
         if not (kept := self.record(client).kept_round):
             return None
@@ -157,7 +157,7 @@ class ClientStore:
         """Keep the run's settings, once: a kept model is built again from them."""
         path = self._folder / SETTINGS_FILE
         if not path.exists():
-            write_whole(path, tomli_w.dumps(table).encode(), self._mark)
+            write_whole(path, tomli_w.dumps(table).encode(), self._mark, durable=True)
 
     def kept_clients(self) -> list[str]:
         """The clients that have a kept model, by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -232,8 +233,9 @@ class Node:
             client = cohort.names[row]
             record = self._store.record(client, before=order.server_round)
             now = {metric.name: metrics[metric][row] for metric in self._required}
-            first = record.kept_round == 0  # kept even if not finite: the server refuses it by name
-            if first or self._settings.keep == "last" or now[criterion] < record.metrics[criterion]:
+            best = record.metrics.get(criterion, math.nan)
+            # The first is kept even if not finite, as the server then refuses it by name.
+            if math.isnan(best) or self._settings.keep == "last" or now[criterion] < best:
                 scale = self._task.scale(self._shard.clients[client])
                 record = ClientRecord(order.server_round, now, scale, self._private(found, row))
                 self._store.keep(client, record)

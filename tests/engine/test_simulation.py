@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from fedproto_app.engine.simulation import simulate
 from fedproto_app.errors import FederationError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.wire import roster_query
 from tests.local_grid import (
     digits_settings,
     run_locally,
@@ -72,6 +74,19 @@ def test_any_number_of_workers_gives_the_same_bits(
         for node in ("0", "1"):  # what was in memory is on the disk in the end
             ours = ClientStore(folder.path / "state" / node)
             assert len(ours.kept_clients()) == 4
+
+
+def test_answers_that_nobody_wants_any_more_end_no_wait(pool: WorkerPool) -> None:
+    """As after a deadline: the server would look for the others without a pause."""
+    pool.start({}, 1, 0)
+    grid = WorkerGrid(pool, 1, 1)
+    [late] = grid.push_messages([roster_query(1000)])
+    grid.wait(60.0)
+    assert not [*grid.pull_messages([])]
+    start = time.monotonic()
+    grid.wait(0.3)
+    assert time.monotonic() - start >= 0.3
+    assert [*grid.pull_messages([late])]
 
 
 def test_the_workers_of_a_node_are_nobody_elses_where_there_are_enough(pool: WorkerPool) -> None:
@@ -252,3 +267,23 @@ def children_of(process: int) -> list[int]:
 def descendants_of(process: int) -> list[int]:
     found = children_of(process)
     return found + [further for child in found for further in descendants_of(child)]
+
+
+def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    settings = small_settings(tmp_path, rounds=2)
+    lost = tmp_path / "runs" / "test" / "state"
+    flush = pool.flush
+
+    def without_a_place() -> None:
+        shutil.rmtree(lost)
+        lost.touch()
+        flush()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "flush", without_a_place)
+        with pytest.raises(FederationError, match=r"worker process cannot write its state: Not a"):
+            simulate(settings, NODES, pool, 2, nothing)
+    other = small_settings(tmp_path, rounds=1, **{"output.name": "after"})
+    simulate(other, NODES, pool, 2, nothing)

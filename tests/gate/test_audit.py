@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,47 @@ def test_it_counts_what_was_in_the_last_hour(tmp_path: Path) -> None:
     assert log.count_since("order", 3600) == 2
     assert AuditLog(None).count_since("order", 3600) == 0
     AuditLog(None).write("order")
+
+
+def test_a_line_that_power_cut_costs_only_itself(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    log = AuditLog(file)
+    log.write("order", run=1)
+    with file.open("ab") as cut:
+        cut.write(b'{"time": "2026-01-')
+    log.write("order", run=2)
+    assert log.count_since("order", 3600) == 2
+    assert json.loads(file.read_text().splitlines()[-1])["run"] == 2
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_told_and_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog(tmp_path / "log")
+    log.write("order", run=1)
+    before = (tmp_path / "log").read_bytes()
+    write = os.write
+    monkeypatch.setattr(audit.os, "write", lambda file, line: write(file, line[:9]))
+    with pytest.raises(OSError, match="No space left"):
+        log.write("order", run=2)
+    assert (tmp_path / "log").read_bytes() == before
+
+
+def test_gates_of_several_orders_lose_no_line(tmp_path: Path) -> None:
+    """Renaming included; each process has lines that nearly fill a file."""
+    code = """
+import sys
+from pathlib import Path
+from fedproto_app.gate import audit
+audit.MOST_BYTES = 200_000
+for number in range(1000):
+    audit.AuditLog(Path(sys.argv[1])).write("order", run=int(sys.argv[2]) * 1000 + number)
+"""
+    file = tmp_path / "log"
+    gates = [
+        subprocess.Popen([sys.executable, "-c", code, str(file), str(number)])
+        for number in range(4)
+    ]
+    assert [gate.wait(60) for gate in gates] == [0] * 4
+    lines = [*file.read_text().splitlines(), *(tmp_path / "log.1").read_text().splitlines()]
+    assert {json.loads(line)["run"] for line in lines} == set(range(4000))

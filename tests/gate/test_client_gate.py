@@ -46,9 +46,12 @@ class FakeApart:
         return self.left
 
 
-def site_of(folder: Path, table: str = "") -> dict[str, Any]:
+STATE_DIR = 'state-dir = "state"\n'
+
+
+def site_of(folder: Path, table: str = "", state_dir: str = STATE_DIR) -> dict[str, Any]:
     file = folder / "site.toml"
-    text = 'name = "harbour"\naudit = "audit.jsonl"\n'
+    text = f'name = "harbour"\naudit = "audit.jsonl"\n{state_dir}'
     file.write_text(f'{text}[data]\nsource = "synthetic-traffic"\n{table}')
     return {"site": str(file)}
 
@@ -59,13 +62,14 @@ def carried_out(
     table: str = "",
     apart: FakeApart | None = None,
     config: dict[str, Any] | None = None,
+    state_dir: str = STATE_DIR,
 ) -> tuple[Message, FakeApart]:
     take_identity()
     number(message)
     context = Context(
         run_id=7,
         node_id=1,
-        node_config=site_of(folder, table),
+        node_config=site_of(folder, table, state_dir),
         state=RecordDict(),
         run_config={"method": "fuels", "local-epochs": 3, **(config or {})},
     )
@@ -202,3 +206,10 @@ def test_a_reply_goes_to_who_asked_whatever_it_says(tmp_path: Path) -> None:
     reply, _ = carried_out(tmp_path, message, "", FakeApart(to_bytes(crafted)))
     assert reply.metadata.reply_to_message_id == message.metadata.message_id
     assert audit_of(tmp_path)[-1]["arrays"]["more/file"] == ["float32", 100]
+
+
+def test_a_site_without_a_place_for_state_carries_out_nothing(tmp_path: Path) -> None:
+    """Behind the gate its clients would begin anew each round, and no budget be kept."""
+    reply, apart = carried_out(tmp_path, order(), state_dir="")
+    assert "the site's file names no state-dir" in reason(reply)
+    assert apart.jobs == []

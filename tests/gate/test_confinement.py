@@ -71,6 +71,7 @@ def test_a_job_is_done_in_a_folder_of_its_own_that_goes_with_it() -> None:
         ("lambda job: os._exit(3)", "exit code 3"),
         ("lambda job: 1 / 0", "exit code 1"),
         ("lambda job: b'x' * 2_000_000", "answered with 2000000 bytes, more than 1000000"),
+        ("trickle", "not done within 1 s"),
         ("lambda job: [os.close(n) for n in range(3, 30)] and time.sleep(60)", "Bad file|closed"),
     ],
 )
@@ -84,6 +85,13 @@ def test_why_there_is_no_answer_is_said(work: str, reason: str) -> None:
                 try: os.close(number)
                 except OSError: pass
             time.sleep(60)
+        def trickle(job):
+            pipes = [n for n in range(3, 30) if os.path.exists(f"/proc/self/fd/{{n}}")]
+            for byte in [b"\\x10\\x27\\0\\0\\0\\0\\0\\0"] + [b"x"] * 600:  # of 10,000
+                for number in pipes:
+                    try: os.write(number, byte)
+                    except OSError: pass
+                time.sleep(0.05)
         judged({"tolerant" if "range" in work else work}, seconds=1)
     """)
     assert re.search(rf"ended: .*({reason})", said), said

@@ -23,6 +23,7 @@ from fedproto_app.node.policy import (
 )
 from fedproto_app.node.site import site_file
 from fedproto_app.settings import flat_settings, settings_from
+from fedproto_app.users_code import load
 from tests.local_grid import LocalGrid, small_settings
 
 
@@ -101,6 +102,18 @@ def test_a_run_names_no_code_that_the_site_has_not_allowed(key: str) -> None:
     with pytest.raises(SettingsError, match="allows: mine:METHOD"):
         require_named_code(config, CodePolicy(own=("mine:METHOD",)))
     require_named_code(config, CodePolicy(own=("shutil:rmtree",)))
+
+
+def test_what_is_let_through_as_no_code_is_never_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing runs a module, whatever is looked for in it then."""
+    (tmp_path / "planted.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for text in ("planted:", "planted:1", "planted:a-b", "planted: NAME", "planted"):
+        require_named_code({"model.module": text}, CodePolicy())
+        with pytest.raises(SettingsError, match=r"expected package\.module:NAME"):
+            load(text, "model.module")
 
 
 def test_an_order_that_takes_longer_is_ended() -> None:

@@ -7,16 +7,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors import SafetensorError
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.node.blocks import Block, Row, read_block, write_block
+from fedproto_app.node.blocks import Block, read_block
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.records import ClientRecord
 from fedproto_app.node.state_log import StateLog
@@ -220,23 +218,6 @@ def test_what_another_process_has_moved_is_found_again(
     again = ClientStore(tmp_path)
     assert [state_of(again, name, upto=4) for name in "abc"] == [4, 44, 4]
     assert [state_of(again, name, upto=3) for name in "abc"] == [3, 1, 3]
-
-
-def test_a_block_may_go_between_any_two_steps_of_its_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """safetensors opens a file twice for torch: for the header, then for the values."""
-    write = partial(write_block, tmp_path, "state", [Row("a", 1, 1)], state(1), writer=0)
-    from_file = torch.UntypedStorage.from_file
-
-    def gone(filename: str, *args: Any, **kwargs: Any) -> Any:
-        Path(filename).unlink()
-        return from_file(filename, *args, **kwargs)
-
-    monkeypatch.setattr(torch.UntypedStorage, "from_file", gone)
-    assert read_block(write(number=1).path).rows == [Row("a", 1, 1)]
-    with pytest.raises(FileNotFoundError):
-        write(number=2).tensors()
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:

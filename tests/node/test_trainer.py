@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def test_a_client_fails_if_a_parameter_is_not_finite(
     monkeypatch.setattr(type(learner), "conclude", spoil)
     reply = WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
     assert list(reply.failed) == (sorted(names)[1:2] if fails else [])
+
+
+def test_a_kept_model_without_a_number_for_its_error_is_replaced(tmp_path: Path) -> None:
+    learner, shard, names = made("solo", cohort_size=5)
+    store = ClientStore(tmp_path)
+    node = WholeNode(learner, shard, store)
+    node.train(Order("run", "", 1, names, evaluate=True))
+    first = store.record(names[0])
+    store.keep(names[0], replace(first, metrics=dict.fromkeys(first.metrics, float("nan"))))
+    node.train(Order("run", "", 2, names, evaluate=True))
+    assert store.record(names[0]).kept_round == 2
 
 
 @pytest.mark.parametrize("method", ["solo", "fuels"])
