@@ -201,6 +201,7 @@ def one_and_own(clients: int) -> Variants:
 def encoder_rows(folder: str) -> dict[str, Row]:
     heads = encoder_and_heads(10)
     variants = {
+        **{name: CLOSED[name] for name in SIMPLEST},
         **SUPERVISED,
         "encoder-svm": heads,
         "encoder-svm-500": {**heads, "encoder.steps": 500},
