@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedproto_app.cli.data_options import data_options, panel, with_data_options
+from fedproto_app.cli.offered_line import offered_line
 from fedproto_app.cli.run_settings import told
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import (
-    FIRST_TASK,
     TASKS,
-    TaskRecord,
-    fitting_task,
     record_of_source,
     require_fitting_source,
     task_record,
@@ -172,61 +170,25 @@ def check(
     else:
         record = record_of_source(read().data)
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
-    could_start = record.part("check")(read(record.holds), every, picture)
+    checked = record.part("check")(read(record.holds), every, picture)
     if reading is not None:
+        _say_how_to_read(reading)
+    if site is None:
         keys = {name: OPTIONS[name].key(record.holds) for name in options}
-        given = {key: options[name] for name, key in keys.items() if key is not None}
-        given |= dict(change.split("=", 1) for change in changes or () if "=" in change)
-        fitting = _fitting(record, read(record.holds))
-        _say_how_to_read(path, reading, fitting, given, table, could_start=could_start)
-    raise typer.Exit(0 if could_start else 1)
+        by_option = {key: options[name] for name, key in keys.items() if key is not None}
+        asked = dict(change.split("=", 1) for change in changes or () if "=" in change) | by_option
+        whole = table | by_option
+        typer.echo(offered_line(config, whole, asked, record, read(record.holds), checked))
+    raise typer.Exit(0 if checked.could_start else 1)
 
 
-def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
-    """The row of the task that the data's targets fit, where they may be of two kinds."""
-    if not record.targets:
-        return record
-    from fedproto_app.data.sequences.sources import load_sequences
-    from fedproto_app.tasks.sequences.clients import targets_of
-
-    return task_record(fitting_task(record.holds, targets_of(load_sequences(settings.data))))
-
-
-def _say_how_to_read(
-    path: str,
-    reading: Reading,
-    record: TaskRecord,
-    options: Mapping[str, Any],
-    table: Mapping[str, Any],
-    *,
-    could_start: bool,
-) -> None:
-    """How the path was read, and the line that trains on it, now or once it can.
-
-    options: what the user said beside. table: all settings that the check was made with.
-    """
+def _say_how_to_read(reading: Reading) -> None:
     from fedproto_app.data.recognition import flags
 
     for note in reading.notes:
         typer.echo(note)
     told = reading.settings
     typer.echo(f"read as {reading.source}{', with ' if told else ''}{flags(told)}")
-    run = {"task": record.name, "method": record.first_method}
-    if not _is_accepted({**table, **run, **options}):  # images in stages
-        run["keep"] = "last"
-    if record.name == FIRST_TASK:
-        del run["task"]
-    line = flags({**run, "data.source": reading.source, "data.path": path, **told, **options})
-    does = "train on it" if could_start else "once that is mended"
-    typer.echo(f"{does}: fedproto run {line}")
-
-
-def _is_accepted(table: Mapping[str, Any]) -> bool:
-    try:
-        settings_from(table)
-    except SettingsError:
-        return False
-    return True
 
 
 def _refuse_what_the_site_says(path: str, source: str, options: Mapping[str, Any]) -> None:

@@ -168,8 +168,9 @@ def sweep(
             ready = prepared(folder, plan, extend)
         done = ready.finished_runs()
         console.print(
-            f"{ready.runs // len(plan.seeds)} trials × {len(plan.seeds)} seeds = {ready.runs} runs"
-            + (f", {done} are done" if done else "")
+            f"{_counted(ready.runs // len(plan.seeds), 'trial')} × "
+            f"{_counted(len(plan.seeds), 'seed')} = {_counted(ready.runs, 'run')}"
+            + (f", of them {done} done" if done else "")
             + f": {folder}",
             soft_wrap=True,
         )
@@ -310,3 +311,7 @@ def _removed_if_nothing_came(folder: Path) -> Iterator[None]:
             if [one.name for one in folder.iterdir()] == [LOCK]:
                 shutil.rmtree(folder)
         raise
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"

@@ -69,7 +69,8 @@ def require_names(
 ) -> None:
     """Refuse an archive that lacks an array or has one that nobody knows."""
     if missing := set(needed) - set(archive.files):
-        raise DataError(f"{path}: no array {', '.join(sorted(missing))}")
+        there = ", ".join(archive.files)
+        raise DataError(f"{path}: no array {', '.join(sorted(missing))} beside {there}")
     if others := set(archive.files) - {*needed, *optional}:
         raise DataError(
             f"{path}: beside {', '.join(needed)} only {', '.join(optional)} are expected, "

@@ -54,7 +54,7 @@ def reading_of(path: Path) -> Reading:
     if name.endswith((".h5", ".hdf5")):
         return Reading("hdf5")
     if name.endswith(".npz"):
-        return Reading(_npz_source(path))
+        return _npz_reading(path)
     if not path.exists():
         raise DataError(missing(path))
     if name.endswith((".txt", ".dat", ".txt.gz", ".data")):
@@ -139,18 +139,29 @@ def _has_csv_files_of_classes(path: Path) -> bool:
     return bool(files) and all("/" in name for name in files) and not images
 
 
-def _npz_source(path: Path) -> str:
+def _npz_reading(path: Path) -> Reading:
     names: set[str] = set()
     try:
         with path.open("rb") as file, opened_archive(file, path) as archive:
             names = set(archive.files)
             if {"points", "offsets"} <= names:
-                return "sequence-npz"
+                return Reading("sequence-npz")
             if first := next((name for name in ("x", "x_train") if name in names), ""):
                 shape, dtype = header(archive, first, path)
                 grey = first == "x_train" and dtype == np.uint8 and shape[-1] >= _NARROWEST_IMAGE
                 if len(shape) == 3 and not grey:
-                    return "sequence-npz"
+                    return Reading("sequence-npz", notes=_looks_like_images(first, shape, dtype))
     except (DataError, OSError):
         pass
-    return "image-npz" if "x_train" in names else "npz"
+    return Reading("image-npz" if "x_train" in names else "npz")
+
+
+def _looks_like_images(name: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, ...]:
+    """A note if sequences of so many steps and dimensions are as high as wide."""
+    count, steps, dimensions = shape
+    if steps != dimensions or steps < _NARROWEST_IMAGE:
+        return ()
+    return (
+        f"{name} is read as {count} sequences of {steps} steps with {dimensions} values each; if "
+        f"these are images, save them as x_train and x_test of uint8 (0 to 255) instead of {dtype}",
+    )

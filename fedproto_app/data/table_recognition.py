@@ -67,7 +67,12 @@ class Column:
     @property
     def is_number(self) -> bool:
         """Whether all that is there are numbers."""
-        return all(_NUMBER.fullmatch(one) or one.lower() in _NO_NUMBER for one in self.cells)
+        return all(map(_is_number, self.cells))
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether nine of ten cells are numbers: the others are slips, which its reader refuses."""
+        return 10 * sum(map(_is_number, self.cells)) >= 9 * len(self.cells)
 
     @property
     def is_time(self) -> bool:
@@ -77,6 +82,10 @@ class Column:
         if all(map(is_date, self.cells)):
             return True
         return len(self.cells) > 1 and look_like_times(sorted(set(self.cells)))
+
+
+def _is_number(cell: str) -> bool:
+    return _NUMBER.fullmatch(cell) is not None or cell.lower() in _NO_NUMBER
 
 
 def reading_of_text(path: Path) -> Reading:
@@ -160,7 +169,7 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
             settings["data.time-column"] = times.name
         _count_steps(times, settings)
         others = [one for one in columns if one is not client and one is not times]
-        values = [one for one in others if one.is_number]
+        values = [one for one in others if one.has_numbers]
         if len(others) > 1 and values and VALUE_NAME not in [one.name for one in others]:
             settings["data.columns"] = values[0].name
             rest = ", ".join(one.name for one in values[1 : _MOST_NAMED + 1])
@@ -174,8 +183,8 @@ def form_of(columns: Sequence[Column], *, first_column_counts: bool = True) -> R
             settings["data.time-column"] = times.name
         if is_named:
             _count_steps(times, settings)
-    values = [one for one in columns if one is not times and one.is_number]
-    texts = [one for one in columns if one is not times and not one.is_number]
+    values = [one for one in columns if one is not times and one.has_numbers]
+    texts = [one for one in columns if one is not times and not one.has_numbers]
     if texts and values and len(values) <= _MOST_NAMED:
         settings["data.clients"] = ",".join(one.name for one in values)
         names = ", ".join(one.name for one in texts[:_MOST_NAMED])

@@ -17,6 +17,19 @@ from fedproto_app.settings.section import Section
 _MOST_HINTS = 3
 
 
+def explain_all(
+    faults: Sequence[Any], table: type[Section] = Settings, under: Sequence[str] = ()
+) -> str:
+    """All of pydantic's faults of such a table; what is known there is said once."""
+    told: list[str] = []
+    said: set[str] = set()
+    for fault in faults:
+        line, known, keys = explain(fault, table, under).partition(" known")
+        told.append(line.rstrip(";") if keys in said else line + known + keys)
+        said.add(keys)
+    return "; ".join(told)
+
+
 def explain(fault: Any, table: type[Section] = Settings, under: Sequence[str] = ()) -> str:
     """One line for one of pydantic's faults of such a table.
 
@@ -62,7 +75,8 @@ def _unknown(location: Sequence[str], table: type[Section], under: Sequence[str]
         section = inner
     place = ".".join([*under, *above])
     here = _near(name, section)
-    elsewhere = [".".join([*under, *path]) for path in _leaves(table) if path[-1] == name]
+    paths = [path for path in _leaves(table) if name in (path[-1], "-".join(path))]
+    elsewhere = [".".join([*under, *path]) for path in paths]
     meant = elsewhere + [f"{place}.{key}" if place else key for key in here]
     hint = f"did you mean {' or '.join(meant[:_MOST_HINTS])}? " if meant else ""
     known = f"known in [{place}]" if place else "known"

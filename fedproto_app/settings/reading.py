@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.methods import method_named, require_fit
-from fedproto_app.settings.faults import explain
+from fedproto_app.settings.faults import explain_all
 from fedproto_app.settings.run import Settings
 from fedproto_app.settings.section import Section
 from fedproto_app.tasks.table import check_settings
@@ -102,8 +102,7 @@ def _validated(section: type[SectionT], table: object, *under: str) -> SectionT:
     try:
         return section.model_validate(table)
     except ValidationError as error:
-        told = [explain(fault, section, under) for fault in error.errors()]
-        raise SettingsError("; ".join(told)) from None
+        raise SettingsError(explain_all(error.errors(), section, under)) from None
 
 
 def _nested(config: Mapping[str, Any]) -> dict[str, Any]:

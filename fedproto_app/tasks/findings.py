@@ -24,6 +24,14 @@ LARGEST_VALUE = 1e15
 Cell = str | Text  # a `Text` keeps its colour and stands left in its column
 
 
+@dataclass(frozen=True)
+class Checked:
+    """could_start: whether a run could. told: settings that the data ask for, by dotted keys."""
+
+    could_start: bool
+    told: Mapping[str, object] = field(default_factory=dict)
+
+
 @dataclass
 class Findings:
     """What a check found, in the order in which a person reads it.

@@ -48,3 +48,55 @@ def test_a_run_takes_it(
     _, _, words = line.partition("train on it: fedproto run ")
     settings = settings_from(told(None, [one for one in shlex.split(words) if one != "--set"]))
     assert (settings.method, settings.keep) == (method, keep)
+
+
+def of_a_period(period: int, days: int) -> list[str]:
+    steps = np.arange(period * days)
+    values = 10 + np.sin(2 * np.pi * steps / period) + 0.1 * DRAWS.normal(size=steps.shape)
+    return ["time,north", *(f"{step},{value:.3f}" for step, value in enumerate(values))]
+
+
+def offered(out: str) -> str:
+    return out.rstrip().split("\n")[-1]
+
+
+def test_it_takes_the_period_that_was_found(fedproto: Fedproto, tmp_path: Path) -> None:
+    (tmp_path / "quarters.csv").write_text("\n".join(of_a_period(96, 20)))
+    outcome = fedproto("data", "check", tmp_path / "quarters.csv")
+    assert "checked with --period 24, not with 96" in outcome.out
+    assert offered(outcome.out).endswith("/quarters.csv --set data.period=96")
+    as_told = fedproto("data", "check", tmp_path / "quarters.csv", "--period", 48)
+    assert offered(as_told.out).endswith("/quarters.csv --set data.period=48")
+    (tmp_path / "short.csv").write_text("\n".join(of_a_period(96, 4)))  # too few days of 96 steps
+    assert "data.period" not in offered(fedproto("data", "check", tmp_path / "short.csv").out)
+
+
+def test_there_is_one_for_a_file_and_for_an_embedded_source(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    config = tmp_path / "my run.toml"
+    config.write_text('method = "solo"\n[data.synthetic]\nclients = 5\n')
+    outcome = fedproto("data", "check", "--config", config, "--set", "data.horizon=3")
+    assert offered(outcome.out) == f"train on it: fedproto run '{config}' --set data.horizon=3"
+    digits = fedproto("data", "check", "--source", "digits", "--stages", 1)
+    assert offered(digits.out) == (
+        "train on it: fedproto run --set task=classification --set method=analytic "
+        "--set data.source=digits --set data.partition.stages=1"
+    )
+
+
+def test_a_slip_leaves_out_no_client(fedproto: Fedproto, tmp_path: Path) -> None:
+    lines = of_a_period(24, 20)
+    rows = [f"{line},{line.partition(',')[2]}" for line in lines[1:]]
+    rows[6] = rows[6].rpartition(",")[0] + ",3.4.1"
+    (tmp_path / "sites.csv").write_text("\n".join(["time,north,south", *rows]))
+    outcome = fedproto("data", "check", tmp_path / "sites.csv")
+    assert outcome.code == 2
+    assert "column 'south', line 8: '3.4.1' is not a number" in outcome.err
+
+
+def test_arrays_that_may_be_images_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
+    images = {name: a / 255 if name[0] == "x" else a for name, a in IMAGES.items()}
+    np.savez(tmp_path / "data.npz", **images)
+    outcome = fedproto("data", "check", tmp_path / "data.npz")
+    assert "x_train is read as 3000 sequences of 12 steps with 12 values each; if" in outcome.out

@@ -83,7 +83,7 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(
 
     outcome = fedproto("sweep", *words)
     assert outcome.code == 0
-    assert "2 trials × 1 seeds = 2 runs, 1 are done" in outcome.err
+    assert "2 trials × 1 seed = 2 runs, of them 1 done" in outcome.err
     assert (folder / "001-s0" / "summary.json").stat().st_mtime_ns == finished
     plan, trials = read_plan(folder)
     whole = Sweep(tmp_path / "whole", plan, trials)
@@ -185,7 +185,7 @@ method = ["naive", "seasonal-naive"]
     assert "did you mean 'naive'?" in wrong.err
     outcome = fedproto("sweep", config, "--trials", "1", "--grid", "method=naive")
     assert outcome.code == 0
-    assert "1 trials × 1 seeds = 1 runs" in outcome.err
+    assert "1 trial × 1 seed = 1 run:" in outcome.err
     plan, trials = read_plan(Path("told"))
     assert (plan.seeds, plan.nodes, plan.search, len(trials)) == ((5,), 1, "random", 1)
     assert (Path("told") / "001-s5" / "summary.json").exists()

@@ -109,7 +109,7 @@ def test_a_mistake_inside_a_factory_keeps_its_traceback() -> None:
         ("no_such_module:load", "No module named 'no_such_module'"),
         (f"{HERE}:no_such_name", "has no attribute 'no_such_name'"),
         (f"{HERE}:not_a_function", "not_a_function is not a function"),
-        (":load", "Empty module name"),
+        (":load", "expected package.module:NAME"),
     ],
 )
 def test_unknown_sources(source: str, message: str) -> None:

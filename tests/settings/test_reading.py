@@ -52,6 +52,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"fuels.tau": 0.1}, ["did you mean fuels.temperature? known in [fuels]: augmentation"]),
         ({"gldp.lambda": 0.1}, ["did you mean gldp.balance? known in [gldp]: balance, "]),
         ({"fedprox.mu": 0.1}, ["did you mean fedprox.proximal-mu? known in [fedprox]: proximal"]),
+        ({"data-horizon": 3}, ["data-horizon: unknown setting; did you mean data.horizon? "]),
         ({"learning-rate": 0.1}, ["learning-rate: ", "did you mean optimizer.learning-rate? "]),
         (
             {"data.cluster.clients": 4},
@@ -260,3 +261,11 @@ def test_every_task_takes_just_the_methods_that_are_told(task: str) -> None:
 
 def test_whole_numbers_are_accepted_where_fractions_are() -> None:
     assert settings_from({"fuels.beta": 50, "participation": 1}).participation == 1.0
+
+
+def test_what_is_known_is_said_once() -> None:
+    with pytest.raises(SettingsError) as told:
+        settings_from({"a": 1, "fuels.b": 2, "c": 3, "fuels.d": 2})
+    assert str(told.value).count("known in [fuels]: ") == 1
+    assert str(told.value).count("known: ") == 1
+    assert "c: unknown setting" in str(told.value)

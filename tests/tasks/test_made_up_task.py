@@ -22,6 +22,7 @@ from fedproto_app.invariants import SmallRuns, one_node_equals_eight
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.task_report import Measure
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.tasks.findings import Checked
 from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.report import ForecastingReport
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -99,9 +100,9 @@ def loaded_dice(settings: Settings) -> dict[str, str | None]:
     return {"ann": None, "bob": "its dice are loaded"}
 
 
-def check_dice(settings: Settings, every: bool, picture: Path | None) -> bool:
+def check_dice(settings: Settings, every: bool, picture: Path | None) -> Checked:
     print(f"{settings.data.period} throws, all shown: {every}")
-    return settings.data.period > 2
+    return Checked(settings.data.period > 2, {"data.horizon": 6})
 
 
 def require_luck(settings: Settings) -> None:
@@ -156,6 +157,12 @@ def data_check(*arguments: str) -> tuple[int, str]:
 
 
 def test_data_check_finds_its_checker() -> None:
-    assert data_check("--source", "dice", "--all") == (0, "24 throws, all shown: True\n")
+    """And a line is offered that asks for what its checker found."""
+    run = "fedproto run --set task=gambling --set method=analytic --set data.source="
+    assert data_check("--source", "dice", "--all") == (
+        0,
+        f"24 throws, all shown: True\ntrain on it: {run}dice --set data.horizon=6\n",
+    )
     own = data_check("--source", f"{HERE}:own_dice", "--set", "data.period=2")
-    assert own == (1, "2 throws, all shown: False\n")
+    rest = f"{HERE}:own_dice --set data.horizon=6 --set data.period=2"
+    assert own == (1, f"2 throws, all shown: False\nonce that is mended: {run}{rest}\n")

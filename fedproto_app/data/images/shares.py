@@ -55,7 +55,8 @@ def _draw_classes(
     classes = settings.classes
     if classes > len(counts):
         raise DataError(
-            f"data.partition.classes = {classes}: the images have only {len(counts)} classes"
+            f"data.partition.classes = {classes}: the images have only {len(counts)} classes "
+            "(--classes-per-stage of fedproto data check)"
         )
     if settings.samples > 0:
         if settings.samples < classes:

@@ -16,7 +16,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import shortest_length, why_refused
 from fedproto_app.maths.period import find_period
 from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.tasks.findings import Cell, Findings, hint, refusals, some, too_large
+from fedproto_app.tasks.findings import Cell, Checked, Findings, hint, refusals, some, too_large
 from fedproto_app.tasks.forecasting.oddities import (
     FARTHEST,
     LARGEST_RATIO,
@@ -60,10 +60,11 @@ class ClientFacts:
         return self.oddities.notes if self.oddities else ""
 
 
-def check(settings: Settings, every: bool, picture: Path | None) -> bool:
+def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
     """Print every client of the source, or the first ones; whether one is usable."""
     data = settings.data
-    clients = [facts_of(series, data) for series in load_series(data)]
+    sources = load_series(data)
+    clients = [facts_of(series, data) for series in sources]
     titles: list[Cell] = ["client", "steps", "start", "period", "missing", "verdict"]
     noted = any(one.notes for one in clients)
     rows: list[Sequence[Cell]] = [[*titles, "notes"] if noted else titles]
@@ -77,7 +78,11 @@ def check(settings: Settings, every: bool, picture: Path | None) -> bool:
         refusals({one.name: one.refused for one in clients}),
         [*too_large((one.name, one.largest) for one in clients), *_warnings(clients)],
     ).print(every)
-    return any(one.refused is None for one in clients)
+    found = _common_period(clients)
+    other = data.model_copy(update={"period": found})
+    fits = found and any(why_refused(series, other) is None for series in sources)
+    told = {"data.period": found} if fits and found != data.period else {}
+    return Checked(any(one.refused is None for one in clients), told)
 
 
 def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
@@ -109,6 +114,12 @@ def period_votes(clients: Sequence[ClientFacts]) -> list[tuple[int, int]]:
     """(period, clients that have it), most votes first, the shorter period first on a tie."""
     votes = Counter(client.period for client in clients if client.period is not None)
     return sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
+
+
+def _common_period(clients: Sequence[ClientFacts]) -> int:
+    """The period that most of all clients have, 0 if there is none."""
+    votes = period_votes(clients)
+    return votes[0][0] if votes and 2 * votes[0][1] > len(clients) else 0
 
 
 def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
@@ -191,5 +202,5 @@ def _summary(clients: Sequence[ClientFacts], settings: DataSettings) -> list[tup
         ("period found", ", ".join(periods) or "none"),
     ]
     if votes and votes[0][0] != settings.period:
-        facts.append(hint(f"checked with --period {settings.period}"))
+        facts.append(hint(f"checked with --period {settings.period}, not with {votes[0][0]}"))
     return [*facts, ("missing", f"{missing:.2%} of all values")]

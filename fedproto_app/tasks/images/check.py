@@ -19,6 +19,7 @@ from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.findings import (
     NAMED,
     Cell,
+    Checked,
     Findings,
     hint,
     refusals,
@@ -59,7 +60,7 @@ class Partition:
         return np.stack([table.any(axis=0) for table in self.train.values()])
 
 
-def check(settings: Settings, every: bool, picture: Path | None) -> bool:
+def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
     """Print what the images are and what a run would deal to whom; whether a run could start.
 
     every: list all classes. picture: a PNG file for the partition.
@@ -82,7 +83,7 @@ def check(settings: Settings, every: bool, picture: Path | None) -> bool:
     if picture is not None and partition is not None:
         save_partition(picture, partition.train, pool.classes, "image")
     usable = partition is not None and len(partition.refused) < len(partition.train)
-    return usable and (skips or not corrupt)
+    return Checked(usable and (skips or not corrupt))
 
 
 def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:

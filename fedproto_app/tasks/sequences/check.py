@@ -18,6 +18,7 @@ from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.findings import (
     Cell,
+    Checked,
     Findings,
     hint,
     refusals,
@@ -72,7 +73,7 @@ class Dealing:
         return {name: [one for one in self.clients if one.group == name] for name in names}
 
 
-def check(settings: Settings, every: bool, picture: Path | None) -> bool:
+def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
     """Print what the sequences are and what a run would deal to whom; whether a run could start.
 
     every: list all classes, or clients where targets are real numbers. picture: a PNG file for the
@@ -98,7 +99,7 @@ def check(settings: Settings, every: bool, picture: Path | None) -> bool:
     Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(every)
     if picture is not None and dealing is not None:
         _draw(dealing, pool, picture)
-    return dealing is not None and len(dealing.refused) < len(dealing.clients)
+    return Checked(dealing is not None and len(dealing.refused) < len(dealing.clients))
 
 
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:

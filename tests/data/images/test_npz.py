@@ -105,7 +105,7 @@ def test_clients_and_stages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x_test": None, "y_test": None}, "no array x_test, y_test"),
+        ({"x_test": None, "y_test": None}, "no array x_test, y_test beside x_train, y_train"),
         ({"x_val": GREY["x_test"]}, "beside x_train, .* found x_val"),
         ({"x_train": noise(0, 3, 4, 5) / 255}, "array 'x_train' holds float64, expected uint8"),
         ({"x_train": np.array([{}])}, "array 'x_train' holds object, expected uint8"),
