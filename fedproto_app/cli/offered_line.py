@@ -36,7 +36,9 @@ def offered_line(
     if "method" not in table and ("task" in run or config is None):
         run["method"] = record.first_method
     last = {"keep": "last"}
-    if not _is_accepted(table | run) and _is_accepted(table | run | last):  # images in stages
+    if not _is_accepted({**table, **run}) and _is_accepted(
+        {**table, **run, **last}
+    ):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
     run |= {key: value for key, value in checked.told.items() if key not in table}
