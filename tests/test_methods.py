@@ -234,7 +234,7 @@ def test_without_a_method_from_outside_nothing_of_it_is_told() -> None:
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
         ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.methods.Method"),
         ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.methods.Method"),
-        ({"method": "loud_method:"}, "has no attribute ''"),
+        ({"method": "loud_method:"}, "expected package.module:NAME"),
         ({"method": "broken_method:METHOD"}, "cannot be imported: ZeroDivisionError: division"),
         ({"method": "loud_method:TAKEN"}, "name = 'fuels' is that of a method of the app"),
         ({"method": "loud_method:NO_SECTION"}, "expected a class derived from"),

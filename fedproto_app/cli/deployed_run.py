@@ -24,7 +24,7 @@ _SEARCH = 600.0  # seconds for which a SuperLink that does not answer is asked a
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two times that it is asked
 _HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
 _WARNINGS = (
-    *("joined", "left", "back", "missing", "refused", "note"),
+    *("joined", "left", "back", "rests", "missing", "refused", "note"),
     *("order-lost", "resumed", "checkpoint-refused", "no-lock"),
 )
 

@@ -132,7 +132,8 @@ class Arrivals:
             tell("left", node=self._roster.label_of(node_id))
             self._left.add(node_id)
         self._exchange.look_for_overdue(grid, there)
-        self._roster.connected = there - self._exchange.overdue
+        awake = there - self._exchange.overdue
+        self._roster.connected = (awake - self._exchange.resting) or awake
         for label, member in list(self._roster.members.items()):
             if fault := self._identity.fault(member.node_id, label):  # the register was changed
                 self._roster.expel(label)

@@ -8,7 +8,10 @@ connected and well, and will never answer. One that hangs would hold up every ro
   one message after the other: if it answers the probe first, its order is lost and is sent again;
 - an order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
   the node is there, or comes back soon;
-- a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes.
+- a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes;
+- who let it pass again, sign or no sign, rests for one deadline, then for three, seven, fifteen, as
+  long as there are others: a node that answers probes alone cannot make every round as long as the
+  deadline.
 
 The server also looks for replies more often than Flower, which looks every three seconds.
 """
@@ -32,6 +35,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replie
 PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 ORDER_TRIES = 3  # times that one order is sent
+LONGEST_REST = 15  # deadlines
 # A node that left, or is restarted; a ClientApp that was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
@@ -44,6 +48,8 @@ class Exchange:
         self._nodes_lose_orders = True
         self._probes = Probes()
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
+        self._misses: dict[int, int] = {}  # orders that a node did not answer since its last reply
+        self._rests: dict[int, float] = {}  # until when such a node is asked for nothing
         self._first: dict[str, str] = {}  # by the id of an order sent again: that of the first
 
     def trust_nodes(self) -> None:
@@ -54,6 +60,12 @@ class Exchange:
     def overdue(self) -> set[int]:
         """The nodes that have given no sign since they let a deadline pass."""
         return set(self._overdue.values())
+
+    @property
+    def resting(self) -> set[int]:
+        """The nodes that are asked for nothing as long as there are others."""
+        now = time.monotonic()
+        return {node for node, until in self._rests.items() if until > now}
 
     def original(self, message_id: str) -> str:
         """The id under which an order was first sent."""
@@ -68,7 +80,21 @@ class Exchange:
         silent = phase.unanswered()
         self._overdue |= silent
         self._probe(grid, set(silent.values()))
+        for node in {reply.metadata.src_node_id for reply in replies} - phase.losers:
+            self._misses.pop(node, None)
+        for node in {*silent.values(), *phase.losers}:
+            self._let_rest(node, deadline)
         return replies
+
+    def _let_rest(self, node: int, deadline: float) -> None:
+        if not self._nodes_lose_orders:
+            return
+        misses = self._misses[node] = self._misses.get(node, 0) + 1
+        rest = deadline * min(2 ** min(misses - 1, 9) - 1, LONGEST_REST)
+        self._rests[node] = time.monotonic() + rest
+        if rest:
+            told = {"missed": misses, "seconds": round(rest)}
+            tell("rests", WARNING, node=self._name_of(node), **told)
 
     def look_for_overdue(self, grid: Grid, connected: set[int]) -> None:
         """See whether overdue nodes have given a sign. Their late replies are not used."""
@@ -109,7 +135,8 @@ class _Phase:
     """One call of `Exchange.ask`.
 
     probes: all that are under way, None if no node loses orders. first: by the id of an order that
-    was sent again, the id under which it was first sent.
+    was sent again, the id under which it was first sent. losers: the nodes that lost their order as
+    often as it is sent.
     """
 
     def __init__(
@@ -121,6 +148,7 @@ class _Phase:
         name_of: Callable[[int], str],
     ) -> None:
         self.first: dict[str, str] = {}
+        self.losers = set[int]()
         self._grid, self._seconds, self._probes, self._name_of = grid, deadline, probes, name_of
         self._start = time.monotonic()
         self._tries: dict[int, int] = {}  # by node id
@@ -179,9 +207,15 @@ class _Phase:
                 forgetful.append(probe.node)
         for message_id, order in list(self._waiting.items()):
             node = order.metadata.dst_node_id
-            if node in forgetful and self._tries[node] < ORDER_TRIES:
-                del self._waiting[message_id]
+            if node not in forgetful:
+                continue
+            del self._waiting[message_id]
+            if self._tries[node] < ORDER_TRIES:
                 self._send_again(order)
+                continue
+            lost = Error(code=0, reason=f"the node lost its order {ORDER_TRIES} times")
+            self._replies.append(Message(lost, reply_to=order))
+            self.losers.add(node)
 
     def _sent_at(self, node: int) -> float:
         """When the node's order was sent; never, if it was asked for nothing."""

@@ -164,8 +164,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Nodes get the encoder once more: nobody knows which of them have it."""
-        if state:
-            self._heard = set(keys_of(of_group(state, "heard")))
+        if heard := of_group(state, "heard"):
+            self._heard = set(keys_of(heard))
             pending = of_group(state, "pending")
             self._pending = dict(zip(keys_of(pending), pending["heads"], strict=True))
 

@@ -159,9 +159,10 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         self._history.add(server_round, self._labels, psi, forgetting, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
+        state = super().state()
         if not self._keys:
-            return {}
-        state = super().state() | under("history", self._history.state(self._keys))
+            return state
+        state |= under("history", self._history.state(self._keys))
         if len(self._together.values):
             state["rounds-together"] = self._together.values
         for cluster, smoother in self._smoothers.items():
@@ -176,9 +177,9 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if not state:
-            return
         super().restore(state)
+        if "labels" not in state:
+            return
         self._keys = keys_of(state)
         self._heads = dict(zip(self._keys, state["heads"], strict=True))
         self._past.values = state["similarity"]

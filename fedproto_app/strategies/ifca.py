@@ -93,22 +93,22 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self.federation.note(figures)
 
     def state(self) -> dict[str, NDArray[Any]]:
+        state = super().state() | {"heads": self._heads}
         if not self._chosen:
-            return {"heads": self._heads}
-        state = super().state() | under("history", self._history.state(list(self._chosen)))
+            return state
+        state |= under("history", self._history.state(list(self._chosen)))
         for cluster, mean in enumerate(self._means):
             state |= under(_mean(cluster), mean.state())
         return {
             **state,
             **key_arrays(self._chosen),
             "chosen": np.stack(list(self._chosen.values())),
-            "heads": self._heads,
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().restore(state)
         if "chosen" not in state:
             return
-        super().restore(state)
         keys = keys_of(state)
         self._chosen = dict(zip(keys, state["chosen"], strict=True))
         self._heads = state["heads"]

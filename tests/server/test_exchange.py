@@ -120,9 +120,46 @@ def test_an_order_is_not_sent_for_ever() -> None:
     grid = FakeGrid()
     grid.answers = {(1, "train"): [None]}
     exchanged = Exchange()
-    assert ask(exchanged, grid, 1) == set()
+    (reply,) = exchanged.ask(cast(Grid, grid), [order(1)], 60.0)  # nor is it waited for so long
+    assert reply.error.reason == "the node lost its order 3 times"
     assert grid.count(1) == ORDER_TRIES
-    assert exchanged.overdue == {1}
+    assert exchanged.overdue == set()
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["order lost", "reply never sent"])
+def test_who_answers_probes_alone_holds_up_fewer_and_fewer_rounds(lost: bool) -> None:
+    """Of a hundred rounds of one deadline each it is asked in ten."""
+    grid = FakeGrid()
+    grid.answers = {(1, "train"): [None], (1, ALIVE): [0 if lost else None]}
+    now, exchanged, asked = 0.0, Exchange(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange.time, "monotonic", lambda: now)
+        patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
+
+        def wait(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        for _ in range(100):
+            start = now
+            if 1 not in exchanged.overdue | exchanged.resting:
+                asked += 1
+                ask(exchanged, grid, 1, deadline=10.0)
+            grid.answers[1, ALIVE] = [0]  # all is well again, it says
+            look(exchanged, grid, 1)
+            grid.answers[1, ALIVE] = [0 if lost else None]
+            now = max(now, start + 10.0)
+        assert asked == 10
+        now += 1000.0
+        grid.answers = {}
+        assert ask(exchanged, grid, 1) == {1}
+        grid.answers = {(1, "train"): [None], (1, ALIVE): [None]}
+        assert ask(exchanged, grid, 1) == set()
+        grid.answers = {}
+        look(exchanged, grid, 1)
+        assert (
+            exchanged.overdue | exchanged.resting == set()
+        )  # a reply makes good for all misses before
 
 
 def test_a_node_at_work_is_probed_once_and_not_asked_again() -> None:

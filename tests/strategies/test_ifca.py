@@ -187,6 +187,12 @@ def test_a_round_in_which_nobody_chose_changes_nothing() -> None:
     assert play(strategy, 1, HEADS, chosen=dict.fromkeys("abcd", (0, 0))).sent == {}
     assert heads(strategy) == before
     assert strategy.findings() == {}
+    again = ifca("abcd")
+    again.restore(strategy.state())
+    for one in (strategy, again):  # who was heard is not lost with the choices
+        play(one, 2, {"b": HEADS["b"]}, chosen={"b": EAST})
+    assert again.state().keys() == strategy.state().keys()
+    assert again.state()["heard/names"].tolist() == ["a", "b", "c", "d"]
 
 
 def test_the_state_tells_all_that_decides() -> None:
