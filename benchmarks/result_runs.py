@@ -48,11 +48,33 @@ def is_finished(job: Job, output: Path) -> bool:
 
 
 def run(job: Job, output: Path) -> None:
-    """`fedproto run` of the job, unless its folder is there and finished."""
+    """`fedproto run` of the job, unless its folder is there and finished.
+
+    One that was cut off goes on from its checkpoint, if it was asked for the same.
+    """
     folder = output / job.name
     if is_finished(job, output):
         return
-    shutil.rmtree(folder, ignore_errors=True)
+    begun, command = output / f".{job.name}.begun", _command(job, folder)
+    asked = "\n".join([*command, (ROOT / "configs" / job.config).read_text(encoding="utf-8")])
+    same = begun.exists() and begun.read_text(encoding="utf-8") == asked
+    if same and (folder / "checkpoint").exists():
+        command = ["run", "--resume", str(folder), "--nodes", "1", "--quiet"]
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        output.mkdir(parents=True, exist_ok=True)
+        begun.write_text(asked, encoding="utf-8")
+    fedproto = str(Path(sys.executable).with_name("fedproto"))
+    done = subprocess.run([fedproto, *command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{job.name} failed:\n{done.stderr}")
+    begun.unlink()
+    shutil.rmtree(folder / "state", ignore_errors=True)  # gigabytes over all runs
+    made = {"date": date.today().isoformat(), "machine": processors()}
+    (folder / MADE).write_text(json.dumps(made) + "\n", encoding="utf-8")
+
+
+def _command(job: Job, folder: Path) -> list[str]:
     settings = {
         "output.dir": folder.parent,
         "output.name": folder.name,
@@ -60,15 +82,8 @@ def run(job: Job, output: Path) -> None:
         **job.changes,
     }
     changes = [part for k, v in settings.items() for part in ("--set", f"{k}={_text(v)}")]
-    config = ROOT / "configs" / job.config
-    fedproto = Path(sys.executable).with_name("fedproto")
-    command = [fedproto, "run", config, "--app", ROOT, "--nodes", "1", "--quiet", *changes]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{job.name} failed:\n{done.stderr}")
-    shutil.rmtree(folder / "state", ignore_errors=True)  # gigabytes over all runs
-    made = {"date": date.today().isoformat(), "machine": processors()}
-    (folder / MADE).write_text(json.dumps(made) + "\n", encoding="utf-8")
+    config = str(ROOT / "configs" / job.config)
+    return ["run", config, "--app", str(ROOT), "--nodes", "1", "--quiet", *changes]
 
 
 def run_all(
