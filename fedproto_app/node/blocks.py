@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.whole_file import flush
 
 STATE, KEPT = "state", "kept"  # all that clients go on from; of kept models what they predict with
 PARAMETERS = "parameters"
@@ -205,9 +206,10 @@ def write_tensors(
     try:
         save_file({n: v.contiguous().cpu() for n, v in tensors.items()}, beside, metadata)
         if durable:
-            with beside.open("rb") as file:
-                os.fsync(file.fileno())
+            flush(beside)
         os.replace(beside, path)
+        if durable:
+            flush(path.parent)
     except SafetensorError as error:  # what a full disk comes as
         beside.unlink(missing_ok=True)
         raise OSError(f"{path} cannot be written: {error}") from None

@@ -1,7 +1,8 @@
-"""Blocks that are there and cannot be opened, and blocks that go while they are."""
+"""Blocks on a disk: that cannot be opened, that go while they are, that power may fail under."""
 
 from __future__ import annotations
 
+import os
 import resource
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.node.blocks import Row, read_block, write_block
+from fedproto_app.node.blocks import Row, read_block, write_block, write_tensors
 from fedproto_app.node.store import ClientStore
 from tests.node.stored import state, state_of
 
@@ -47,3 +48,24 @@ def test_a_block_may_go_between_any_two_steps_of_its_opening(
     assert read_block(write(number=1).path).rows == [Row("a", 1, 1)]
     with pytest.raises(FileNotFoundError):
         write(number=2).tensors()
+
+
+def test_a_durable_block_is_on_the_disk_before_its_name_and_the_name_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who tidies up deletes what it copied next, and power may fail."""
+    steps: list[str] = []
+    flushed, named = os.fsync, os.replace
+
+    def watched_flush(handle: int) -> None:
+        steps.append(f"flush {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+        flushed(handle)
+
+    def watched_name(old: Path, new: Path) -> None:
+        steps.append(f"name {old.name}")
+        named(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_flush)
+    monkeypatch.setattr(os, "replace", watched_name)
+    write_tensors(tmp_path / "rows", {"values": torch.zeros(2)}, ".new", durable=True)
+    assert steps == ["flush rows.new", "name rows.new", f"flush {tmp_path.name}"]
