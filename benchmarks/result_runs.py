@@ -55,14 +55,14 @@ def run(job: Job, output: Path) -> None:
     folder = output / job.name
     if is_finished(job, output):
         return
-    begun, command = output / f".{job.name}.begun", _command(job, folder)
+    begun, command = folder.with_name(f".{folder.name}.begun"), _command(job, folder)
     asked = "\n".join([*command, (ROOT / "configs" / job.config).read_text(encoding="utf-8")])
     same = begun.exists() and begun.read_text(encoding="utf-8") == asked
     if same and (folder / "checkpoint").exists():
         command = ["run", "--resume", str(folder), "--nodes", "1", "--quiet"]
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        output.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         begun.write_text(asked, encoding="utf-8")
     fedproto = str(Path(sys.executable).with_name("fedproto"))
     done = subprocess.run([fedproto, *command], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.result_runs import Job, run
 
 ROUNDS = 6
-JOB = Job("small", "demo.toml", {"rounds": ROUNDS, "data.synthetic.clients": 3})
+JOB = Job("page/small", "demo.toml", {"rounds": ROUNDS, "data.synthetic.clients": 3})
 
 
 def cut_off(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def test_a_run_that_was_cut_off_goes_on_and_a_finished_one_stays(
     really, commands = subprocess.run, list[list[str]]()
     with monkeypatch.context() as patched:
         patched.setattr(subprocess, "run", cut_off)
-        with pytest.raises(SystemExit, match="small failed"):
+        with pytest.raises(SystemExit, match="page/small failed"):
             run(JOB, tmp_path)
 
     def watched(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -44,11 +44,11 @@ def test_a_run_that_was_cut_off_goes_on_and_a_finished_one_stays(
     monkeypatch.setattr(subprocess, "run", watched)
     run(JOB, tmp_path)
     assert commands[0][:2] == ["run", "--resume"]
-    lines = (tmp_path / "small" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (tmp_path / "page" / "small" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, ROUNDS + 1))
     run(JOB, tmp_path)
     assert len(commands) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+    assert [path.name for path in (tmp_path / "page").iterdir()] == ["small"]
 
 
 def test_a_run_of_other_settings_begins_anew(
@@ -57,7 +57,7 @@ def test_a_run_of_other_settings_begins_anew(
     commands: list[list[str]] = []
 
     def begun(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "small" / "checkpoint").mkdir(parents=True)
+        (tmp_path / "page" / "small" / "checkpoint").mkdir(parents=True)
         commands.append(command[1:])
         return subprocess.CompletedProcess(command, 1, "", "")
 
