@@ -10,8 +10,8 @@ connected and well, and will never answer. One that hangs would hold up every ro
   the node is there, or comes back soon;
 - a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes;
 - who let it pass again, sign or no sign, rests for one deadline, then for three, seven, fifteen, as
-  long as there are others: a node that answers probes alone cannot make every round as long as the
-  deadline.
+  long as there are others. One answer makes good for little of that: a node that answers probes
+  alone, or only every other order, cannot make every round as long as the deadline.
 
 The server also looks for replies more often than Flower, which looks every three seconds.
 """
@@ -35,7 +35,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replie
 PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 ORDER_TRIES = 3  # times that one order is sent
-LONGEST_REST = 15  # deadlines
+MOST_MISSES = 5  # that count: a node rests for 2^4 - 1 deadlines at most
+FORGIVEN = 1 / 8  # of a miss, for each answer in time
 # A node that left, or is restarted; a ClientApp that was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
@@ -48,7 +49,7 @@ class Exchange:
         self._nodes_lose_orders = True
         self._probes = Probes()
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
-        self._misses: dict[int, int] = {}  # orders that a node did not answer since its last reply
+        self._misses: dict[int, float] = {}  # orders that a node did not answer, less the forgiven
         self._rests: dict[int, float] = {}  # until when such a node is asked for nothing
         self._first: dict[str, str] = {}  # by the id of an order sent again: that of the first
 
@@ -80,8 +81,8 @@ class Exchange:
         silent = phase.unanswered()
         self._overdue |= silent
         self._probe(grid, set(silent.values()))
-        for node in {reply.metadata.src_node_id for reply in replies} - phase.losers:
-            self._misses.pop(node, None)
+        for node in {one.metadata.src_node_id for one in replies if not one.has_error()}:
+            self._misses[node] = max(0.0, self._misses.get(node, 0.0) - FORGIVEN)
         for node in {*silent.values(), *phase.losers}:
             self._let_rest(node, deadline)
         return replies
@@ -89,12 +90,11 @@ class Exchange:
     def _let_rest(self, node: int, deadline: float) -> None:
         if not self._nodes_lose_orders:
             return
-        misses = self._misses[node] = self._misses.get(node, 0) + 1
-        rest = deadline * min(2 ** min(misses - 1, 9) - 1, LONGEST_REST)
+        misses = self._misses[node] = min(MOST_MISSES, self._misses.get(node, 0.0) + 1)
+        rest = deadline * max(0.0, 2 ** (misses - 1) - 1)
         self._rests[node] = time.monotonic() + rest
         if rest:
-            told = {"missed": misses, "seconds": round(rest)}
-            tell("rests", WARNING, node=self._name_of(node), **told)
+            tell("rests", WARNING, node=self._name_of(node), seconds=round(rest))
 
     def look_for_overdue(self, grid: Grid, connected: set[int]) -> None:
         """See whether overdue nodes have given a sign. Their late replies are not used."""
