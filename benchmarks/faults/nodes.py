@@ -142,6 +142,28 @@ def node_hangs(folder: Path) -> Iterator[Row]:
         )
 
 
+@fault("node-slow")
+def node_slow(folder: Path) -> Iterator[Row]:
+    with Trial(folder, {"nodes.enough": 0.6}) as trial:
+        trial.begin()
+        trial.wait_for_order(HIT, 2)
+        trial.nodes[HIT].stop()
+        trial.require_unfinished(HIT, 2)
+        trial.wait_for_rounds(2)
+        trial.nodes[HIT].cont()
+        trial.finish()
+        back = found(trial, "^event=back")
+        yield row(
+            trial,
+            "the same with `nodes.enough` = 0.6 and a deadline of 180 s",
+            "waited for ten seconds after the others, or as long again; then as above",
+            good=counts(trial)[1:3] == [(2, 3), (2, 2)]
+            and counts(trial)[-1] == (3, 3)
+            and "late reply" in back,
+            also=back,
+        )
+
+
 @fault("disk-full")
 def disk_full(folder: Path) -> Iterator[Row]:
     what = "the disk of a node's `state-dir` (a tmpfs) full from round 2, freed after it"

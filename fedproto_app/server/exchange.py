@@ -9,6 +9,7 @@ connected and well, and will never answer. One that hangs would hold up every ro
 - an order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
   the node is there, or comes back soon;
 - a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes;
+- where some nodes' answers are enough, the others have as long again as those took;
 - who let it pass again, sign or no sign, rests for one deadline, then for three, seven, fifteen, as
   long as there are others. One answer makes good for little of that: a node that answers probes
   alone, or only every other order, cannot make every round as long as the deadline.
@@ -35,6 +36,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replie
 PROBE_AFTER = 30.0  # seconds of silence after which a node is probed; then after twice as many
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 ORDER_TRIES = 3  # times that one order is sent
+LEAST_PATIENCE = 10.0  # seconds that the others have when enough have answered
 MOST_MISSES = 5  # that count: a node rests for 2^4 - 1 deadlines at most
 FORGIVEN = 1 / 8  # of a miss, for each answer in time
 # A node that left, or is restarted; a ClientApp that was killed.
@@ -42,10 +44,15 @@ GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
 class Exchange:
-    """All messages of a run. name_of: a node's name by its id."""
+    """All messages of a run.
 
-    def __init__(self, name_of: Callable[[int], str] = str) -> None:
-        self._name_of = name_of
+    name_of: a node's name by its id. enough: the share of the nodes asked whose answers are enough.
+    waited: seconds, to a tenth, that the newest messages' replies were waited for.
+    """
+
+    def __init__(self, name_of: Callable[[int], str] = str, enough: float = 1.0) -> None:
+        self.waited = 0.0
+        self._name_of, self._enough = name_of, enough
         self._nodes_lose_orders = True
         self._probes = Probes()
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
@@ -54,8 +61,8 @@ class Exchange:
         self._first: dict[str, str] = {}  # by the id of an order sent again: that of the first
 
     def trust_nodes(self) -> None:
-        """Neither probe for lost orders nor send any again: in a simulation no node loses one."""
-        self._nodes_lose_orders = False
+        """In a simulation no node loses an order, and which one is slow must decide nothing."""
+        self._nodes_lose_orders, self._enough = False, 1.0
 
     @property
     def overdue(self) -> set[int]:
@@ -75,8 +82,8 @@ class Exchange:
     def ask(self, grid: Grid, messages: Iterable[Message], deadline: float) -> list[Message]:
         """Send the messages, one a node; returns the replies that came within so many seconds."""
         probes = self._probes if self._nodes_lose_orders else None
-        phase = _Phase(grid, list(messages), deadline, probes, self._name_of)
-        replies = phase.replies()
+        phase = _Phase(grid, list(messages), probes, self._name_of)
+        replies, self.waited = phase.replies(deadline, self._enough)
         self._first |= phase.first
         silent = phase.unanswered()
         self._overdue |= silent
@@ -84,14 +91,14 @@ class Exchange:
         for node in {one.metadata.src_node_id for one in replies if not one.has_error()}:
             self._misses[node] = max(0.0, self._misses.get(node, 0.0) - FORGIVEN)
         for node in {*silent.values(), *phase.losers}:
-            self._let_rest(node, deadline)
+            self._let_rest(node)
         return replies
 
-    def _let_rest(self, node: int, deadline: float) -> None:
+    def _let_rest(self, node: int) -> None:
         if not self._nodes_lose_orders:
             return
         misses = self._misses[node] = min(MOST_MISSES, self._misses.get(node, 0.0) + 1)
-        rest = deadline * max(0.0, 2 ** (misses - 1) - 1)
+        rest = self.waited * max(0.0, 2 ** (misses - 1) - 1)
         self._rests[node] = time.monotonic() + rest
         if rest:
             tell("rests", WARNING, node=self._name_of(node), seconds=round(rest))
@@ -143,13 +150,12 @@ class _Phase:
         self,
         grid: Grid,
         messages: list[Message],
-        deadline: float,
         probes: Probes | None,
         name_of: Callable[[int], str],
     ) -> None:
         self.first: dict[str, str] = {}
         self.losers = set[int]()
-        self._grid, self._seconds, self._probes, self._name_of = grid, deadline, probes, name_of
+        self._grid, self._probes, self._name_of = grid, probes, name_of
         self._start = time.monotonic()
         self._tries: dict[int, int] = {}  # by node id
         self._sent: dict[int, float] = {}  # when its order was, by node id
@@ -158,21 +164,24 @@ class _Phase:
         self._replies: list[Message] = []
         self._send(messages)
 
-    def replies(self) -> list[Message]:
-        """Those that come before the deadline."""
-        probe_at = PROBE_AFTER
+    def replies(self, deadline: float, enough: float) -> tuple[list[Message], float]:
+        """Those that come within so many seconds, or soon after this share; seconds waited."""
+        probe_at, passed, wanted = PROBE_AFTER, 0.0, enough * len(self._waiting) - 1e-9
         while self._waiting or self._lost:
             self._pull()
             self._look_for_returns()
             passed = time.monotonic() - self._start
-            if not (self._waiting or self._lost) or passed >= self._seconds:
+            if wanted and sum(not one.has_error() for one in self._replies) >= wanted:
+                deadline, wanted = min(deadline, passed + max(passed, LEAST_PATIENCE)), 0.0
+            if not (self._waiting or self._lost) or passed >= deadline:
                 break
             if self._probes and passed >= probe_at:
                 self._probes.send(self._grid, self.unanswered().values())
                 probe_at *= 2
             pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each look is a line of a log
-            pause_on(self._grid, min(pause, self._seconds - passed))
-        return [*self._replies, *(lost.answer for lost in self._lost.values())]
+            pause_on(self._grid, min(pause, deadline - passed))
+        replies = [*self._replies, *(one.answer for one in self._lost.values())]
+        return replies, round(min(passed, deadline), 1)
 
     def unanswered(self) -> dict[str, int]:
         """The orders that wait for a reply: each one's node."""

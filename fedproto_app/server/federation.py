@@ -60,7 +60,7 @@ class Federation:
         self.settings, self.run, self.token = settings, run, token
         self.spending = Spending(plan)
         self.roster = Roster()
-        self.exchange = Exchange(self.roster.label_of)
+        self.exchange = Exchange(self.roster.label_of, settings.nodes.enough)
         register = NodeRegister(register_file(settings.output.dir))
         identity = Identity(register, run, binds=settings.nodes.bind_names)
         self.arrivals = Arrivals(settings, self.roster, self.exchange, identity, self.refuse)
@@ -281,9 +281,8 @@ class Federation:
             if answer := self._read_one(message, sent, spec, most_samples):
                 usable[sent.node] = answer
         for sent in asked.values():
-            within = self.settings.nodes.round_deadline
             self.log.late += 1
-            self.refuse(Refusal(sent.node, "", f"no reply within {within:g} s"))
+            self.refuse(Refusal(sent.node, "", f"no reply within {self.exchange.waited:g} s"))
         usable = self._in_line(usable, spec)
         return [usable[node] for node in sorted(usable)]
 

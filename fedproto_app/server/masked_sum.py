@@ -235,7 +235,8 @@ class MaskedSum:
             except Unusable as fault:
                 self._refuse(name, f"masked sum, {what}: {fault}")
         for name in name_of.values():
-            self._refuse(name, f"masked sum, {what}: no reply within {deadline:g} s")
+            told = f"no reply within {federation.exchange.waited:g} s"
+            self._refuse(name, f"masked sum, {what}: {told}")
         return answers
 
     def _enough(self, session: _Session, there: Collection[str], what: str) -> bool:

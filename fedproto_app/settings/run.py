@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 
 from fedproto_app.methods import METHODS, method_named, require_known
 from fedproto_app.settings.aggregation import AggregationSettings
@@ -75,6 +75,11 @@ class NodesSettings(Section):
         300.0, "seconds to wait until they have come and read their data"
     )
     round_deadline: Positive = setting(3600.0, "seconds to wait for the replies of one phase")
+    enough: ShareOrOne = setting(
+        1.0,
+        "share of the nodes asked whose answers are enough: the others [then have as long "
+        "again](reliability.md#slow-nodes), ten seconds at least; 1: the deadline alone counts",
+    )
     maximum_failed_share: ShareOrEither = setting(
         0.5, "share of the nodes asked that may give nothing; above it the run stops"
     )
@@ -94,6 +99,15 @@ class NodesSettings(Section):
         "([why](deployment.md#names-and-keys)); `false` where nodes have no keys of their own, so "
         "that Flower gives them a new one at each start",
     )
+
+    @model_validator(mode="after")
+    def _late_nodes_do_not_end_the_run(self) -> NodesSettings:
+        if self.enough + self.maximum_failed_share < 1:
+            raise ValueError(
+                f"nodes.enough = {self.enough:g}: then more nodes may be late than "
+                f"nodes.maximum-failed-share = {self.maximum_failed_share:g} allows"
+            )
+        return self
 
     @property
     def quota(self) -> int:

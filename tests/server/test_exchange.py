@@ -128,7 +128,7 @@ def test_an_order_is_not_sent_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("trains", "asked_of_100"),
-    [("loses its orders", 10), ("never replies", 10), ("replies to every other", 19)],
+    [("loses its orders", 16), ("never replies", 10), ("replies to every other", 19)],
 )
 def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
     trains: str, asked_of_100: int
@@ -139,6 +139,7 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange.time, "monotonic", lambda: now)
         patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
+        patch.setattr(exchange, "PROBE_AFTER", 1.0)
 
         def wait(seconds: float) -> None:
             nonlocal now
@@ -155,6 +156,53 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
             look(exchanged, grid, 1)
             now = max(now, start + 10.0)
     assert asked == asked_of_100
+
+
+def waited_for(grid: FakeGrid, enough: float, *, simulated: bool = False) -> tuple[set[int], float]:
+    """Who of five nodes was heard, and how long that took on the clock of the looks."""
+    exchanged, now = Exchange(enough=enough), 100.0
+    if simulated:
+        exchanged.trust_nodes()
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange.time, "monotonic", lambda: now)
+        patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
+        patch.setattr(exchange, "PROBE_AFTER", 1e9)
+        replies = exchanged.ask(cast(Grid, grid), [order(node) for node in range(1, 6)], 1000.0)
+    assert exchanged.waited == pytest.approx(now - 100, abs=0.06)
+    heard = {one.metadata.src_node_id for one in replies if not one.has_error()}
+    assert exchanged.overdue == {1, 2, 3, 4, 5} - {one.metadata.src_node_id for one in replies}
+    return heard, exchanged.waited
+
+
+def test_when_enough_have_answered_the_others_have_as_long_again() -> None:
+    grid = FakeGrid()
+    slow = {(1, "train"): [0], (2, "train"): [15], (3, "train"): [70]}  # looks: 0, 1 and 24 s
+    grid.answers = {**slow, (4, "train"): [90], (5, "train"): [None]}
+    heard, seconds = waited_for(grid, 0.6)
+    assert heard == {1, 2, 3, 4}  # the fourth came within as long again
+    assert 45 < seconds < 55
+    grid = FakeGrid()
+    grid.answers = {**slow, (4, "train"): [90], (5, "train"): [None]}
+    heard, seconds = waited_for(grid, 0.2)
+    assert heard == {1, 2}  # ten seconds at least
+    assert 10 <= seconds < 11
+
+
+def test_errors_are_not_enough_and_in_a_simulation_nothing_is() -> None:
+    grid = FakeGrid()
+    failed = Error(code=0, reason="its disk is full")
+    grid.answers = {(node, "train"): [failed] for node in (1, 2, 3)}
+    grid.answers |= {(4, "train"): [0], (5, "train"): [None]}
+    assert waited_for(grid, 0.6) == ({4}, 1000.0)
+    grid = FakeGrid()
+    grid.answers = {(5, "train"): [100]}
+    heard, seconds = waited_for(grid, 0.6, simulated=True)
+    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
 
 
 def test_one_miss_is_no_reason_to_rest_and_answers_make_good_for_those_before() -> None:

@@ -60,8 +60,13 @@ def test_flat_and_nested_are_the_same() -> None:
         ),
         (
             {"nodes.q": 1},
-            ["nodes.q: unknown setting; known in [nodes]: bind-names, maximum-clients, "],
+            ["nodes.q: unknown setting; known in [nodes]: bind-names, enough, maximum-clients, "],
         ),
+        (
+            {"nodes.enough": 0.4},
+            ["nodes.enough = 0.4: then more nodes may be late", "maximum-failed-share = 0.5 allows"],
+        ),
+        ({"nodes.enough": 0}, ["nodes.enough = 0"]),
         ({"data.horizon": 25}, ["data.horizon = 25: more than data.period = 24"]),
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "whole numbers above 0 between commas"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
