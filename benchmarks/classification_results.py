@@ -45,6 +45,7 @@ CLOSED: dict[str, Changes] = {
     "analytic-many": {"method": "analytic", "analytic.features": 200},
     "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
 }
+SIMPLEST: dict[str, Changes] = {name: CLOSED[name] for name in ("naive", "analytic")}
 # Each step from FedAvg to Census. What its averaged head says with a client's own class frequencies
 # is told by the same runs.
 CENSUS: dict[str, Changes] = {
@@ -76,6 +77,7 @@ PAPER_METHODS: dict[str, Changes] = {
         f"gldp-{inference}": {**METHODS["gldp"], "gldp.inference": inference}
         for inference in ("global-prototypes", "head")
     },
+    **SIMPLEST,
 }
 # M = 1: a hundred clients, ten a round and the paper's 50 rounds; as many test images as train
 # images, so that rare classes are among them in proportion.
@@ -267,7 +269,7 @@ def _one_stage(folder: str, common: Changes) -> dict[str, Row]:
     both = {"": {}, EVERYBODY: {"data.partition.test-mix": "everybody"}}
     variants = {
         name + suffix: {**ONE_STAGE, **tested, **changes}
-        for name, changes in METHODS.items()
+        for name, changes in (METHODS | SIMPLEST).items()
         for suffix, tested in both.items()
     }
     return _rows(folder, variants, common)
