@@ -28,6 +28,7 @@ def cut_off(command: list[str], **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(command, process.wait(), "", "killed")
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_was_cut_off_goes_on_and_a_finished_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
