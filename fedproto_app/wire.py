@@ -244,6 +244,18 @@ def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = N
     return Message(content, reply_to=to)
 
 
+def is_answer(message: Message) -> bool:
+    """Whether a reply has anything of what was asked: neither an error nor failed clients alone."""
+    if message.has_error():
+        return False
+    try:
+        if OF_MASKING in message.content:
+            return not read_record(message.content, MaskingReplyTold, OF_MASKING).fault
+        return bool(read_record(message.content, ReplyTold).names)
+    except Unusable:
+        return False
+
+
 def read_masking_order(message: Message) -> MaskingOrder | None:
     """What a message says of a masked sum, None if nothing; raises `Unusable` for anything else."""
     return required_masking_order(message) if OF_MASKING in message.content else None

@@ -36,7 +36,7 @@ class AuditLog:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "event": event, **_fit(fields)}) + "\n"  # ASCII: no codes
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self._file.parent):
+        with _locked(self._file):
             if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
                 os.replace(self._file, self._before)
             _append(self._file, line.encode())
@@ -45,15 +45,19 @@ class AuditLog:
         """How many such events the last so many seconds had."""
         if self._file is None or not self._file.parent.exists():
             return 0
-        first = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
-        with _locked(self._file.parent):
+        now = datetime.now(UTC)
+        first, last = (
+            one.isoformat(timespec="seconds") for one in (now - timedelta(seconds=seconds), now)
+        )
+        with _locked(self._file):
             texts = [file.read_bytes() for file in (self._file, self._before) if file.exists()]
         count = 0
         for text in texts:
             for entry in filter(None, map(_entry, reversed(text.splitlines()))):
                 if entry["time"] < first:
                     return count
-                count += entry["event"] == event
+                # Of a later time are lines that were written while the clock was wrong.
+                count += entry["event"] == event and entry["time"] <= last
         return count
 
     @property
@@ -63,9 +67,12 @@ class AuditLog:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other gates out meanwhile: of two orders, or of two sites with one log."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _locked(file: Path) -> Iterator[None]:
+    """Keep other gates out meanwhile: of two orders, or of two sites with one log.
+
+    By a file that nobody else can open: code of a run, which may read the folder, cannot hold it.
+    """
+    descriptor = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -93,7 +100,8 @@ def _entry(line: bytes) -> dict[str, Any] | None:
         told = json.loads(line)
     except ValueError:
         return None
-    return told if isinstance(told, dict) and {"time", "event"} <= told.keys() else None
+    whole = isinstance(told, dict) and "event" in told and isinstance(told.get("time"), str)
+    return told if whole else None
 
 
 def _fit(value: Any) -> Any:

@@ -93,25 +93,28 @@ class Gate:
         start = time.monotonic()
         log = AuditLog(None)
         told: dict[str, Any] = {}
+        fault = ("", "")  # of which kind, and why
         try:
             site = read_site(context.node_config)
             log = AuditLog(Path(site.audit) if site.audit else None)
             told = _asked(app, message, context, site)
-            reason = refused(app, message, context, site, log)
-            if reason:
-                log.write("refused", **told, reason=reason)
+            if reason := refused(app, message, context, site, log):
+                fault = ("refused", reason)
                 reply = refusal(message, reason)
             else:
                 log.write("order", **told)
                 reply = self._ask(app, message, context, site)
         except FedProtoError as error:  # the site's own file is wrong, or the run's settings are
+            fault = ("refused", str(error))
             reply = refusal(message, str(error))
-            log.write("refused", **told, reason=str(error))
         except Ended as error:
+            fault = ("ended", str(error))
             reply = refusal(message, f"the site's gate ended the order: {error}")
-            log.write("ended", **told, reason=str(error))
         finally:
-            left = self._apart.end()
+            left = self._apart.end()  # before the log is waited for, which it could keep
+        kind, why = fault
+        if kind:
+            log.write(kind, **told, reason=why)
         if left:
             log.write("left-behind", **told, processes=left)
             tell("left-behind", WARNING, processes=left, round=message.metadata.group_id)

@@ -117,12 +117,13 @@ class Records:
     def _look(self) -> dict[str, _Line]:
         """What is in the folder, read once."""
         if self._lines is None:
-            self._lines = {}
-            while new := [one for one in _files(self._folder) if one not in self._seen]:
+            lines, seen = dict[str, _Line](), list[Path]()
+            while new := [one for one in _files(self._folder) if one not in seen]:
                 for path in new:
-                    self._write = max(self._write, number_of(path) + 1)
-                    self._read(path, self._lines)
-                self._seen += new
+                    self._read(path, lines)
+                seen += new
+            newest = max(map(number_of, seen), default=-1)
+            self._lines, self._seen, self._write = lines, seen, max(self._write, newest + 1)
         return self._lines
 
     @staticmethod

@@ -125,15 +125,18 @@ class Arrivals:
     def refresh(self, grid: Grid) -> None:
         """See which nodes are connected, ask new ones for their clients, take the answers.
 
-        A node that owes an overdue reply is as good as gone until it gives a sign.
+        A node that owes an overdue reply keeps its name, and is asked for nothing until it gives a
+        sign.
         """
         before, there = self._roster.connected, self._identity.look(grid)
         for node_id in sorted(before - there):
             tell("left", node=self._roster.label_of(node_id))
             self._left.add(node_id)
         self._exchange.look_for_overdue(grid, there)
-        awake = there - self._exchange.overdue
-        self._roster.connected = (awake - self._exchange.resting) or awake
+        overdue = self._exchange.overdue
+        self._roster.connected, self._roster.quiet = there, overdue | self._exchange.resting
+        if not self._roster.clients():  # who rests does so only while there are others
+            self._roster.quiet = overdue
         for label, member in list(self._roster.members.items()):
             if fault := self._identity.fault(member.node_id, label):  # the register was changed
                 self._roster.expel(label)

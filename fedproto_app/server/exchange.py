@@ -47,12 +47,18 @@ class Exchange:
     """All messages of a run.
 
     name_of: a node's name by its id. enough: the share of the nodes asked whose answers are enough.
+    is_answer: whether a reply has anything of what was asked.
     waited: seconds, to a tenth, that the newest messages' replies were waited for.
     """
 
-    def __init__(self, name_of: Callable[[int], str] = str, enough: float = 1.0) -> None:
+    def __init__(
+        self,
+        name_of: Callable[[int], str] = str,
+        enough: float = 1.0,
+        is_answer: Callable[[Message], bool] = lambda message: not message.has_error(),
+    ) -> None:
         self.waited = 0.0
-        self._name_of, self._enough = name_of, enough
+        self._name_of, self._enough, self._is_answer = name_of, enough, is_answer
         self._nodes_lose_orders = True
         self._probes = Probes()
         self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
@@ -79,16 +85,26 @@ class Exchange:
         """The id under which an order was first sent."""
         return self._first.get(message_id, message_id)
 
-    def ask(self, grid: Grid, messages: Iterable[Message], deadline: float) -> list[Message]:
-        """Send the messages, one a node; returns the replies that came within so many seconds."""
+    def ask(
+        self,
+        grid: Grid,
+        messages: Iterable[Message],
+        deadline: float,
+        *,
+        everyone: bool = False,
+    ) -> list[Message]:
+        """Send the messages, one a node; returns the replies that came within so many seconds.
+
+        everyone: whether no share of them is enough.
+        """
         probes = self._probes if self._nodes_lose_orders else None
-        phase = _Phase(grid, list(messages), probes, self._name_of)
-        replies, self.waited = phase.replies(deadline, self._enough)
+        phase = _Phase(grid, list(messages), probes, self._name_of, self._is_answer)
+        replies, self.waited = phase.replies(deadline, 1.0 if everyone else self._enough)
         self._first |= phase.first
         silent = phase.unanswered()
         self._overdue |= silent
         self._probe(grid, set(silent.values()))
-        for node in {one.metadata.src_node_id for one in replies if not one.has_error()}:
+        for node in phase.answered - phase.losers:
             self._misses[node] = max(0.0, self._misses.get(node, 0.0) - FORGIVEN)
         for node in {*silent.values(), *phase.losers}:
             self._let_rest(node)
@@ -142,8 +158,8 @@ class _Phase:
     """One call of `Exchange.ask`.
 
     probes: all that are under way, None if no node loses orders. first: by the id of an order that
-    was sent again, the id under which it was first sent. losers: the nodes that lost their order as
-    often as it is sent.
+    was sent again, the id under which it was first sent. answered: the nodes that gave what was
+    asked. losers: those that lost their order, or were killed with it, as often as it is sent.
     """
 
     def __init__(
@@ -152,10 +168,12 @@ class _Phase:
         messages: list[Message],
         probes: Probes | None,
         name_of: Callable[[int], str],
+        is_answer: Callable[[Message], bool],
     ) -> None:
         self.first: dict[str, str] = {}
-        self.losers = set[int]()
+        self.answered, self.losers = set[int](), set[int]()
         self._grid, self._probes, self._name_of = grid, probes, name_of
+        self._is_answer = is_answer
         self._start = time.monotonic()
         self._tries: dict[int, int] = {}  # by node id
         self._sent: dict[int, float] = {}  # when its order was, by node id
@@ -171,7 +189,7 @@ class _Phase:
             self._pull()
             self._look_for_returns()
             passed = time.monotonic() - self._start
-            if wanted and sum(not one.has_error() for one in self._replies) >= wanted:
+            if wanted and len(self.answered) >= wanted:
                 deadline, wanted = min(deadline, passed + max(passed, LEAST_PATIENCE)), 0.0
             if not (self._waiting or self._lost) or passed >= deadline:
                 break
@@ -206,11 +224,7 @@ class _Phase:
             said = reply.metadata.reply_to_message_id
             probe = self._probes.answered(said) if self._probes else None
             if order := self._waiting.pop(said, None):
-                if self._is_given_up(reply, order.metadata.dst_node_id):
-                    until = time.monotonic() + RETURN_AFTER
-                    self._lost[order.metadata.dst_node_id] = _Lost(order, reply, until)
-                else:
-                    self._replies.append(reply)
+                self._take(reply, order)
             # A probe that is older than the order says nothing of it.
             elif probe and not reply.has_error() and probe.sent > self._sent_at(probe.node):
                 forgetful.append(probe.node)
@@ -226,14 +240,21 @@ class _Phase:
             self._replies.append(Message(lost, reply_to=order))
             self.losers.add(node)
 
+    def _take(self, reply: Message, order: Message) -> None:
+        node = order.metadata.dst_node_id
+        given_up = reply.has_error() and reply.error.code in GIVEN_UP
+        if given_up and self._probes is not None and self._tries[node] < ORDER_TRIES:
+            self._lost[node] = _Lost(order, reply, time.monotonic() + RETURN_AFTER)
+            return
+        self._replies.append(reply)
+        if given_up:
+            self.losers.add(node)
+        elif self._is_answer(reply):
+            self.answered.add(node)
+
     def _sent_at(self, node: int) -> float:
         """When the node's order was sent; never, if it was asked for nothing."""
         return self._sent.get(node, math.inf)
-
-    def _is_given_up(self, reply: Message, node: int) -> bool:
-        """Whether the reply is only Flower's word that there will be none."""
-        given_up = reply.has_error() and reply.error.code in GIVEN_UP
-        return given_up and self._probes is not None and self._tries[node] < ORDER_TRIES
 
     def _look_for_returns(self) -> None:
         """Send lost orders again to nodes that are there; give up on those that stay away."""

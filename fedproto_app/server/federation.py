@@ -32,7 +32,7 @@ from fedproto_app.server.round_log import ClientResult, NodeReply, RoundLog
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import PrivacyPlan, Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
-from fedproto_app.wire import QUESTION, sent_bytes, write_order
+from fedproto_app.wire import QUESTION, is_answer, sent_bytes, write_order
 
 MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules
 
@@ -60,7 +60,7 @@ class Federation:
         self.settings, self.run, self.token = settings, run, token
         self.spending = Spending(plan)
         self.roster = Roster()
-        self.exchange = Exchange(self.roster.label_of, settings.nodes.enough)
+        self.exchange = Exchange(self.roster.label_of, settings.nodes.enough, is_answer)
         register = NodeRegister(register_file(settings.output.dir))
         identity = Identity(register, run, binds=settings.nodes.bind_names)
         self.arrivals = Arrivals(settings, self.roster, self.exchange, identity, self.refuse)
@@ -158,7 +158,9 @@ class Federation:
             messages = self.masked_sum.prepared(grid, list(messages))
             nodes = {message.metadata.dst_node_id for message in messages}
             self._sent = [one for one in self._sent if one.message.metadata.dst_node_id in nodes]
-        return self.exchange.ask(grid, messages, self.settings.nodes.round_deadline)
+        replies = self.exchange.ask(grid, messages, self.settings.nodes.round_deadline)
+        self.roster.quiet |= self.exchange.overdue  # no later phase of the round waits for them
+        return replies
 
     @property
     def total(self) -> Sums | None:

@@ -218,7 +218,7 @@ class MaskedSum:
         federation, answers = self._federation, {}
         deadline = federation.settings.nodes.round_deadline
         federation.log.bytes_down += sum(map(sent_bytes, messages.values()))
-        replies = federation.exchange.ask(session.grid, messages.values(), deadline)
+        replies = federation.exchange.ask(session.grid, messages.values(), deadline, everyone=True)
         name_of = {message.metadata.message_id: name for name, message in messages.items()}
         for reply in replies:
             asked = federation.exchange.original(reply.metadata.reply_to_message_id)

@@ -70,6 +70,7 @@ class Roster:
 
     members: dict[str, Member] = field(default_factory=dict)  # by label
     connected: set[int] = field(default_factory=set)  # Flower's node ids
+    quiet: set[int] = field(default_factory=set)  # of these, those that are asked for nothing now
     facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all ever declared
     first_with: dict[str, str] = field(default_factory=dict)  # a client's name: who declared it
 
@@ -135,11 +136,12 @@ class Roster:
         )
 
     def clients(self) -> list[ClientKey]:
-        """The clients of all connected nodes, in the order of their names."""
+        """The clients of all connected nodes that can be asked, in the order of their names."""
+        able = self.connected - self.quiet
         return sorted(
             ClientKey(client, label)
             for label, member in self.members.items()
-            if member.node_id in self.connected
+            if member.node_id in able
             for client in member.clients.samples
         )
 

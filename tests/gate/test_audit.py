@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -33,7 +34,7 @@ def test_it_has_at_most_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     log = AuditLog(tmp_path / "log")
     for number in range(20):
         log.write("order", run=number)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.lock"]
     assert all(path.stat().st_size <= 300 for path in tmp_path.iterdir())
     assert json.loads((tmp_path / "log").read_text().splitlines()[-1])["run"] == 19
 
@@ -50,6 +51,33 @@ def test_it_counts_what_was_in_the_last_hour(tmp_path: Path) -> None:
     assert log.count_since("order", 3600) == 2
     assert AuditLog(None).count_since("order", 3600) == 0
     AuditLog(None).write("order")
+
+
+@pytest.mark.parametrize("time", ['"2999-01-01T00:00:00+00:00"', "null", "7"])
+def test_lines_of_a_wrong_clock_or_without_a_time_do_not_count(tmp_path: Path, time: str) -> None:
+    (tmp_path / "log").write_text(f'{{"time": {time}, "event": "order"}}\n')
+    log = AuditLog(tmp_path / "log")
+    assert log.count_since("order", 3600) == 0
+    log.write("order")
+    assert log.count_since("order", 3600) == 1
+
+
+def test_who_holds_the_folder_or_the_log_holds_up_no_gate(tmp_path: Path) -> None:
+    """Code of a run may open both to read, and so may lock them."""
+    log = AuditLog(tmp_path / "log")
+    log.write("order")
+    held = [os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "log")]
+    for descriptor in held:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    other = "import sys; from pathlib import Path; from fedproto_app.gate.audit import AuditLog; "
+    code = other + 'AuditLog(Path(sys.argv[1])).write("reply")'
+    try:
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], check=True, timeout=60)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    assert (tmp_path / "log.lock").stat().st_mode & 0o777 == 0o600
+    assert log.count_since("reply", 3600) == 1
 
 
 def test_a_line_that_power_cut_costs_only_itself(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,38 @@ def test_too_few_nodes_are_told_with_those_that_cannot(tmp_path: Path) -> None:
     federation, grid = federation_of(tmp_path, [csv_node(tmp_path)], **{"nodes.minimum": 2})
     with pytest.raises(FederationError, match=r"1 of 2 nodes came within .* = 0\.3 s: .*no such"):
         federation.await_nodes(grid)
+
+
+def test_who_rests_is_asked_where_the_others_have_no_clients_and_stays_known(
+    tmp_path: Path,
+) -> None:
+    nodes = [*synthetic_nodes(1, tmp_path), csv_node(tmp_path)]  # north has no data
+    federation, grid = federation_of(tmp_path, nodes)
+    federation.await_nodes(grid)
+    federation.exchange._rests[1000] = time.monotonic() + 3600
+    federation.arrivals.await_clients(grid)
+    assert names(federation) == {"0"}
+    assert federation.memory()["nodes"] == ["0"]
+
+
+@pytest.mark.parametrize("how", ["rests", "overdue"])
+def test_a_node_that_was_quiet_and_comes_back_with_other_data_is_asked_for_it(
+    tmp_path: Path, how: str
+) -> None:
+    wide_csv(tmp_path, "a", "b")
+    federation, grid = federation_of(tmp_path, [csv_node(tmp_path), *synthetic_nodes(1, tmp_path)])
+    federation.await_nodes(grid)
+    if how == "rests":
+        federation.exchange._rests[1000] = time.monotonic() + 0.2
+    else:
+        federation.exchange._overdue["an order"] = 1000
+    federation.arrivals.await_clients(grid)
+    grid.connected = {1001}
+    federation.arrivals.await_clients(grid)
+    wide_csv(tmp_path, "b", "c", hours=500)
+    orders._cached_shard.cache_clear()
+    grid.connected = {1000, 1001}
+    time.sleep(0.3)
+    for _ in range(3):
+        federation.arrivals.await_clients(grid)
+    assert {key.client for key in federation.roster.clients() if key.node == "north"} == {"b", "c"}
