@@ -14,6 +14,7 @@ from fedproto_app.cli.offered_line import offered_line
 from fedproto_app.cli.run_settings import told
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import DataSettings, Settings, settings_from
+from fedproto_app.settings.changes import flags
 from fedproto_app.tasks.table import (
     TASKS,
     record_of_source,
@@ -176,15 +177,13 @@ def check(
     if site is None:
         keys = {name: OPTIONS[name].key(record.holds) for name in options}
         by_option = {key: options[name] for name, key in keys.items() if key is not None}
-        asked = dict(change.split("=", 1) for change in changes or () if "=" in change) | by_option
+        asked = told(None, changes or ()) | by_option
         whole = table | by_option
         typer.echo(offered_line(config, whole, asked, record, read(record.holds), checked))
     raise typer.Exit(0 if checked.could_start else 1)
 
 
 def _say_how_to_read(reading: Reading) -> None:
-    from fedproto_app.data.recognition import flags
-
     for note in reading.notes:
         typer.echo(note)
     told = reading.settings

@@ -208,8 +208,7 @@ def _reading(
     if not site and reader != trained.source:  # the keys on tables are of another file
         fields = DataSettings.model_fields
         whole |= {name: fields[name].default for name in ("clients", *ONLY_SOURCES)}
-        for key, value in told.settings.items():
-            whole[key.removeprefix("data.").replace("-", "_")] = value
+        whole |= {name: value for name, value in told.fields.items() if name != "source"}
     return reading.model_copy(update=whole)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedproto_app.cli.run_settings import told
 from fedproto_app.errors import SettingsError
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.changes import flags
 from fedproto_app.tasks.findings import Checked
 from fedproto_app.tasks.table import FIRST_TASK, TaskRecord, fitting_task, task_record
 
@@ -25,10 +26,8 @@ def offered_line(
     """`fedproto run` of a file or without one, now or once something is mended.
 
     table: all that the check was made with, by dotted keys. asked: what of it the command line
-    said, in its words, which stand last. record, settings: what was checked, and how.
+    said, which stands last. record, settings: what was checked, and how.
     """
-    from fedproto_app.data.recognition import flags
-
     in_file = told(config, ()) if config else {}
     run: dict[str, Any] = {}
     if "task" not in table and (record := _fitting(record, settings)).name != FIRST_TASK:

@@ -16,6 +16,7 @@ from fedproto_app.run_lock import require_unwritten
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.server.resume import FREE, RAISABLE, require_resumable, stored_settings
 from fedproto_app.settings import Settings, default_run_name, flat_settings, settings_from
+from fedproto_app.settings.changes import parsed
 
 NODES = 2  # of a simulation, if nobody says how many
 
@@ -133,15 +134,11 @@ def told(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
 
 
 def _change(text: str) -> tuple[str, Any]:
-    """The key and value of one ``--set``; a value that is no TOML is the text itself."""
+    """The key and value of one ``--set``."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not (key and equals):
         raise SettingsError(f"--set {text}: expected KEY=VALUE, for example --set rounds=20")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return key, value
-    return key, parsed["value"]
+    return key, parsed(value)
 
 
 def _claimed_name(settings: Settings, output: Path) -> str:

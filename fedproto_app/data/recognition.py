@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +13,16 @@ from fedproto_app.data.npz_archive import header
 from fedproto_app.data.npz_archive import opened as opened_archive
 from fedproto_app.data.parquet_table import PARQUET_SUFFIX
 from fedproto_app.data.source_checks import missing
-from fedproto_app.data.table_recognition import Reading, reading_of_parquet, reading_of_text
+from fedproto_app.data.table_recognition import (
+    Reading,
+    Settings,
+    reading_of_parquet,
+    reading_of_text,
+)
 from fedproto_app.data.text_table import SUFFIX
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
+from fedproto_app.settings.changes import flags
 from fedproto_app.settings.choice import names_in
 
 _REMEDIES = {
@@ -77,16 +81,12 @@ def advice(data: DataSettings) -> str:
         return ""
     lacking = {
         key: value
-        for key, value in told.all_settings.items()
-        if str(getattr(data, key.removeprefix("data.").replace("-", "_"))) != value
+        for (name, held), (key, value) in zip(
+            told.fields.items(), told.all_settings.items(), strict=True
+        )
+        if getattr(data, name) != held
     }
     return f"it looks as if this read it: {flags(lacking)}" if lacking else ""
-
-
-def flags(settings: Mapping[str, object]) -> str:
-    """Settings as a command line gives them."""
-    pairs = (f"{key}={value}" for key, value in settings.items())
-    return " ".join(f"--set {shlex.quote(pair)}" for pair in pairs)
 
 
 def source_of(path: Path) -> str:
@@ -108,12 +108,12 @@ def _folder_reading(folder: Path) -> Reading:
     return Reading(source, _of_one_file(reading_of_text(files[0])))
 
 
-def _of_one_file(told: Reading) -> dict[str, str]:
+def _of_one_file(told: Reading) -> Settings:
     """The settings that read a client's file as one of a folder."""
     settings = dict(told.settings)
     values = settings.pop("data.clients", "") or settings.get("data.columns", "")
     if values:  # columns of values beside texts
-        settings["data.columns"] = names_in(values)[0]
+        settings["data.columns"] = names_in(str(values))[0]
     return {key: value for key, value in settings.items() if key != "data.client-column"}
 
 

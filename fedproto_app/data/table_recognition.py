@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedproto_app.data.parquet_table import first_rows
 from fedproto_app.data.stamps import look_like_times
@@ -27,6 +28,7 @@ from fedproto_app.data.text_table import (
     numbered,
 )
 from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import DELIMITERS
 
 _SAMPLE = 1 << 18  # bytes to look at
@@ -35,7 +37,7 @@ _COMMA = re.compile(r"-?\d+,\d+")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _NO_NUMBER = {one.lower() for one in MISSING} | {"inf", "-inf"}
 
-Settings = dict[str, str]
+Settings = dict[str, str | bool]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,14 @@ class Reading:
     settings: Settings = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     is_guess: bool = False
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All settings by the fields of `DataSettings`, as it holds them."""
+        told = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
+        held = DataSettings.model_validate(told)
+        names = (key.replace("-", "_") for key in told)
+        return {name: getattr(held, name) for name in names}
 
     @property
     def all_settings(self) -> Settings:
@@ -107,7 +117,7 @@ def reading_of_text(path: Path) -> Reading:
         rows = rows[1:]
     else:
         names = numbered(len(rows[0]))
-        settings["data.header"] = "false"
+        settings["data.header"] = False
         notes = ("line 1 is read as values; if it has names, set data.header = true",)
     columns = [Column(name, [row[place] for row in rows]) for place, name in enumerate(names)]
     form = form_of(columns, first_column_counts="data.header" in settings)

@@ -91,15 +91,15 @@ class Exchange:
         messages: Iterable[Message],
         deadline: float,
         *,
-        everyone: bool = False,
+        least: int = 0,
     ) -> list[Message]:
         """Send the messages, one a node; returns the replies that came within so many seconds.
 
-        everyone: whether no share of them is enough.
+        least: answers below which no share of them is enough.
         """
         probes = self._probes if self._nodes_lose_orders else None
         phase = _Phase(grid, list(messages), probes, self._name_of, self._is_answer)
-        replies, self.waited = phase.replies(deadline, 1.0 if everyone else self._enough)
+        replies, self.waited = phase.replies(deadline, self._enough, least)
         self._first |= phase.first
         silent = phase.unanswered()
         self._overdue |= silent
@@ -182,9 +182,11 @@ class _Phase:
         self._replies: list[Message] = []
         self._send(messages)
 
-    def replies(self, deadline: float, enough: float) -> tuple[list[Message], float]:
-        """Those that come within so many seconds, or soon after this share; seconds waited."""
-        probe_at, passed, wanted = PROBE_AFTER, 0.0, enough * len(self._waiting) - 1e-9
+    def replies(self, deadline: float, enough: float, least: int) -> tuple[list[Message], float]:
+        """Those that come within so many seconds, or soon after this share and so many; seconds
+        waited."""
+        probe_at, passed = PROBE_AFTER, 0.0
+        wanted = max(least, enough * len(self._waiting) - 1e-9)
         while self._waiting or self._lost:
             self._pull()
             self._look_for_returns()

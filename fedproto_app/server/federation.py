@@ -154,11 +154,14 @@ class Federation:
 
         Where sums are masked, nodes exchange keys first; the orders of those that do not stay.
         """
+        least = 0
         if self.masked_sum is not None:
             messages = self.masked_sum.prepared(grid, list(messages))
+            least = self.masked_sum.least
             nodes = {message.metadata.dst_node_id for message in messages}
             self._sent = [one for one in self._sent if one.message.metadata.dst_node_id in nodes]
-        replies = self.exchange.ask(grid, messages, self.settings.nodes.round_deadline)
+        deadline = self.settings.nodes.round_deadline
+        replies = self.exchange.ask(grid, messages, deadline, least=least)
         self.roster.quiet |= self.exchange.overdue  # no later phase of the round waits for them
         return replies
 

@@ -134,6 +134,11 @@ class MaskedSum:
         """Whether orders to train are under way, whose answers `finish` has not seen."""
         return self._session is not None
 
+    @property
+    def least(self) -> int:
+        """Nodes whose vectors the sum under way must have; 0 if none is."""
+        return self._fewest(self._session) if self._session else 0
+
     # --- before the training --------------------------------------------------------------------
 
     def _exchanged(self, session: _Session, node_ids: Collection[int]) -> bool:
@@ -218,7 +223,9 @@ class MaskedSum:
         federation, answers = self._federation, {}
         deadline = federation.settings.nodes.round_deadline
         federation.log.bytes_down += sum(map(sent_bytes, messages.values()))
-        replies = federation.exchange.ask(session.grid, messages.values(), deadline, everyone=True)
+        replies = federation.exchange.ask(
+            session.grid, messages.values(), deadline, least=len(messages)
+        )
         name_of = {message.metadata.message_id: name for name, message in messages.items()}
         for reply in replies:
             asked = federation.exchange.original(reply.metadata.reply_to_message_id)

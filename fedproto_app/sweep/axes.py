@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedproto_app.errors import SettingsError
+from fedproto_app.settings.changes import parsed
 
 DIGITS = 4  # significant ones of a drawn number: settings that people can read
 _RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>.+?)(?P<log>:log)?")
@@ -111,7 +112,7 @@ def grid_option(text: str) -> Values:
     try:
         listed = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
-        listed = [_value(part.strip()) for part in values.split(",")]
+        listed = [parsed(part.strip()) for part in values.split(",")]
     return values_axis(key, listed, f"--grid {text}")
 
 
@@ -126,13 +127,6 @@ def _parted(text: str, option: str, example: str) -> tuple[str, str]:
     if not (key and equals and rest):
         raise SettingsError(f"{option} {text}: expected KEY=…, for example {option} {example}")
     return key, rest
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _number(text: str, where: str) -> float:

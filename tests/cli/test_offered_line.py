@@ -71,6 +71,20 @@ def test_it_takes_the_period_that_was_found(fedproto: Fedproto, tmp_path: Path) 
     assert "data.period" not in offered(fedproto("data", "check", tmp_path / "short.csv").out)
 
 
+def test_a_path_that_looks_like_a_number_stays_a_path(
+    fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "2024").mkdir()
+    for site in ("north", "south"):
+        (tmp_path / "2024" / f"{site}.csv").write_text("\n".join(of_a_period(24, 40)))
+    outcome = fedproto("data", "check", "2024")
+    assert outcome.code == 0, outcome.err
+    _, _, words = offered(outcome.out).partition("train on it: fedproto run ")
+    settings = settings_from(told(None, [one for one in shlex.split(words) if one != "--set"]))
+    assert settings.data.path == "2024"
+
+
 def test_there_is_one_for_a_file_and_for_an_embedded_source(
     fedproto: Fedproto, tmp_path: Path
 ) -> None:

@@ -112,7 +112,7 @@ def test_data_check_tells_what_reads_a_form(tmp_path: Path, name: str) -> None:
 def test_without_a_header(tmp_path: Path) -> None:
     path = written(tmp_path, FRAME.to_csv(header=False))
     reading = reading_of(path)
-    assert reading.settings == {"data.header": "false"}
+    assert reading.settings == {"data.header": False}
     clients = load(path, source="wide-csv", header=False)
     assert list(clients) == ["column-2", "column-3"]
     np.testing.assert_array_equal(clients["column-2"].values, FRAME["north"])

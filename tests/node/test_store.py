@@ -8,12 +8,14 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from safetensors import SafetensorError
 
 from fedproto_app.errors import FedProtoError
+from fedproto_app.node import records
 from fedproto_app.node.blocks import Block, read_block
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.records import ClientRecord
@@ -162,6 +164,23 @@ def test_damaged_records_fall_back_to_those_before(tmp_path: Path) -> None:
     assert ClientStore(tmp_path).record("a").kept_round == 1
     first.write_text("[1]")
     assert ClientStore(tmp_path).record("a").kept_round == 0
+
+
+def test_records_that_could_not_be_opened_once_are_there_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without a file descriptor left must not take its clients for new ones."""
+    for writer, client in enumerate("ab"):
+        store = ClientStore(tmp_path, writer)
+        store.begin(1)
+        store.keep(client, ClientRecord(1, {"mse": 0.5}))
+        store.settle()
+    store = ClientStore(tmp_path)
+    with monkeypatch.context() as short:
+        short.setattr(records, "require_access", Mock(side_effect=FedProtoError("no more files")))
+        with pytest.raises(FedProtoError, match="no more files"):
+            store.record("a")
+    assert [store.record(client).kept_round for client in "ab"] == [1, 1]
 
 
 def test_several_processes_write_for_one_node(tmp_path: Path) -> None:

@@ -157,6 +157,25 @@ def test_who_rests_is_asked_where_the_others_have_no_clients_and_stays_known(
     assert federation.memory()["nodes"] == ["0"]
 
 
+def test_the_name_of_a_node_that_rests_is_not_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "ASK_AGAIN_AFTER", 0.0)
+    (tmp_path / "other").mkdir()
+    wide_csv(tmp_path, "a", "b")
+    wide_csv(tmp_path / "other", "q")
+    nodes = [csv_node(tmp_path), csv_node(tmp_path / "other"), csv_node(tmp_path / "other", "x")]
+    federation, grid = federation_of(tmp_path, nodes, **{"nodes.bind-names": False})
+    grid.connected = {1000, 1002}
+    federation.await_nodes(grid)
+    federation.exchange._rests[1000] = time.monotonic() + 3600
+    grid.connected = {1000, 1001, 1002}
+    for _ in range(3):
+        federation.arrivals.await_clients(grid)
+    assert federation.roster.members["north"].node_id == 1000
+    assert names(federation) == {"x"}
+
+
 @pytest.mark.parametrize("how", ["rests", "overdue"])
 def test_a_node_that_was_quiet_and_comes_back_with_other_data_is_asked_for_it(
     tmp_path: Path, how: str

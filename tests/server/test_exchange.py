@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 from uuid import uuid4
 
@@ -27,6 +27,7 @@ class FakeGrid:
         self.sent: list[Message] = []
         self.looks: dict[str, int] = {}
         self.takes: bool = True
+        self.fails_after = 0  # looks until an error comes
         self.away: dict[int, int] = {}  # nodes that are seen again after so many looks
         # By node and type: looks until the answer comes, of one message after the other.
         self.answers: dict[tuple[int, str], list[int | Error | None]] = {}
@@ -54,6 +55,8 @@ class FakeGrid:
             after = self._after(message)
             looked = self.looks[of.message_id] = self.looks.get(of.message_id, 0) + 1
             if isinstance(after, Error):
+                if looked <= self.fails_after:
+                    continue
                 replies.append(Message(after, reply_to=message))
             elif after is not None and looked > after:
                 replies.append(Message(RecordDict(), reply_to=message))
@@ -128,14 +131,21 @@ def test_an_order_is_not_sent_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("trains", "asked_of_100"),
-    [("loses its orders", 16), ("never replies", 10), ("replies to every other", 19)],
+    [
+        ("loses its orders", 16),
+        ("is killed", 10),
+        ("never replies", 10),
+        ("replies to every other", 19),
+    ],
 )
 def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
     trains: str, asked_of_100: int
 ) -> None:
     """However it goes about it: probes it answers, and says that all is well again."""
     grid, exchanged, now, asked = FakeGrid(), Exchange(), 0.0, 0
-    while_asked = [0 if trains == "loses its orders" else None]
+    while_asked: list[int | Error | None] = [0 if trains == "loses its orders" else None]
+    grid.fails_after = 30  # of seconds and more
+    killed = Error(ErrorCode.CLIENT_APP_CRASHED, "killed") if trains == "is killed" else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange.time, "monotonic", lambda: now)
         patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
@@ -149,7 +159,7 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
             start = now
             if 1 not in exchanged.overdue | exchanged.resting:
                 replies = trains == "replies to every other" and asked % 2
-                grid.answers = {(1, "train"): [0 if replies else None], (1, ALIVE): while_asked}
+                grid.answers = {(1, "train"): [0 if replies else killed], (1, ALIVE): while_asked}
                 ask(exchanged, grid, 1, deadline=10.0)
                 asked += 1
             grid.answers = {(1, ALIVE): [0]}
@@ -158,9 +168,21 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
     assert asked == asked_of_100
 
 
-def waited_for(grid: FakeGrid, enough: float, *, simulated: bool = False) -> tuple[set[int], float]:
+def waited_for(
+    grid: FakeGrid,
+    enough: float,
+    *,
+    simulated: bool = False,
+    least: int = 0,
+    failed: Collection[int] = (),
+) -> tuple[set[int], float]:
     """Who of five nodes was heard, and how long that took on the clock of the looks."""
-    exchanged, now = Exchange(enough=enough), 100.0
+
+    def is_answer(reply: Message) -> bool:
+        return not reply.has_error() and reply.metadata.src_node_id not in failed
+
+    exchanged = Exchange(enough=enough, is_answer=is_answer)
+    now = 100.0
     if simulated:
         exchanged.trust_nodes()
 
@@ -172,7 +194,8 @@ def waited_for(grid: FakeGrid, enough: float, *, simulated: bool = False) -> tup
         patch.setattr(exchange.time, "monotonic", lambda: now)
         patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
         patch.setattr(exchange, "PROBE_AFTER", 1e9)
-        replies = exchanged.ask(cast(Grid, grid), [order(node) for node in range(1, 6)], 1000.0)
+        orders = [order(node) for node in range(1, 6)]
+        replies = exchanged.ask(cast(Grid, grid), orders, 1000.0, least=least)
     assert exchanged.waited == pytest.approx(now - 100, abs=0.06)
     heard = {one.metadata.src_node_id for one in replies if not one.has_error()}
     assert exchanged.overdue == {1, 2, 3, 4, 5} - {one.metadata.src_node_id for one in replies}
@@ -199,6 +222,14 @@ def test_errors_are_not_enough_and_in_a_simulation_nothing_is() -> None:
     grid.answers = {(node, "train"): [failed] for node in (1, 2, 3)}
     grid.answers |= {(4, "train"): [0], (5, "train"): [None]}
     assert waited_for(grid, 0.6) == ({4}, 1000.0)
+    grid = FakeGrid()
+    grid.answers = {(5, "train"): [100]}
+    heard, seconds = waited_for(grid, 0.6, failed={1, 2, 3})  # ordinary replies that give nothing
+    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
+    grid = FakeGrid()
+    grid.answers = {(5, "train"): [100]}
+    heard, seconds = waited_for(grid, 0.6, least=5)  # as a masked sum needs them
+    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
     grid = FakeGrid()
     grid.answers = {(5, "train"): [100]}
     heard, seconds = waited_for(grid, 0.6, simulated=True)

@@ -9,18 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal, Reply
+from fedproto_app.messages import Arrays, ArraySpec, MaskingReply, Order, Refusal, Reply
 from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from fedproto_app.wire import (
     MOST_BYTES,
     Unusable,
     array_record,
+    is_answer,
     read_array,
     read_order,
+    write_masking_reply,
+    write_reply,
     write_roster,
 )
 from tests.server.bad_replies import npy_header
@@ -49,6 +52,17 @@ def test_a_reply_is_read_as_it_was_written() -> None:
     assert {**vars(reply), "arrays": {}} == {**vars(REPLY), "arrays": {}}
     assert same_arrays(reply.arrays, REPLY.arrays)
     assert refusals == [Refusal("n", "c", "its disk is full")]
+
+
+def test_failed_clients_alone_are_no_answer() -> None:
+    """As a node gives them that is leaving, or whose disk is full."""
+    order = order_message()
+    assert is_answer(message_of())
+    assert not is_answer(write_reply(Reply([], [], failed={"c": "its disk is full"}), to=order))
+    assert not is_answer(Message(Error(code=0, reason="killed"), reply_to=order))
+    assert not is_answer(Message(RecordDict(), reply_to=order))
+    assert is_answer(write_masking_reply(MaskingReply(), to=order))
+    assert not is_answer(write_masking_reply(MaskingReply(fault="I will not"), to=order))
 
 
 @pytest.mark.parametrize(

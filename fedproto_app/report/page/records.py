@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tomli_w
-
 from fedproto_app.report.page.tables import Cell, PageTable, Row
 from fedproto_app.report.runs import Group, Run, read_rounds
 from fedproto_app.settings import Settings, flat_settings
+from fedproto_app.settings.changes import written
 
 _MOST_REFUSALS = 100  # rows
 _OF_THE_PLACE = ("output.", "nodes.minimum")  # settings that say where a run was, not what
@@ -101,7 +99,7 @@ def _repeat(group: Group, label: str) -> Repeat:
     changed = _changed(run)
     words = ["fedproto", "run"]
     for key, value in changed.items():
-        words += ["--set", f"{key}={_as_change(value)}"]
+        words += ["--set", f"{key}={written(value)}"]
     if (run.folder / "state").is_dir() and "nodes.minimum" in run.settings:  # a simulation
         words += ["--nodes", str(run.settings["nodes.minimum"])]
     versions = ", ".join(f"{name} {its}" for name, its in run.summary["versions"].items())
@@ -109,7 +107,7 @@ def _repeat(group: Group, label: str) -> Repeat:
         label,
         run.folder.name,
         shlex.join(words),
-        [(key, _as_change(value)) for key, value in changed.items()],
+        [(key, written(value)) for key, value in changed.items()],
         versions,
         ", ".join(str(one.summary["seed"]) for one in group.runs),
     )
@@ -122,15 +120,3 @@ def _changed(run: Run) -> dict[str, Any]:
         for key, value in run.settings.items()
         if value != defaults.get(key) and not key.startswith(_OF_THE_PLACE)
     }
-
-
-def _as_change(value: Any) -> str:
-    """As ``--set`` takes it: a text as it is, unless it would be read as something else."""
-    told = " ".join(tomli_w.dumps({"value": value}).removeprefix("value = ").split())
-    if not isinstance(value, str) or value != value.strip():
-        return told
-    try:
-        tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return value
-    return told
