@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,9 +23,7 @@ from fedproto_app.only_sums import NEEDS_SUMS
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.secure.masks import PRIVATE_BYTES, SEED_BYTES
-from fedproto_app.server import exchange
 from fedproto_app.server_app import conduct
-from fedproto_app.settings import Settings
 from fedproto_app.wire import (
     MASKING,
     QUESTION,
@@ -172,43 +170,6 @@ def test_too_few_nodes_leave_the_model_as_it_was_if_the_run_may_go_on(tmp_path: 
     second = rounds(folder)[1]
     assert second["clients"] == 0
     assert any("the round has no sum" in one["reason"] for one in second["refused"])
-
-
-class LateGrid(LocalGrid):
-    """Two of the nodes that train answer twenty looks after the others."""
-
-    def __init__(self, settings: Settings, configs: list[dict[str, Any]]) -> None:
-        super().__init__(settings, configs)
-        self._late: dict[str, Message] = {}
-        self._looks = 0
-
-    def answer(self, message: Message) -> Message | None:
-        reply = super().answer(message)
-        of = message.metadata
-        if reply is None or of.message_type != MessageType.TRAIN or of.dst_node_id > BAD_NODE:
-            return reply
-        self._late[of.message_id], self._looks = reply, 0
-        return None
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        self._looks += 1
-        if self._looks == 20:
-            self.replies |= self._late
-            self._late = {}
-        return super().pull_messages(message_ids)
-
-
-def test_as_many_as_a_sum_must_have_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even if fewer are enough for `nodes.enough`."""
-    monkeypatch.setattr(exchange, "LEAST_PATIENCE", 0.0)
-    late = {"aggregation.secure-share": 0.67, "nodes.enough": 0.5, "nodes.round-deadline": 60.0}
-    settings = small_settings(tmp_path, **FEDAVG, **MASKED, **late)
-    grid = LateGrid(settings, synthetic_nodes(4, tmp_path / "state"))
-    with RunFolder(settings) as folder:
-        conduct(grid, settings, folder)
-    assert all(one["clients"] == 8 for one in rounds(folder))
 
 
 def test_fewer_nodes_than_a_sum_must_have_are_told_at_once(tmp_path: Path) -> None:

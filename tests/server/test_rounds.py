@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message, MessageType
+from flwr.app import Message
 
 from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder
@@ -69,23 +69,6 @@ def summary(folder: RunFolder) -> dict[str, Any]:
 def clients(folder: RunFolder) -> dict[str, dict[str, str]]:
     with (folder.path / "clients.csv").open() as file:
         return {row["client"]: row for row in csv.DictReader(file)}
-
-
-def test_who_hung_in_training_is_not_asked_in_the_evaluation(tmp_path: Path) -> None:
-    """Which would double what a hung node costs."""
-    settings = small_settings(tmp_path, method="fedavg", rounds=1)
-    folder, grid = run_locally(
-        settings,
-        synthetic_nodes(3, tmp_path / "state"),
-        tamper=lambda node, reply: (
-            None if node == 1000 and reply.metadata.message_type == MessageType.TRAIN else reply
-        ),
-    )
-    asked = [one.metadata.message_type for one in grid.sent if one.metadata.dst_node_id == 1000]
-    assert MessageType.TRAIN in asked
-    assert MessageType.EVALUATE not in asked
-    [only] = read_rounds(folder.path)
-    assert only["clients"] < 8
 
 
 @pytest.mark.parametrize(

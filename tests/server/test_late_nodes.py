@@ -1,0 +1,80 @@
+"""Nodes that answer late or not at all, in whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message, MessageType
+
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.server import exchange
+from fedproto_app.server_app import conduct
+from fedproto_app.settings import Settings
+from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
+
+FEDAVG = {"method": "fedavg", "rounds": 1, "local-epochs": 1}
+LATE = (1000, 1001)
+
+
+def test_who_hung_in_training_is_not_asked_in_the_evaluation(tmp_path: Path) -> None:
+    """Which would double what a hung node costs."""
+    settings = small_settings(tmp_path, **FEDAVG)
+    folder, grid = run_locally(
+        settings,
+        synthetic_nodes(3, tmp_path / "state"),
+        tamper=lambda node, reply: (
+            None if node == 1000 and reply.metadata.message_type == MessageType.TRAIN else reply
+        ),
+    )
+    asked = [one.metadata.message_type for one in grid.sent if one.metadata.dst_node_id == 1000]
+    assert MessageType.TRAIN in asked
+    assert MessageType.EVALUATE not in asked
+    [only] = read_rounds(folder.path)
+    assert only["clients"] < 8
+
+
+class LateGrid(LocalGrid):
+    """Two of the nodes that train answer some looks after the others."""
+
+    def __init__(self, settings: Settings, configs: list[dict[str, Any]]) -> None:
+        super().__init__(settings, configs)
+        self._late: dict[str, Message] = {}
+        self._looks = 0
+
+    def answer(self, message: Message) -> Message | None:
+        reply = super().answer(message)
+        of = message.metadata
+        if reply is None or of.message_type != MessageType.TRAIN or of.dst_node_id not in LATE:
+            return reply
+        self._late[of.message_id], self._looks = reply, 0
+        return None
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self._looks += 1
+        if self._looks == 4:
+            self.replies |= self._late
+            self._late = {}
+        return super().pull_messages(message_ids)
+
+
+def test_as_many_as_a_sum_must_have_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if fewer are enough for `nodes.enough`."""
+    monkeypatch.setattr(exchange, "LEAST_PATIENCE", 0.0)
+    late = {
+        "aggregation.secure": True,
+        "aggregation.secure-share": 0.67,
+        "nodes.enough": 0.5,
+        "nodes.round-deadline": 60.0,
+    }
+    settings = small_settings(tmp_path, **FEDAVG, **late)
+    grid = LateGrid(settings, synthetic_nodes(4, tmp_path / "state"))
+    with RunFolder(settings) as folder:
+        conduct(grid, settings, folder)
+    [only] = read_rounds(folder.path)
+    assert only["clients"] == 8
