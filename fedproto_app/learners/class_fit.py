@@ -34,7 +34,7 @@ GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
 # the classes of clusters, once, and for each client of a cluster the cluster's sums.
 WITHIN, CLUSTER_MOMENT, CLUSTER_COUNTS = "within", "cluster.moment", "cluster.counts"
 
-PENALTIES = (1 / 3, 1.0, 3.0)  # of the candidates, as factors of the penalty
+PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the candidates, as factors of the penalty
 LEANS = (1.0, 10.0, 100.0, 1e6)  # samples of a class that others' means weigh, beside its own
 PSEUDO = 1.0  # samples with everybody's class frequencies beside the client's own
 ETA = 0.3  # how much validation samples are trusted; 1: as independent ones

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedproto_app.maths.ridge import definite
 
 UNKNOWN_CLASS = -1e4  # in place of log 0: nobody has seen the class
-_WEIGHT = 3.0  # of the penalty; chosen by validation errors (docs/closed-form-classes.md)
 _FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
 _SLACK = 1e-4  # relative, feature by feature; sums travel in float32
 _NEXT_TO_NOTHING = 1e-6  # of the mean square, for features that are always 0
@@ -80,10 +79,8 @@ def class_means(moment: Tensor, counts: Tensor) -> Tensor:
 def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     """The Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I; NaN where there is none.
 
-    S is the covariance within classes, λ = 3 · penalty · r / n: as if 3 · penalty · r more samples
-    came whose features all vary alike. r = (tr S)² / tr S² is the number of directions in which
-    features vary: D where they vary alike in all, 1 where in one alone. That n must be large beside
-    r, not beside D, is what the shrinkage of Chen et al. (2010, OAS) goes by too.
+    S is the covariance within classes, λ = penalty · D / n: as if penalty · D more samples came
+    whose features all vary alike.
     """
     gram, moment, counts = sums
     width, total = gram.shape[-1], counts.sum(dim=-1).clamp(min=1)
@@ -91,18 +88,10 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     within = (gram - means.transpose(-1, -2) @ moment) / total[..., None, None]
     variance, square = (_mean_diagonal(one) for one in (within, gram))
     variance = torch.maximum(variance, _FLOOR * square / total).clamp(min=1e-12)
-    ridge = _WEIGHT * penalty * _directions(within) / total * variance
+    ridge = penalty * width / total * variance
     identity = torch.eye(width, dtype=gram.dtype, device=gram.device)
     factor, failed = torch.linalg.cholesky_ex(within + ridge[..., None, None] * identity)
     return torch.where((failed > 0)[..., None, None], torch.nan, factor)
-
-
-def _directions(covariance: Tensor) -> Tensor:
-    """r of matrices [..., D, D]; D of one that is 0."""
-    width = covariance.shape[-1]
-    trace, squares = width * _mean_diagonal(covariance), covariance.square().sum(dim=(-2, -1))
-    found = trace.square() / squares.clamp(min=1e-300)
-    return torch.where(squares > 0, found, width).clamp(min=1, max=width)
 
 
 def overall_mean(sums: ClassSums) -> Tensor:
