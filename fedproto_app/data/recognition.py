@@ -75,6 +75,7 @@ def advice(data: DataSettings) -> str:
     """What would read the path, if that is not what these settings say; "" if it is, or unknown."""
     try:
         told = reading_of(Path(data.path))
+        fields = told.fields
     except (DataError, OSError):
         return ""
     if told.is_guess:
@@ -82,7 +83,7 @@ def advice(data: DataSettings) -> str:
     lacking = {
         key: value
         for (name, held), (key, value) in zip(
-            told.fields.items(), told.all_settings.items(), strict=True
+            fields.items(), told.all_settings.items(), strict=True
         )
         if getattr(data, name) != held
     }

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fedproto_app.data.parquet_table import first_rows
 from fedproto_app.data.stamps import look_like_times
 from fedproto_app.data.table import TIME_NAMES
@@ -55,9 +57,16 @@ class Reading:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All settings by the fields of `DataSettings`, as it holds them."""
+        """All settings by the fields of `DataSettings`, as it holds them.
+
+        Raises `DataError` for columns that no setting can name, as two of one name.
+        """
         told = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
-        held = DataSettings.model_validate(told)
+        try:
+            held = DataSettings.model_validate(told)
+        except ValidationError as error:
+            faults = "; ".join(one["msg"] for one in error.errors())
+            raise DataError(f"what was found in it cannot be set: {faults}") from None
         names = (key.replace("-", "_") for key in told)
         return {name: getattr(held, name) for name in names}
 

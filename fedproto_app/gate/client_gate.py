@@ -111,7 +111,11 @@ class Gate:
             fault = ("ended", str(error))
             reply = refusal(message, f"the site's gate ended the order: {error}")
         finally:
-            left = self._apart.end()  # before the log is waited for, which it could keep
+            try:
+                left = self._apart.end()  # before the log is waited for, which it could keep
+            except Ended as error:
+                log.write("ended", **told, reason="; ".join(filter(None, (fault[1], str(error)))))
+                raise
         kind, why = fault
         if kind:
             log.write(kind, **told, reason=why)

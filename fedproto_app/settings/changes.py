@@ -14,7 +14,7 @@ def parsed(text: str) -> Any:
     """The value that a text stands for."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, an endless number, brackets in brackets
         return text
 
 
@@ -22,7 +22,17 @@ def written(value: Any) -> str:
     """The text that stands for a value: itself, unless that would be read as something else."""
     if isinstance(value, str) and value == value.strip() and parsed(value) == value:
         return value
-    return " ".join(tomli_w.dumps({"value": value}).removeprefix("value = ").split())
+    return _inline(value)
+
+
+def _inline(value: Any) -> str:
+    """The value in TOML, on one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_inline(str(key))} = {_inline(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
 
 
 def flags(settings: Mapping[str, Any]) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.data.recognition import source_of
+from fedproto_app.data.recognition import advice, source_of
 from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings
 from tests.data.images.made_images import encoded, noise, write_folder, write_zip
 
 IMAGE = encoded(noise(0, 4, 4))
@@ -115,3 +116,14 @@ def test_folders_are_told_by_their_files(
 
 def test_a_ts_file(tmp_path: Path) -> None:
     assert source_of(tmp_path / "A.TS") == "uea-ts"  # whether it is there or not, its reader tells
+
+
+@pytest.mark.parametrize("columns", ["load,load", "load,"])
+def test_there_is_no_advice_on_columns_that_no_setting_can_name(
+    tmp_path: Path, columns: str
+) -> None:
+    """What is wrong with the file is told in its place."""
+    file = tmp_path / "loads.csv"
+    rows = (f"2026-01-01 {hour:02d}:00,text{hour},{hour}.5,{hour}.7" for hour in range(24))
+    file.write_text("\n".join([f"time,site,{columns}", *rows]))
+    assert advice(DataSettings(source="wide-csv", path=str(file))) == ""

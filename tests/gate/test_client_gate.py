@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -187,6 +188,16 @@ def test_a_process_that_fails_is_told(tmp_path: Path, answer: bytes | Ended, sai
     assert said in reason(reply)
     events = [line["event"] for line in audit_of(tmp_path)]
     assert events == ["order", "ended", "left-behind", "reply"]
+
+
+def test_processes_that_cannot_be_ended_are_told_before_the_gate_gives_up(tmp_path: Path) -> None:
+    apart = FakeApart(Ended("was ended by signal 9"))
+    apart.end = Mock(side_effect=Ended("processes that cannot be ended: [7]"))  # type: ignore[method-assign]
+    with pytest.raises(Ended, match="cannot be ended"):
+        carried_out(tmp_path, order(), "", apart)
+    *_, last = audit_of(tmp_path)
+    assert last["event"] == "ended"
+    assert last["reason"] == "was ended by signal 9; processes that cannot be ended: [7]"
 
 
 def test_an_app_that_raised_says_why(tmp_path: Path) -> None:
