@@ -244,14 +244,17 @@ def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = N
     return Message(content, reply_to=to)
 
 
-def is_answer(message: Message) -> bool:
+def is_answer(reply: Message, order: Message) -> bool:
     """Whether a reply has anything of what was asked: neither an error nor failed clients alone."""
-    if message.has_error():
+    if reply.has_error():
         return False
     try:
-        if OF_MASKING in message.content:
-            return not read_record(message.content, MaskingReplyTold, OF_MASKING).fault
-        return bool(read_record(message.content, ReplyTold).names)
+        if order.metadata.message_type == MASKING:
+            return not read_record(reply.content, MaskingReplyTold, OF_MASKING).fault
+        if OF_MASKING in order.content and VECTOR not in reply.content:
+            return False
+        asked = read_record(order.content, OrderTold).clients
+        return not set(asked).isdisjoint(read_record(reply.content, ReplyTold).names)
     except Unusable:
         return False
 

@@ -51,14 +51,11 @@ class AuditLog:
         )
         with _locked(self._file):
             texts = [file.read_bytes() for file in (self._file, self._before) if file.exists()]
-        count = 0
-        for text in texts:
-            for entry in filter(None, map(_entry, reversed(text.splitlines()))):
-                if entry["time"] < first:
-                    return count
-                # Of a later time are lines that were written while the clock was wrong.
-                count += entry["event"] == event and entry["time"] <= last
-        return count
+        # Each line, as the clock may have been wrong: one may be of long ago, or of the future.
+        of_it = json.dumps(event).encode()
+        lines = (line for text in texts for line in text.splitlines() if of_it in line)
+        entries = filter(None, map(_entry, lines))
+        return sum(one["event"] == event and first <= one["time"] <= last for one in entries)
 
     @property
     def _before(self) -> Path:

@@ -10,9 +10,10 @@ connected and well, and will never answer. One that hangs would hold up every ro
   the node is there, or comes back soon;
 - a node that let the deadline pass is *overdue*: it is asked for nothing until a sign of it comes;
 - where some nodes' answers are enough, the others have as long again as those took;
-- who let it pass again, sign or no sign, rests for one deadline, then for three, seven, fifteen, as
-  long as there are others. One answer makes good for little of that: a node that answers probes
-  alone, or only every other order, cannot make every round as long as the deadline.
+- who let it pass again, sign or no sign, or left when all others had answered, rests for one
+  deadline, then for three, seven, fifteen, as long as there are others. One answer makes good for
+  little of that: a node that answers probes alone, or only every other order, cannot make every
+  round as long as the deadline.
 
 The server also looks for replies more often than Flower, which looks every three seconds.
 """
@@ -42,12 +43,14 @@ FORGIVEN = 1 / 8  # of a miss, for each answer in time
 # A node that left, or is restarted; a ClientApp that was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
+IsAnswer = Callable[[Message, Message], bool]  # of a reply and its order
+
 
 class Exchange:
     """All messages of a run.
 
     name_of: a node's name by its id. enough: the share of the nodes asked whose answers are enough.
-    is_answer: whether a reply has anything of what was asked.
+    is_answer: whether a reply has anything of what its order asked.
     waited: seconds, to a tenth, that the newest messages' replies were waited for.
     """
 
@@ -55,7 +58,7 @@ class Exchange:
         self,
         name_of: Callable[[int], str] = str,
         enough: float = 1.0,
-        is_answer: Callable[[Message], bool] = lambda message: not message.has_error(),
+        is_answer: IsAnswer = lambda reply, order: not reply.has_error(),
     ) -> None:
         self.waited = 0.0
         self._name_of, self._enough, self._is_answer = name_of, enough, is_answer
@@ -159,7 +162,8 @@ class _Phase:
 
     probes: all that are under way, None if no node loses orders. first: by the id of an order that
     was sent again, the id under which it was first sent. answered: the nodes that gave what was
-    asked. losers: those that lost their order, or were killed with it, as often as it is sent.
+    asked. losers: those that lost their order, or were killed with it, as often as it is sent; and
+    those that left and were the last to be waited for.
     """
 
     def __init__(
@@ -168,7 +172,7 @@ class _Phase:
         messages: list[Message],
         probes: Probes | None,
         name_of: Callable[[int], str],
-        is_answer: Callable[[Message], bool],
+        is_answer: IsAnswer,
     ) -> None:
         self.first: dict[str, str] = {}
         self.answered, self.losers = set[int](), set[int]()
@@ -200,6 +204,7 @@ class _Phase:
                 probe_at *= 2
             pause = min(LONGEST_PAUSE, SHORTEST_PAUSE + passed / 10)  # each look is a line of a log
             pause_on(self._grid, min(pause, deadline - passed))
+        self.losers |= self._lost.keys()
         replies = [*self._replies, *(one.answer for one in self._lost.values())]
         return replies, round(min(passed, deadline), 1)
 
@@ -251,8 +256,12 @@ class _Phase:
         self._replies.append(reply)
         if given_up:
             self.losers.add(node)
-        elif self._is_answer(reply):
+            return
+        begun = time.monotonic()
+        if self._is_answer(reply, order):
             self.answered.add(node)
+        # A node may send what takes long to read: that is taken from nobody's time.
+        self._start += time.monotonic() - begun
 
     def _sent_at(self, node: int) -> float:
         """When the node's order was sent; never, if it was asked for nothing."""
@@ -268,6 +277,8 @@ class _Phase:
             elif time.monotonic() > lost.until:
                 del self._lost[node]
                 self._replies.append(lost.answer)
+                if not self._waiting:
+                    self.losers.add(node)
 
     def _send_again(self, order: Message) -> None:
         of = order.metadata

@@ -160,9 +160,16 @@ class Federation:
             least = self.masked_sum.least
             nodes = {message.metadata.dst_node_id for message in messages}
             self._sent = [one for one in self._sent if one.message.metadata.dst_node_id in nodes]
+        return self.exchanged(grid, messages, least)
+
+    def exchanged(self, grid: Grid, messages: Iterable[Message], least: int = 0) -> list[Message]:
+        """The replies to these messages; no later phase of the round waits for who owes one.
+
+        least: answers below which `nodes.enough` says nothing.
+        """
         deadline = self.settings.nodes.round_deadline
         replies = self.exchange.ask(grid, messages, deadline, least=least)
-        self.roster.quiet |= self.exchange.overdue  # no later phase of the round waits for them
+        self.roster.quiet |= self.exchange.overdue
         return replies
 
     @property
@@ -179,11 +186,13 @@ class Federation:
     ) -> list[Message]:
         """One message a node, with an order of its own for its share of the clients.
 
+        Those of a node that has fallen silent since they were chosen are left out.
         shared: the arrays that are meant for each client even where others are the clients' own.
         """
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
         for key in keys:
-            by_node[key.node].append(key)
+            if self.roster.members[key.node].node_id not in self.roster.quiet:
+                by_node[key.node].append(key)
         self._sent, self._leaving = [], 0
         size_of = SizeOfSame()
         for node, its_keys in sorted(by_node.items()):

@@ -221,11 +221,8 @@ class MaskedSum:
         """The usable answers of these nodes; the others are refused."""
         messages = {name: masking_query(order, self._id_of(name)) for name, order in orders.items()}
         federation, answers = self._federation, {}
-        deadline = federation.settings.nodes.round_deadline
         federation.log.bytes_down += sum(map(sent_bytes, messages.values()))
-        replies = federation.exchange.ask(
-            session.grid, messages.values(), deadline, least=len(messages)
-        )
+        replies = federation.exchanged(session.grid, messages.values(), least=len(messages))
         name_of = {message.metadata.message_id: name for name, message in messages.items()}
         for reply in replies:
             asked = federation.exchange.original(reply.metadata.reply_to_message_id)

@@ -2,84 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
-from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.server import exchange, probes
 from fedproto_app.server.exchange import ORDER_TRIES, Exchange
 from fedproto_app.wire import ALIVE
+from tests.server.fake_grid import FakeGrid, order
 
 SOON = 0.02  # seconds
-
-
-class FakeGrid:
-    """Nodes answer what `answers` says when the message has waited so many looks."""
-
-    def __init__(self) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
-        self.sent: list[Message] = []
-        self.looks: dict[str, int] = {}
-        self.takes: bool = True
-        self.fails_after = 0  # looks until an error comes
-        self.away: dict[int, int] = {}  # nodes that are seen again after so many looks
-        # By node and type: looks until the answer comes, of one message after the other.
-        self.answers: dict[tuple[int, str], list[int | Error | None]] = {}
-
-    def get_node_ids(self) -> list[int]:
-        self.away = {node: looks - 1 for node, looks in self.away.items()}
-        nodes = {one.metadata.dst_node_id for one in self.sent}
-        return [node for node in nodes if self.away.get(node, 0) <= 0]
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = str(uuid4())
-            self.sent.append(message)
-            ids.append(message.metadata.message_id if self.takes else "")
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        replies = []
-        wanted = set(message_ids)
-        for message in self.sent:
-            of = message.metadata
-            if of.message_id not in wanted:
-                continue
-            after = self._after(message)
-            looked = self.looks[of.message_id] = self.looks.get(of.message_id, 0) + 1
-            if isinstance(after, Error):
-                if looked <= self.fails_after:
-                    continue
-                replies.append(Message(after, reply_to=message))
-            elif after is not None and looked > after:
-                replies.append(Message(RecordDict(), reply_to=message))
-        return replies
-
-    def _after(self, message: Message) -> int | Error | None:
-        of = message.metadata
-        plan = self.answers.get((of.dst_node_id, of.message_type), [0])
-        like = [
-            one.metadata.message_id
-            for one in self.sent
-            if (one.metadata.dst_node_id, one.metadata.message_type)
-            == (of.dst_node_id, of.message_type)
-        ]
-        return plan[min(like.index(of.message_id), len(plan) - 1)]
-
-    def count(self, node: int, kind: str = MessageType.TRAIN) -> int:
-        keys = [(one.metadata.dst_node_id, one.metadata.message_type) for one in self.sent]
-        return keys.count((node, kind))
-
-
-def order(node: int) -> Message:
-    return Message(RecordDict(), dst_node_id=node, message_type=MessageType.TRAIN, group_id="3")
 
 
 def ask(exchanged: Exchange, grid: FakeGrid, *nodes: int, deadline: float = 0.5) -> set[int]:
@@ -136,6 +71,7 @@ def test_an_order_is_not_sent_for_ever() -> None:
         ("is killed", 10),
         ("never replies", 10),
         ("replies to every other", 19),
+        ("leaves just before the deadline", 10),
     ],
 )
 def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
@@ -144,8 +80,13 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
     """However it goes about it: probes it answers, and says that all is well again."""
     grid, exchanged, now, asked = FakeGrid(), Exchange(), 0.0, 0
     while_asked: list[int | Error | None] = [0 if trains == "loses its orders" else None]
-    grid.fails_after = 30  # of seconds and more
-    killed = Error(ErrorCode.CLIENT_APP_CRASHED, "killed") if trains == "is killed" else None
+    grid.fails_after = 30  # looks, of seconds and more
+    if trains == "leaves just before the deadline":
+        grid.fails_after, grid.away = 22, {1: 10**6}
+    killed = {
+        "is killed": Error(ErrorCode.CLIENT_APP_CRASHED, "killed"),
+        "leaves just before the deadline": Error(ErrorCode.NODE_UNAVAILABLE, "gone"),
+    }.get(trains)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange.time, "monotonic", lambda: now)
         patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
@@ -166,74 +107,6 @@ def test_who_lets_deadlines_pass_holds_up_fewer_and_fewer_rounds(
             look(exchanged, grid, 1)
             now = max(now, start + 10.0)
     assert asked == asked_of_100
-
-
-def waited_for(
-    grid: FakeGrid,
-    enough: float,
-    *,
-    simulated: bool = False,
-    least: int = 0,
-    failed: Collection[int] = (),
-) -> tuple[set[int], float]:
-    """Who of five nodes was heard, and how long that took on the clock of the looks."""
-
-    def is_answer(reply: Message) -> bool:
-        return not reply.has_error() and reply.metadata.src_node_id not in failed
-
-    exchanged = Exchange(enough=enough, is_answer=is_answer)
-    now = 100.0
-    if simulated:
-        exchanged.trust_nodes()
-
-    def wait(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchange.time, "monotonic", lambda: now)
-        patch.setattr(exchange, "pause_on", lambda grid, seconds: wait(seconds))
-        patch.setattr(exchange, "PROBE_AFTER", 1e9)
-        orders = [order(node) for node in range(1, 6)]
-        replies = exchanged.ask(cast(Grid, grid), orders, 1000.0, least=least)
-    assert exchanged.waited == pytest.approx(now - 100, abs=0.06)
-    heard = {one.metadata.src_node_id for one in replies if not one.has_error()}
-    assert exchanged.overdue == {1, 2, 3, 4, 5} - {one.metadata.src_node_id for one in replies}
-    return heard, exchanged.waited
-
-
-def test_when_enough_have_answered_the_others_have_as_long_again() -> None:
-    grid = FakeGrid()
-    slow = {(1, "train"): [0], (2, "train"): [15], (3, "train"): [70]}  # looks: 0, 1 and 24 s
-    grid.answers = {**slow, (4, "train"): [90], (5, "train"): [None]}
-    heard, seconds = waited_for(grid, 0.6)
-    assert heard == {1, 2, 3, 4}  # the fourth came within as long again
-    assert 45 < seconds < 55
-    grid = FakeGrid()
-    grid.answers = {**slow, (4, "train"): [90], (5, "train"): [None]}
-    heard, seconds = waited_for(grid, 0.2)
-    assert heard == {1, 2}  # ten seconds at least
-    assert 10 <= seconds < 11
-
-
-def test_errors_are_not_enough_and_in_a_simulation_nothing_is() -> None:
-    grid = FakeGrid()
-    failed = Error(code=0, reason="its disk is full")
-    grid.answers = {(node, "train"): [failed] for node in (1, 2, 3)}
-    grid.answers |= {(4, "train"): [0], (5, "train"): [None]}
-    assert waited_for(grid, 0.6) == ({4}, 1000.0)
-    grid = FakeGrid()
-    grid.answers = {(5, "train"): [100]}
-    heard, seconds = waited_for(grid, 0.6, failed={1, 2, 3})  # ordinary replies that give nothing
-    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
-    grid = FakeGrid()
-    grid.answers = {(5, "train"): [100]}
-    heard, seconds = waited_for(grid, 0.6, least=5)  # as a masked sum needs them
-    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
-    grid = FakeGrid()
-    grid.answers = {(5, "train"): [100]}
-    heard, seconds = waited_for(grid, 0.6, simulated=True)
-    assert (heard, seconds > 20) == ({1, 2, 3, 4, 5}, True)
 
 
 def test_one_miss_is_no_reason_to_rest_and_answers_make_good_for_those_before() -> None:
@@ -288,6 +161,22 @@ def test_a_node_that_stays_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     assert reply.error.reason == "gone"
     assert grid.count(1) == 1
     assert exchanged.overdue == set()
+
+
+@pytest.mark.parametrize("others", ["have answered", "are still at work"])
+def test_who_leaves_when_all_others_have_answered_holds_up_no_second_phase(
+    others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "RETURN_AFTER", 0.2)
+    exchanged = Exchange()
+    for _ in range(2):
+        grid = FakeGrid()
+        grid.answers = {(1, "train"): [Error(ErrorCode.NODE_UNAVAILABLE, "gone")]}
+        grid.answers[2, "train"] = [0 if others == "have answered" else 30]
+        grid.answers[2, ALIVE] = [None]
+        grid.away = {1: 10**6}
+        ask(exchanged, grid, 1, 2, deadline=60.0)
+    assert exchanged.resting == ({1} if others == "have answered" else set())
 
 
 def test_its_answer_counts_when_the_deadline_comes_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server import exchange
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings
+from fedproto_app.wire import ALIVE, MASKING, QUESTION, read_order, required_masking_order
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 
 FEDAVG = {"method": "fedavg", "rounds": 1, "local-epochs": 1}
@@ -37,6 +38,58 @@ def test_who_hung_in_training_is_not_asked_in_the_evaluation(tmp_path: Path) -> 
     assert MessageType.EVALUATE not in asked
     [only] = read_rounds(folder.path)
     assert only["clients"] < 8
+
+
+def test_who_hung_in_a_step_of_a_masked_sum_is_asked_for_nothing_more(tmp_path: Path) -> None:
+    settings = small_settings(
+        tmp_path, **FEDAVG, **{"aggregation.secure": True, "aggregation.secure-share": 0.5}
+    )
+    grid = HungGrid(settings, synthetic_nodes(4, tmp_path / "state"), _is_last_step)
+    with RunFolder(settings) as folder:
+        conduct(grid, settings, folder)
+    assert grid.owed == [MASKING]
+
+
+def test_who_hung_while_graphs_are_learned_is_asked_for_nothing_more(tmp_path: Path) -> None:
+    """Of many steps of a round, and in its training."""
+    settings = small_settings(tmp_path, method="cnfgnn", rounds=1)
+    grid = HungGrid(settings, synthetic_nodes(4, tmp_path / "state"), _brings_steps)
+    with RunFolder(settings) as folder:
+        conduct(grid, settings, folder)
+    assert grid.owed == [QUESTION]
+
+
+def _is_last_step(message: Message) -> bool:
+    kind = message.metadata.message_type
+    return kind == MASKING and required_masking_order(message).step == "unmask"
+
+
+def _brings_steps(message: Message) -> bool:
+    return message.metadata.message_type == QUESTION and "steps" in read_order(message).arrays
+
+
+class HungGrid(LocalGrid):
+    """A node answers nothing any more from the first message of a kind on.
+
+    owed: the types of these, without the probes.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        configs: list[dict[str, Any]],
+        hangs: Callable[[Message], bool],
+    ) -> None:
+        super().__init__(settings, configs)
+        self._hangs = hangs
+        self.owed: list[str] = []
+
+    def answer(self, message: Message) -> Message | None:
+        if message.metadata.dst_node_id != LATE[0] or not (self.owed or self._hangs(message)):
+            return super().answer(message)
+        if message.metadata.message_type != ALIVE:
+            self.owed.append(message.metadata.message_type)
+        return None
 
 
 class LateGrid(LocalGrid):

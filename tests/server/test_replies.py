@@ -9,20 +9,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.messages import Arrays, ArraySpec, MaskingReply, Order, Refusal, Reply
+from fedproto_app.messages import (
+    Arrays,
+    ArraySpec,
+    MaskingOrder,
+    MaskingReply,
+    Order,
+    Refusal,
+    Reply,
+)
 from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from fedproto_app.wire import (
     MOST_BYTES,
     Unusable,
+    add_masking,
     array_record,
     is_answer,
+    masking_query,
     read_array,
     read_order,
     write_masking_reply,
+    write_order,
     write_reply,
     write_roster,
 )
@@ -56,13 +67,27 @@ def test_a_reply_is_read_as_it_was_written() -> None:
 
 def test_failed_clients_alone_are_no_answer() -> None:
     """As a node gives them that is leaving, or whose disk is full."""
-    order = order_message()
-    assert is_answer(message_of())
-    assert not is_answer(write_reply(Reply([], [], failed={"c": "its disk is full"}), to=order))
-    assert not is_answer(Message(Error(code=0, reason="killed"), reply_to=order))
-    assert not is_answer(Message(RecordDict(), reply_to=order))
-    assert is_answer(write_masking_reply(MaskingReply(), to=order))
-    assert not is_answer(write_masking_reply(MaskingReply(fault="I will not"), to=order))
+    order = write_order(Order("run", "token", 1, ["a", "b"]), 5, MessageType.TRAIN)
+    for name, answers in {"a": True, "z": False}.items():
+        assert is_answer(write_reply(Reply([name], [10]), to=order), order) == answers
+    nothing = Reply([], [], failed={"a": "its disk is full"})
+    assert not is_answer(write_reply(nothing, to=order), order)
+    assert not is_answer(Message(Error(code=0, reason="killed"), reply_to=order), order)
+    assert not is_answer(Message(RecordDict(), reply_to=order), order)
+    assert not is_answer(write_masking_reply(MaskingReply(), to=order), order)
+
+
+def test_masked_sums_are_answered_with_what_they_need() -> None:
+    step = MaskingOrder("run", "token", 1, "session", "keys")
+    query = masking_query(step, 5)
+    assert is_answer(write_masking_reply(MaskingReply(), to=query), query)
+    refused = write_masking_reply(MaskingReply(fault="I will not"), to=query)
+    assert not is_answer(refused, query)
+    order = write_order(Order("run", "token", 1, ["a"]), 5, MessageType.TRAIN)
+    add_masking(replace(step, step="train"), to=order)
+    plain, vector = Reply(["a"], [10]), np.zeros(3, np.uint64)
+    assert not is_answer(write_reply(plain, to=order), order)
+    assert is_answer(write_reply(plain, to=order, vector=vector), order)
 
 
 @pytest.mark.parametrize(
