@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
+# Tests with processes of their own wait much: one worker more than there are cores.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
@@ -16,13 +18,13 @@ demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated;
 	$(BIN)/fedproto demo
 
 test: $(DEV)  ## the tests, every method and fault once
-	$(BIN)/pytest -n auto -m "not exhaustive"
+	$(BIN)/pytest -n $(WORKERS) -m "not exhaustive"
 
 test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, exhaustive say
-	$(BIN)/pytest -n auto $(if $(ONLY),-m "$(ONLY)")
+	$(BIN)/pytest -n $(WORKERS) $(if $(ONLY),-m "$(ONLY)")
 
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
-	$(NEWEST_VENV)/bin/pytest -n auto
+	$(NEWEST_VENV)/bin/pytest -n $(WORKERS)
 
 check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff check .
