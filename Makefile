@@ -6,8 +6,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
-# Tests with processes of their own wait much: one worker more than there are cores.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 NEWEST_VENV := .venv-newest
 NEWEST := $(NEWEST_VENV)/.installed
 
@@ -18,13 +16,13 @@ demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated;
 	$(BIN)/fedproto demo
 
 test: $(DEV)  ## the tests, every method and fault once
-	$(BIN)/pytest -n $(WORKERS) -m "not exhaustive"
+	$(BIN)/pytest -n auto -m "not exhaustive"
 
-test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, exhaustive say
-	$(BIN)/pytest -n $(WORKERS) $(if $(ONLY),-m "$(ONLY)")
+test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, say; PART: 2/3, say
+	$(BIN)/pytest -n auto $(if $(ONLY),-m "$(ONLY)") $(if $(PART),--part $(PART))
 
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
-	$(NEWEST_VENV)/bin/pytest -n $(WORKERS)
+	$(NEWEST_VENV)/bin/pytest -n auto
 
 check: $(DEV)  ## lint, format, types
 	$(BIN)/ruff check .

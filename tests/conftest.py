@@ -1,9 +1,28 @@
-"""Settings of all tests."""
+"""Settings of all tests, and parts of them."""
 
 from __future__ import annotations
 
+from zlib import crc32
+
+import pytest
 from hypothesis import settings
 
 # A slow machine is no fault of what is tested.
 settings.register_profile("fedproto", deadline=None)
 settings.load_profile("fedproto")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", default="1/1", help="2/3: the second of three parts of the tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """By the tests' names: a new one does not move the others to other parts."""
+    part, parts = map(int, config.getoption("--part").split("/"))
+    if not 1 <= part <= parts:
+        raise pytest.UsageError(f"--part {part}/{parts}: 1/{parts} … {parts}/{parts}")
+    there = [crc32(item.nodeid.encode()) % parts == part - 1 for item in items]
+    left = [item for item, is_there in zip(items, there, strict=True) if not is_there]
+    items[:] = [item for item, is_there in zip(items, there, strict=True) if is_there]
+    if left:
+        config.hook.pytest_deselected(items=left)
