@@ -3,7 +3,9 @@
 It has the covariance of all or of clusters, class means between its own and those of all or of its
 cluster, and its own class frequencies as prior. How far the means lean to whom and how strong the
 penalty is, no client's few validation samples can tell, so its classifier is the mean of many
-candidates' log-probabilities, weighed by the likelihood of its validation samples.
+candidates' log-probabilities. Their weights are how likely the client's own class sums are if its
+means differ from the others' as much as the candidate says, and the likelihood of its validation
+samples.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from fedproto_app.maths.class_gaussian import (
     LabelledVectors,
     class_means,
     discriminant,
+    lean_evidence,
     log_loss,
     log_prior,
     overall_mean,
@@ -34,8 +37,10 @@ GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
 # the classes of clusters, once, and for each client of a cluster the cluster's sums.
 WITHIN, CLUSTER_MOMENT, CLUSTER_COUNTS = "within", "cluster.moment", "cluster.counts"
 
-PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the candidates, as factors of the penalty
-LEANS = (1.0, 10.0, 100.0, 1e6)  # samples of a class that others' means weigh, beside its own
+WELL_KNOWN = (0.3, 1.0, 3.0)  # of the candidates, factors of the penalty where means are
+HARDLY_KNOWN = (3.0, 10.0, 30.0)  # and where they are of a client's own few samples
+# Of the candidates: samples of a class that others' means weigh beside its own, and factors.
+LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
 PSEUDO = 1.0  # samples with everybody's class frequencies beside the client's own
 ETA = 0.3  # how much validation samples are trusted; 1: as independent ones
 
@@ -132,9 +137,13 @@ class ClassFit:
 
         validation: what weighs candidates of other penalties; None for the plain penalty alone.
         """
-        penalties = (1.0,) if validation is None else PENALTIES
-        means = [class_means(own.moment, own.counts)]
-        return _mean(self._candidates(own, penalties, means, own.counts), validation)
+        means = class_means(own.moment, own.counts)
+        if validation is None:
+            [(weight, bias)] = self._candidates(own, (1.0,), means, own.counts)
+            return weight.nan_to_num(), bias.nan_to_num()
+        candidates = self._candidates(own, WELL_KNOWN, means, own.counts)
+        none = own.counts.new_zeros(len(own.counts), len(candidates))
+        return _mean(candidates, none, validation)
 
     def personal(
         self, moment: Tensor, counts: Tensor, others: Sequence[Others], validation: LabelledVectors
@@ -142,40 +151,37 @@ class ClassFit:
         """Each client's classifier of its own class sums [K, C, D], [K, C] and those of others, of
         whom the first are all clients."""
         frequent = frequencies(counts, others[0].counts)
-        candidates = []
+        candidates, evidence = [], []
         for some in others:
             theirs, told = class_means(some.moment, some.counts), (some.counts > 0).double()
-            means = []
-            for lean in LEANS:  # to their means, where there are any
+            own = ClassSums(some.spread.gram, moment, counts)  # of these the class sums alone count
+            rest = own._replace(moment=some.moment - moment, counts=some.counts - counts)
+            for lean, factors in LEANS:  # to their means, where there are any
                 weight = lean * told
                 leant = moment + weight.unsqueeze(-1) * theirs
-                means.append(class_means(leant, counts + weight))
-            candidates += self._candidates(some.spread, PENALTIES, means, frequent)
-        return _mean(candidates, validation)
+                means = class_means(leant, counts + weight)
+                candidates += self._candidates(some.spread, factors, means, frequent)
+                evidence += [lean_evidence(own, rest, some.spread, lean)] * len(factors)
+        return _mean(candidates, torch.stack(evidence, dim=1), validation)
 
     def prior(self, counts: Tensor) -> Tensor:
         """[…, C]: the shares of these counts, or the same for all classes."""
         return log_prior((counts > 0).double() if self._even else counts)
 
     def _candidates(
-        self,
-        spread: ClassSums,
-        penalties: Sequence[float],
-        means: Sequence[Tensor],
-        counts: Tensor,
+        self, spread: ClassSums, factors: Sequence[float], means: Tensor, counts: Tensor
     ) -> list[Classifier]:
-        """One for each penalty and each of the means.
+        """One for each factor of the penalty.
 
-        spread: the sums whose covariance they have. means: [K, C, D], one a candidate. counts: the
-        classes' frequencies [K, C].
+        spread: the sums whose covariance they have. means: [K, C, D]. counts: the classes'
+        frequencies [K, C].
         """
         prior, known, centre = self.prior(counts), counts > 0, overall_mean(spread)
         candidates = []
-        for penalty in penalties:
-            factor = precision_factor(spread, penalty * self._penalty)
-            for some in means:
-                weight, offset = discriminant(factor, centre, some, known)
-                candidates.append((weight, offset + prior))
+        for factor in factors:
+            root = precision_factor(spread, factor * self._penalty)
+            weight, offset = discriminant(root, centre, means, known)
+            candidates.append((weight, offset + prior))
         return candidates
 
 
@@ -184,13 +190,12 @@ def frequencies(own: Tensor, total: Tensor) -> Tensor:
     return own + PSEUDO * total / total.sum().clamp(min=1)
 
 
-def _mean(candidates: Sequence[Classifier], validation: LabelledVectors | None) -> Classifier:
-    """The mean of all, weighed by the likelihood of the validation samples; without these the one
-    that there is."""
-    if validation is None:
-        [(weight, bias)] = candidates
-        return weight.nan_to_num(), bias.nan_to_num()
-    parts = _likelihoods(validation, candidates)
+def _mean(
+    candidates: Sequence[Classifier], evidence: Tensor, validation: LabelledVectors
+) -> Classifier:
+    """The mean of all, weighed by their evidence [K, candidates] and by the likelihood of the
+    validation samples."""
+    parts = (evidence + _likelihoods(validation, candidates)).softmax(dim=1)
     weight, bias = (torch.zeros_like(one) for one in candidates[0])
     for number, (its_weight, its_bias) in enumerate(candidates):
         weight += parts[:, number, None, None] * its_weight.nan_to_num()
@@ -199,12 +204,11 @@ def _mean(candidates: Sequence[Classifier], validation: LabelledVectors | None) 
 
 
 def _likelihoods(validation: LabelledVectors, candidates: Sequence[Classifier]) -> Tensor:
-    """[K, candidates] by that of the validation samples; they sum to 1."""
+    """[K, candidates] the logarithm of that of the validation samples, as far as it is trusted."""
     features, labels, present = validation.features.double(), validation.labels, validation.present
     losses = [
         log_loss(features @ weight + bias.unsqueeze(1), labels, present)
         for weight, bias in candidates
     ]
     errors = torch.stack(losses, dim=1).nan_to_num(nan=1e9, posinf=1e9)
-    samples = present.double().sum(dim=1, keepdim=True)
-    return (-ETA * samples * errors).softmax(dim=1)
+    return -ETA * present.double().sum(dim=1, keepdim=True) * errors

@@ -24,6 +24,7 @@ from fedproto_app.maths.class_gaussian import (
 )
 from fedproto_app.maths.clustering import Labels, by_first_appearance
 
+_NOISE = 10.0  # of the penalty: noise that is taken for too small makes clusters where none are
 MOST_PASSES = 10  # the directions hang on the clusters, and these on the directions
 
 
@@ -172,7 +173,10 @@ def _deviation(total: ClassSums, of_clusters: tuple[Tensor, Tensor], penalty: fl
     spread, means = within_clusters(total, *of_clusters), (of_clusters[1] > 0).sum()
     if samples - means < samples / 2:
         spread, means = total, (total.counts > 0).sum()
-    return precision_factor(spread, penalty) * (samples / (samples - means).clamp(min=1)).sqrt()
+    return (
+        precision_factor(spread, _NOISE * penalty)
+        * (samples / (samples - means).clamp(min=1)).sqrt()
+    )
 
 
 def _scatter(moments: Tensor, counts: Tensor) -> Tensor:

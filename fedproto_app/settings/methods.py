@@ -92,7 +92,7 @@ class AnalyticSettings(Section):
     )
     penalty: Positive = setting(
         1.0,
-        "of the solution of all clients' samples; of classes in D/n of their mean variance "
+        "of the solution of all clients' samples; of classes in 3 r/n of their mean variance "
         "([why](closed-form-classes.md))",
     )
     weakest: Positive = setting(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,9 @@ from fedproto_app.maths.class_gaussian import (
     LabelledVectors,
     class_means,
     class_sums,
+    directions,
     discriminant,
+    lean_evidence,
     log_prior,
     overall_mean,
     precision_factor,
@@ -39,17 +43,54 @@ def classifier(sums: ClassSums, penalty: float) -> tuple[Tensor, Tensor]:
 
 
 def test_by_hand() -> None:
-    # Class 0: 1 and 3, class 1: 6 and 8; means 2 and 7, variance within classes 1. With D = 1 and
-    # n = 4 the penalty 4 is λ = 1, so S_λ = 2. All have the mean 4.5.
+    # Class 0: 1 and 3, class 1: 6 and 8; means 2 and 7, variance within classes 1. With r = 1 and
+    # n = 4 the penalty 4/3 is λ = 1, so S_λ = 2. All have the mean 4.5.
     sums = of_first(class_sums(vectors_of([[1.0], [3.0], [6.0], [8.0]], [0, 0, 1, 1]), 2))
     assert sums.gram.tolist() == [[110.0]]
     assert sums.moment.tolist() == [[4.0], [14.0]]
     assert sums.counts.tolist() == [2.0, 2.0]
-    weight, offset = classifier(sums, 4.0)
+    weight, offset = classifier(sums, 4 / 3)
     torch.testing.assert_close(weight, torch.tensor([[-1.25, 1.25]]).double())
     torch.testing.assert_close(offset, torch.tensor([4.0625, -7.1875]).double())
     between = (weight * 4.5 + offset)[0]  # halfway between the means both are as likely
     torch.testing.assert_close(between[0], between[1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "variance"),
+    [
+        ([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], 2.0, 1.0),  # S = I
+        ([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]], 1.0, 1.0),  # along one line
+        ([[3.0, 1.0], [3.0, -1.0], [-3.0, 1.0], [-3.0, -1.0]], 100 / 82, 5.0),  # variances 9, 1
+    ],
+)
+def test_the_penalty_goes_by_the_directions_in_which_features_vary(
+    rows: list[list[float]], count: float, variance: float
+) -> None:
+    sums = of_first(class_sums(vectors_of(rows, [0] * 4), 1))
+    factor, bare = precision_factor(sums, 2.0), precision_factor(sums, 1e-12)
+    ridge = factor @ factor.T - bare @ bare.T
+    torch.testing.assert_close(ridge, 6 * count / 4 * variance * torch.eye(2).double())
+
+
+def test_directions_of_anything_are_between_one_and_all() -> None:
+    for scale in (1e-200, 1.0, 1e200):
+        assert float(directions(scale * torch.eye(3).double())) == pytest.approx(3)
+    assert float(directions(torch.zeros(3, 3).double())) == 3
+
+
+def test_the_evidence_by_hand() -> None:
+    # S = I of two features, so r = 2 and tr S = 2. Class 0: two samples of the client with mean
+    # (1, 0), two of others with mean (0, 1), d = 2 / 2. Class 1 only others have.
+    spread = of_first(
+        class_sums(vectors_of([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], [0] * 4), 1)
+    )
+    own = ClassSums(spread.gram, torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0]))
+    others = own._replace(
+        moment=torch.tensor([[0.0, 2.0], [9.0, 9.0]]), counts=torch.tensor([2.0, 5.0])
+    )
+    found = [float(lean_evidence(own, others, spread, lean)) for lean in (1.0, 1e12)]
+    assert found == pytest.approx([-math.log(2) - 1 / 2, -math.log(1) - 1 / 1])
 
 
 def test_one_covariance_for_several_clients_is_as_one_for_each() -> None:
