@@ -21,6 +21,7 @@ from fedproto_app.maths.class_gaussian import (
     ClassSums,
     LabelledVectors,
     class_means,
+    directions,
     discriminant,
     lean_evidence,
     log_loss,
@@ -150,18 +151,22 @@ class ClassFit:
     ) -> Classifier:
         """Each client's classifier of its own class sums [K, C, D], [K, C] and those of others, of
         whom the first are all clients."""
-        frequent = frequencies(counts, others[0].counts)
-        candidates, evidence = [], []
+        everyone = others[0]
+        frequent = frequencies(counts, everyone.counts)
+        candidates, evidence, count = [], [], directions(everyone.spread)
         for some in others:
             theirs, told = class_means(some.moment, some.counts), (some.counts > 0).double()
-            own = ClassSums(some.spread.gram, moment, counts)  # of these the class sums alone count
-            rest = own._replace(moment=some.moment - moment, counts=some.counts - counts)
+            # A class that no other of a cluster has is compared with everybody's.
+            known = some.counts - counts > 0.5
+            whole = some.moment.where(known.unsqueeze(-1), everyone.moment)
+            rest = whole - moment, some.counts.where(known, everyone.counts) - counts
             for lean, factors in LEANS:  # to their means, where there are any
                 weight = lean * told
                 leant = moment + weight.unsqueeze(-1) * theirs
                 means = class_means(leant, counts + weight)
                 candidates += self._candidates(some.spread, factors, means, frequent)
-                evidence += [lean_evidence(own, rest, some.spread, lean)] * len(factors)
+                its = lean_evidence((moment, counts), rest, some.spread, lean, count)
+                evidence += [its] * len(factors)
         return _mean(candidates, torch.stack(evidence, dim=1), validation)
 
     def prior(self, counts: Tensor) -> Tensor:

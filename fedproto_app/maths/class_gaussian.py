@@ -22,6 +22,9 @@ _SLACK = 1e-4  # relative, feature by feature; sums travel in float32
 _NEXT_TO_NOTHING = 1e-6  # of the mean square, for features that are always 0
 
 
+OfClasses = tuple[Tensor, Tensor]  # Σ_c x [..., C, D] and n_c [..., C]
+
+
 class LabelledVectors(NamedTuple):
     """features: [K, n, D]; labels: [K, n]; present: [K, n], 0 where there is no sample."""
 
@@ -85,37 +88,40 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     must be large beside r, not beside D (as in the shrinkage of Chen et al. 2010, OAS).
     """
     within, variance = _within(sums)
-    ridge = SMOOTHING * penalty * directions(within) / _samples(sums) * variance
+    ridge = SMOOTHING * penalty * directions(sums) / _samples(sums) * variance
     identity = torch.eye(within.shape[-1], dtype=within.dtype, device=within.device)
     factor, failed = torch.linalg.cholesky_ex(within + ridge[..., None, None] * identity)
     return torch.where((failed > 0)[..., None, None], torch.nan, factor)
 
 
-def directions(covariance: Tensor) -> Tensor:
-    """r = (tr S)² / tr S² [...] of S [..., D, D]: D where features vary alike in all directions, 1
-    where in one alone. D where S is 0."""
-    width, largest = covariance.shape[-1], covariance.abs().amax(dim=(-2, -1), keepdim=True)
-    relative = covariance / largest.clamp(min=1e-300)  # squares of large entries would overflow
+def directions(sums: ClassSums) -> Tensor:
+    """r = (tr S)² / tr S² [...] of the covariance S within classes: D where features vary alike in
+    all directions, 1 where in one alone. D where S is 0."""
+    within, _ = _within(sums)
+    width, largest = within.shape[-1], within.abs().amax(dim=(-2, -1), keepdim=True)
+    relative = within / largest.clamp(min=1e-300)  # squares of large entries would overflow
     trace, squares = width * _mean_diagonal(relative), relative.square().sum(dim=(-2, -1))
     found = torch.where(squares > 0, trace.square() / squares.clamp(min=1), width)
     return found.clamp(min=1, max=width)
 
 
-def lean_evidence(own: ClassSums, others: ClassSums, spread: ClassSums, lean: float) -> Tensor:
+def lean_evidence(
+    own: OfClasses, others: OfClasses, spread: ClassSums, lean: float, count: Tensor
+) -> Tensor:
     """[...] how likely clients' class sums are if their classes' means are others' but for the
-    difference that `lean` samples make, up to what does not depend on `lean`.
+    difference that `lean` samples make: a logarithm, up to what is the same for all others.
 
     µ_own − µ_others is Gaussian with covariance v·S, v = 1/n_own + 1/n_others + 1/lean. S is that
-    of `spread`, taken as r directions that vary alike. Of own and others the sums of classes alone
-    count, of the classes that both have.
+    of `spread`, taken as `count` directions that vary alike. Classes count that both have.
     """
     within, variance = _within(spread)
-    both = (own.counts > 0.5) & (others.counts > 0.5)
-    apart = class_means(own.moment, own.counts) - class_means(others.moment, others.counts)
-    distance = apart.square().sum(dim=-1) / (within.shape[-1] * variance).unsqueeze(-1)
-    factor = 1 / own.counts.clamp(min=0.5) + 1 / others.counts.clamp(min=0.5) + 1 / lean
-    each = -(factor.log() + distance / factor) * both
-    return directions(within) / 2 * each.sum(dim=-1)
+    (_, own_counts), (_, other_counts) = own, others
+    both = (own_counts > 0.5) & (other_counts > 0.5)
+    apart = class_means(*own) - class_means(*others)
+    factor = 1 / own_counts.clamp(min=0.5) + 1 / other_counts.clamp(min=0.5) + 1 / lean
+    trace = factor * within.shape[-1] * variance.unsqueeze(-1)  # of v·S, [..., C]
+    each = -(trace.log() + apart.square().sum(dim=-1) / trace) * both
+    return count / 2 * each.sum(dim=-1)
 
 
 def _within(sums: ClassSums) -> tuple[Tensor, Tensor]:

@@ -74,23 +74,26 @@ def test_the_penalty_goes_by_the_directions_in_which_features_vary(
 
 
 def test_directions_of_anything_are_between_one_and_all() -> None:
-    for scale in (1e-200, 1.0, 1e200):
-        assert float(directions(scale * torch.eye(3).double())) == pytest.approx(3)
-    assert float(directions(torch.zeros(3, 3).double())) == 3
+    counts, none = torch.tensor([1.0]).double(), torch.zeros(1, 3).double()
+    for scale in (0.0, 1e-200, 1.0, 1e200):
+        sums = ClassSums(scale * torch.eye(3).double(), none, counts)
+        assert float(directions(sums)) == pytest.approx(3)
 
 
 def test_the_evidence_by_hand() -> None:
     # S = I of two features, so r = 2 and tr S = 2. Class 0: two samples of the client with mean
-    # (1, 0), two of others with mean (0, 1), d = 2 / 2. Class 1 only others have.
+    # (1, 0), two of others with mean (0, 1), whose distance has the square 2. Class 1 only others
+    # have.
     spread = of_first(
         class_sums(vectors_of([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], [0] * 4), 1)
     )
-    own = ClassSums(spread.gram, torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0]))
-    others = own._replace(
-        moment=torch.tensor([[0.0, 2.0], [9.0, 9.0]]), counts=torch.tensor([2.0, 5.0])
-    )
-    found = [float(lean_evidence(own, others, spread, lean)) for lean in (1.0, 1e12)]
-    assert found == pytest.approx([-math.log(2) - 1 / 2, -math.log(1) - 1 / 1])
+    own = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0])
+    others = torch.tensor([[0.0, 2.0], [9.0, 9.0]]), torch.tensor([2.0, 5.0])
+    wide = spread._replace(gram=4 * spread.gram)
+    for some, trace in ((spread, 2), (wide, 8)):
+        for lean, v in ((1.0, 2), (1e12, 1)):
+            found = lean_evidence(own, others, some, lean, directions(some))
+            assert float(found) == pytest.approx(-math.log(v * trace) - 2 / (v * trace))
 
 
 def test_one_covariance_for_several_clients_is_as_one_for_each() -> None:

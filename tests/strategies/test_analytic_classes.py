@@ -340,7 +340,12 @@ def test_guesses_hold_the_invariants(invariant: str, tmp_path: Path) -> None:
 
 
 def test_sequences_without_a_label_help_where_labels_are_few(tmp_path: Path) -> None:
-    few = {**GUESSED, "analytic.features": 60, "data.clusters.labels": 5}
+    few = {
+        **GUESSED,
+        "analytic.features": 60,
+        "data.clusters.clients": 4,
+        "data.clusters.labels": 8,
+    }
     accuracy = dict.fromkeys((0, 2), 0.0)
     for rounds, seed in product(accuracy, range(3)):
         changes = {**few, "analytic.guess-rounds": rounds, "seed": seed}
