@@ -81,6 +81,21 @@ def test_steps_and_scaling(fedproto: Fedproto, tmp_path: Path) -> None:
     assert ", scaling none" in raw.out
 
 
+def test_a_level_that_scaling_would_take_away(fedproto: Fedproto, tmp_path: Path) -> None:
+    labels = np.arange(60) % 2
+    steps = np.random.default_rng(0).normal(size=(60, 5, 2))
+    np.savez(tmp_path / "like.npz", x=steps, y=labels)
+    np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
+    told = fedproto("data", "check", tmp_path / "apart.npz")
+    assert "the mean of 'dimension-2' over a sequence varies is between classes" in told.out
+    assert "try --scaling none or client" in told.out
+    for quiet in (
+        fedproto("data", "check", tmp_path / "apart.npz", "--scaling", "client"),
+        fedproto("data", "check", tmp_path / "like.npz"),
+    ):
+        assert "between classes" not in quiet.out
+
+
 def test_values_that_no_run_can_train_on_are_told(fedproto: Fedproto, tmp_path: Path) -> None:
     targets = np.where(np.arange(30) == 7, -1e20, 0.5)
     data = archive(tmp_path / "x.npz", targets)

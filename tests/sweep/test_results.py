@@ -127,3 +127,13 @@ def test_each_data_has_a_choice_of_its_own(tmp_path: Path) -> None:
         for number in (1, 2)
     ]
     assert choices(lags) == lags[:1]  # what only models see of the data
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "sequence-regression"])
+def test_how_sequences_are_scaled_is_chosen(task: str) -> None:
+    def question(changes: dict[str, object]) -> object:
+        return result_of(Trial(1, changes), task, {}, {}).question
+
+    seen = {"sequences.scaling": "none", "sequences.steps": 9, "sequences.target-scale": 2.0}
+    assert question({f"data.{key}": value for key, value in seen.items()}) == question({})
+    assert question({"data.sequences.window": 9}) != question({})

@@ -35,6 +35,7 @@ Counts = NDArray[np.int64]
 
 PARTS = ("train", "validation", "test")
 MOST_GROUPS = 8  # columns of the table of classes
+_TELLING = 0.5  # the share of a level's variance between classes from which on losing it is told
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,26 @@ def constant_sequences(pool: SequencePool) -> int:
     return sum(bool((steps == steps[0]).all()) for steps in pool.sequences)
 
 
+def level_shares(pool: SequencePool) -> NDArray[np.float64]:
+    """[d] of each dimension's mean over a sequence, the share of its variance between classes.
+
+    ε² (Kelley, 1935): of chance alone it is 0 in the mean, and may be below. Sequences with a label
+    count; where they are no more than classes, or all levels alike, 0.
+    """
+    labelled = np.flatnonzero(pool.has_target)
+    present, labels = np.unique(pool.targets[labelled], return_inverse=True)
+    free = len(labelled) - len(present)
+    if free < 1:
+        return np.zeros(len(pool.dimensions))
+    levels = np.stack([pool.sequences[i].mean(axis=0, dtype=np.float64) for i in labelled.tolist()])
+    members = np.eye(len(present))[labels]  # (n, C)
+    means = (members.T @ levels) / members.sum(axis=0)[:, None]
+    within = ((levels - means[labels]) ** 2).sum(axis=0)
+    total = ((levels - levels.mean(axis=0)) ** 2).sum(axis=0)
+    between = total - within - (len(present) - 1) * within / free
+    return np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+
+
 def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Cell]]:
     """Each class: its sequences, and if dealt its clients and its share of each true cluster."""
     classes = len(pool.classes)
@@ -191,7 +212,8 @@ def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, C
         facts.append(("clients", f"{len(names)}: {some(names)}"))
     if groups := sorted({group for group in pool.groups.values() if group}):
         facts.append(("groups", f"{len(groups)}: {some(groups)}"))
-    return [*facts, ("dealing", _scheme(settings)), *map(hint, _unused(pool, settings))]
+    hints = [*_unused(pool, settings), *_lost_level(pool, settings)]
+    return [*facts, ("dealing", _scheme(settings)), *map(hint, hints)]
 
 
 def _scheme(settings: DataSettings) -> str:
@@ -212,6 +234,20 @@ def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
     }
     unused = [title for title, there in known.items() if there]
     return [f"--scheme given takes the source's own {' and '.join(unused)}"] if unused else []
+
+
+def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
+    """That scaling each sequence by itself takes away what tells classes apart."""
+    if settings.sequences.scaling != "sequence" or not pool.classes:
+        return []
+    shares = level_shares(pool)
+    most = int(shares.argmax())
+    if shares[most] < _TELLING:
+        return []
+    return [
+        f"{shares[most]:.0%} of what the mean of {pool.dimensions[most]!r} over a sequence "
+        "varies is between classes, and scaling sequence subtracts it: try --scaling none or client"
+    ]
 
 
 def _dealing_facts(

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fedproto_app.server.round_log import RoundLog
 
 _FACTS = ("client", "node", "group", "samples", "kept_round")
+# Settings of [data] that change no sequence of any part, but what models see of it.
+_INPUTS = ("sequences.scaling", "sequences.steps", "sequences.target-scale")
 
 
 class SequenceReport:
@@ -193,6 +195,7 @@ class SequenceClassificationReport(SequenceReport):
         test="accuracy_kept",
         validation="kept_validation_error",
         name="share of wrong answers",
+        inputs=_INPUTS,
         right=True,
     )
     progress: tuple[Shown, ...] = (
@@ -229,7 +232,7 @@ class SequenceRegressionReport(SequenceReport):
         validation="kept_validation_rmse",
         round_validation="validation_rmse",
     )
-    client_errors = ClientErrors("rmse_kept", "kept_validation_rmse", "RMSE")
+    client_errors = ClientErrors("rmse_kept", "kept_validation_rmse", "RMSE", _INPUTS)
     progress: tuple[Shown, ...] = (
         Shown("validation_rmse", "val RMSE", short_text),
         Shown("rmse", "RMSE", short_text),

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from fedproto_app.errors import DataError
 from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
-from fedproto_app.tasks.sequences.check import class_counts, constant_sequences, deal
+from fedproto_app.tasks.sequences.check import (
+    class_counts,
+    constant_sequences,
+    deal,
+    level_shares,
+)
 from tests.data.sequences.made_sequences import measured, pool_of
 
 GIVEN = DataSettings(clusters=ClusterSettings(scheme="given"))
@@ -40,6 +48,23 @@ def test_values_as_models_would_see_them() -> None:
     assert deal(pool, GIVEN, 0).value_range == (0, 0)
     nobody = deal(measured(2, ["ann", "bob"]), GIVEN, 0)
     assert nobody.value_range is None
+
+
+def test_how_far_levels_tell_classes_apart_by_hand() -> None:
+    """Levels 0 2 | 4 6 and 5 5 | 5 5, and of no class 99: 4 of 20 within classes, 16 between, of
+    which chance gives 2."""
+    levels = np.array([[0, 5], [2, 5], [4, 5], [6, 5], [99, 99]], np.float32)
+    swings = np.array([[-1, 1], [1, -1]], np.float32)  # within a sequence; no matter
+    pool = replace(
+        pool_of([0, 0, 1, 1, -1]),
+        dimensions=("moves", "stays"),
+        sequences=[level + swings for level in levels],
+    )
+    assert level_shares(pool).tolist() == [pytest.approx(14 / 20), 0]
+    few = replace(pool, targets=np.array([0, 1, -1, -1, -1]))
+    assert level_shares(few).tolist() == [0, 0]  # as many classes as sequences
+    nothing = replace(pool, targets=np.full(5, -1))
+    assert level_shares(nothing).tolist() == [0, 0]
 
 
 def test_too_few_to_deal() -> None:
