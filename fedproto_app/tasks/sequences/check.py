@@ -157,7 +157,9 @@ def level_shares(pool: SequencePool) -> NDArray[np.float64]:
     within = ((levels - means[labels]) ** 2).sum(axis=0)
     total = ((levels - levels.mean(axis=0)) ** 2).sum(axis=0)
     between = total - within - (len(present) - 1) * within / free
-    return np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+    shares: NDArray[np.float64] = np.zeros_like(total)
+    np.divide(between, total, out=shares, where=total > 0)
+    return shares
 
 
 def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Cell]]:
