@@ -73,7 +73,8 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         super().__init__(training, section, task)
         self.shared = (task.encoder, task.head)
         self._classes = len(task.shape.classes)
-        self._fit = ClassFit(section.penalty, section.prior == "even")
+        learned = self._model.learned.representation_dim
+        self._fit = ClassFit(section.penalty, section.prior == "even", steady_from=learned)
 
     @property
     def _model(self) -> LearnedAndFixed:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
     LabelledVectors,
+    OfClasses,
     class_means,
     directions,
     discriminant,
@@ -120,10 +121,15 @@ def clusters_in(order: Order, names: Sequence[str], total: ClassSums) -> list[Ot
 
 
 class ClassFit:
-    """The ways to a classifier. penalty: λ's factor; even: whether all classes are as frequent."""
+    """The ways to a classifier. penalty: λ's factor; even: whether all classes are as frequent.
 
-    def __init__(self, penalty: float, even: bool) -> None:
-        self._penalty, self._even = penalty, even
+    steady_from: features from this one on are the same functions at all times. Those before it may
+    have been others when a client's older samples came: sums of them may differ from everybody's
+    where the client means the same by a class, so that they are no evidence.
+    """
+
+    def __init__(self, penalty: float, even: bool, steady_from: int = 0) -> None:
+        self._penalty, self._even, self._steady_from = penalty, even, steady_from
 
     def of_all(self, total: ClassSums) -> Classifier | None:
         """The classifier of all samples: weight [D, C], bias [C]; None if no samples have these."""
@@ -153,21 +159,30 @@ class ClassFit:
         whom the first are all clients."""
         everyone = others[0]
         frequent = frequencies(counts, everyone.counts)
-        candidates, evidence, count = [], [], directions(everyone.spread)
+        candidates, evidence = [], []
         for some in others:
             theirs, told = class_means(some.moment, some.counts), (some.counts > 0).double()
-            # A class that no other of a cluster has is compared with everybody's.
-            known = some.counts - counts > 0.5
-            whole = some.moment.where(known.unsqueeze(-1), everyone.moment)
-            rest = whole - moment, some.counts.where(known, everyone.counts) - counts
-            for lean, factors in LEANS:  # to their means, where there are any
-                weight = lean * told
+            likely = self._evidence((moment, counts), some, everyone)
+            for its, (lean, factors) in zip(likely, LEANS, strict=True):
+                weight = lean * told  # to their means, where there are any
                 leant = moment + weight.unsqueeze(-1) * theirs
                 means = class_means(leant, counts + weight)
                 candidates += self._candidates(some.spread, factors, means, frequent)
-                its = lean_evidence((moment, counts), rest, some.spread, lean, count)
                 evidence += [its] * len(factors)
         return _mean(candidates, torch.stack(evidence, dim=1), validation)
+
+    def _evidence(self, own: OfClasses, some: Others, everyone: Others) -> list[Tensor]:
+        """Of each lean [K], by the steady features; 0 if none is."""
+        first, (moment, counts) = self._steady_from, own
+        spread = some.spread.features_from(first)
+        if not spread.moment.shape[-1]:
+            return [counts.new_zeros(len(counts))] * len(LEANS)
+        # A class that no other of a cluster has is compared with everybody's.
+        known = some.counts - counts > 0.5
+        whole = some.moment.where(known.unsqueeze(-1), everyone.moment)
+        rest = (whole - moment)[..., first:], some.counts.where(known, everyone.counts) - counts
+        steady, count = moment[..., first:], directions(everyone.spread.features_from(first))
+        return [lean_evidence((steady, counts), rest, spread, lean, count) for lean, _ in LEANS]
 
     def prior(self, counts: Tensor) -> Tensor:
         """[…, C]: the shares of these counts, or the same for all classes."""

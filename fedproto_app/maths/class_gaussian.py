@@ -44,6 +44,10 @@ class ClassSums(NamedTuple):
         """The sums of both's samples."""
         return ClassSums(*(mine + its for mine, its in zip(self, other, strict=True)))
 
+    def features_from(self, first: int) -> ClassSums:
+        """Those of the features from this one on."""
+        return ClassSums(self.gram[..., first:, first:], self.moment[..., first:], self.counts)
+
 
 def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
     """Of K clients' vectors."""

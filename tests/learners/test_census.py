@@ -14,6 +14,7 @@ from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
+from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import HEAD
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
@@ -111,7 +112,9 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     total = ClassSums(*(one.sum(dim=0) for one in sent[-1]))
     own = sent[-1]
-    weight, bias = ClassFit(1.0, even=False).personal(
+    assert isinstance(learner.task.model, LearnedAndFixed)
+    learned = learner.task.model.learned.representation_dim
+    weight, bias = ClassFit(1.0, even=False, steady_from=learned).personal(
         own.moment, own.counts, [everybody(total)], validation
     )
     predictor = learner.predictor(cohort.parameters)
@@ -150,6 +153,26 @@ def test_a_stage_without_images_counts_no_others_twice(monkeypatch: pytest.Monke
     monkeypatch.setattr("tests.learners.tiny_images.STAGES", stages)
     _, sent = sent_in(learner_of(), 1, 2, 3, 4)
     assert [one.counts.tolist() for one in sent] == [[[2, 1, 0], [0, 3, 0]]] * 4
+
+
+def test_sums_of_an_older_encoder_are_no_evidence() -> None:
+    """Classes lie around ±(1, 1). Feature 0 of a client's samples came with the other sign."""
+    labels = torch.arange(400).view(1, 400) % 2
+    noise = torch.randn(1, 400, 2, generator=torch.Generator().manual_seed(0)) / 2
+    features = (2 * labels - 1).unsqueeze(-1) + noise
+    others = LabelledVectors(features, labels, torch.ones(1, 400))
+    older = LabelledVectors(features * torch.tensor([-1.0, 1.0]), labels, torch.ones(1, 400))
+    own = class_sums(LabelledVectors(*(part[:, :40] for part in older)), 2)
+    total = ClassSums(*(one[0] for one in own.plus(class_sums(others, 2))))
+    validation = LabelledVectors(*(part[:, 40:60] for part in others))
+
+    def told(steady_from: int) -> int:
+        """The class of a sample that feature 0 alone tells."""
+        fit = ClassFit(1.0, even=True, steady_from=steady_from)
+        weight, bias = fit.personal(own.moment, own.counts, [everybody(total)], validation)
+        return int((torch.tensor([1.0, 0.0]).double() @ weight[0] + bias[0]).argmax())
+
+    assert [told(first) for first in (0, 1, 2)] == [0, 1, 1]  # 2: no feature is steady
 
 
 def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
