@@ -2,13 +2,17 @@
 
 A client sends XᵀX and Xᵀy of its train samples, d(d + 1)/2 + d values for each step ahead. Sums
 over clients are the sums of all samples, so the federated solution is that of pooled data. The
-client's own coefficients are pulled towards it as strongly as its validation samples like best:
-    min over w of ‖y − Xw‖² + s·‖w − w_all‖².
+client's own coefficients are drawn to a solution w₀,
+    min over w of ‖y − Xw‖² + s·‖w_values − w₀‖² + s'·‖w_calendar − w₀‖²,
+which is a naive forecast, the mean, or what all clients' samples say. Its model is the mean of
+these candidates over penalties s, s' and solutions w₀, weighed by their errors on its validation
+samples as Kindred weighs its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +21,7 @@ from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.learners.release import Release
+from fedproto_app.maths.kinship import shares
 from fedproto_app.maths.ridge import solve, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
@@ -53,7 +58,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
 
     def conclude(self, cohort: Cohort, context: SumsContext) -> dict[str, Tensor]:
         """The client's own solution, which stays if it shares nothing."""
-        self._choose(cohort, context, torch.zeros_like(context.moment))
+        self._fit(cohort, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
     def contribution(self, cohort: Cohort, context: SumsContext, server_round: int) -> Contribution:
@@ -82,17 +87,45 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         if self.section.sharing == "federated":
             cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # all clients' the same
         else:
-            self._choose(cohort, SumsContext(*self.task.regression_sums(cohort.samples)), shared)
+            self._fit(cohort, SumsContext(*self.task.regression_sums(cohort.samples)), [shared])
         return list(range(len(cohort.names)))
 
-    def _choose(self, cohort: Cohort, own: SumsContext, toward: Tensor) -> None:
-        """Of all strengths of the pull the one with the least validation error, each client's."""
-        strengths = self.section.strengths
-        best = torch.full_like(own.moment[:, 0, 0, 0], torch.inf)
-        for strength in strengths:
-            fitted = solve(own.gram, own.moment, strength, toward)[..., 0].float()
-            model = {**cohort.parameters, COEFFICIENTS: fitted}
-            error = self.task.validation_error(model, cohort.samples)
-            better = error < best
-            best = torch.where(better, error, best)
-            cohort.parameters[COEFFICIENTS][better] = fitted[better]
+    def _fit(self, cohort: Cohort, own: SumsContext, shared: Sequence[Tensor]) -> None:
+        """The mean of all candidates, by the error that each has on the validation samples.
+
+        shared: solutions [H, d, 1] of all clients' samples. Its families of candidates are as many
+        as those of the client alone.
+        """
+        samples, layout = cohort.samples, self.task.layout
+        naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)
+        strengths, coarse = self.section.strengths, self.section.strengths[::2]
+        values = layout.close + layout.distances
+        sizes = torch.tensor([values, layout.regressor_width - values], device=self.task.device)
+        pairs = own.gram.new_tensor([(one, other) for one in coarse for other in coarse])
+        blocks = pairs.repeat_interleave(sizes, dim=1)[:, None]  # (c, 1, d)
+        even = own.gram.new_tensor(strengths)[:, None, None].expand(-1, 1, sum(sizes))
+        zero = torch.zeros_like(naive[:1])
+        drawn = [(even, zero), (blocks, naive[:1]), (blocks, naive[1:])]
+        for toward in shared:
+            drawn += [(even, toward[None]), (blocks, toward[None])]
+        first = int(samples.is_validation.amax(dim=(0, 2)).argmax())
+        for row, periods in enumerate(samples.batch_counts):
+            gram, moment = own.gram[row], own.moment[row]
+            families = [(1 / periods, naive[:1]), (1 / periods, naive[1:])]
+            for penalties, towards in drawn:
+                fits = [solve(gram, moment, penalties, toward) for toward in towards]
+                families.append((1.0, torch.cat(fits)))
+            fits = torch.cat([some for _, some in families])[..., 0]  # (C, H, d)
+            prior = torch.cat([fits.new_full((len(some),), w / len(some)) for w, some in families])
+            counted = samples.is_validation[row, first:].double()
+            regressors = layout.regressors(samples.inputs[row, first:][counted.amax(dim=1) > 0])
+            counted, targets = (
+                each[counted.amax(dim=1) > 0]
+                for each in (counted, samples.targets[row, first:].double())
+            )
+            forecasts = torch.einsum("nhd,chd->cnh", regressors.double(), fits)
+            errors = ((forecasts - targets).square() * counted).sum(dim=(1, 2)) / counted.sum()
+            number = counted.sum()[None] / counted.shape[1]
+            weights = shares(errors[None], number, self.section.eta, prior)[0]
+            mixed = torch.tensordot(weights, fits.nan_to_num(), dims=1)
+            cohort.parameters[COEFFICIENTS][row].copy_(mixed)

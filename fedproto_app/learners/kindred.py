@@ -6,15 +6,20 @@ and not in a loss. One message up and one down.
 Up go the client's prototype, its mean day, and the mean products of its random features φ with
 themselves and with what is to be forecast, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the others'
 A and B into priors of the client's own, by how like the prototypes are. The client fits
-    W = (A + s·A' + λ·I)⁻¹ (B + s·B')
-for every prior (A', B'), strength s and penalty λ, and alone (s = 0), each with all features and
-with the plain ones only. Its model is the mean of these candidates, weighed by their errors on
-the client's own validation samples: a choice of the best one would trust a short validation part
-too much. All candidates are linear in φ, so the mean is one model again, [H, D].
+    W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
+for every prior (A', B') and strength s, and alone (s = 0). The penalties Λ are diagonal, with one
+value for the values, one for the calendar and one for the waves among the features. They draw W to
+W₀, a naive forecast: the last value, the season before, the mean of the last periods.
+
+The client's model is the mean of these candidates, weighed by their errors on its own validation
+samples: a choice of the best one would trust a short validation part too much. Before any error is
+known, each family of candidates has the same weight however many are in it. All candidates are
+linear in φ, so the mean is one model again, [H, D].
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,18 +30,19 @@ from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.kinship import shares
-from fedproto_app.maths.ridge import solve, sums, symmetric, triangle
+from fedproto_app.maths.ridge import Eliminated, solve, sums, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.settings import KindredSettings
 from fedproto_app.tasks.forecasting.profiles import mean_day
+from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up, and with one prior after the other what comes down.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 
-VALUES_AT_ONCE = 2**22  # of features, over all clients of a cohort: what bounds the memory
+VALUES_AT_ONCE = 2**22  # of features or forecasts: what bounds the memory
 
 
 class Means(NamedTuple):
@@ -45,9 +51,9 @@ class Means(NamedTuple):
     gram: Tensor
     moment: Tensor
 
-    def of_first(self, width: int) -> Means:
-        """Those of the first so many features."""
-        return Means(self.gram[:, :width, :width], self.moment[:, :width])
+    def plus(self, strength: float, prior: Means) -> Means:
+        """These and so much of others."""
+        return Means(self.gram + strength * prior.gram, self.moment + strength * prior.moment)
 
 
 class MeansContext(Context):
@@ -55,6 +61,13 @@ class MeansContext(Context):
 
     def __init__(self, own: Means) -> None:
         self.own = own
+
+
+class Family(NamedTuple):
+    """Candidates [C, D, H] that together weigh so much before any error is known."""
+
+    weight: float
+    fits: Tensor
 
 
 class Part(NamedTuple):
@@ -86,7 +99,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         shape = (len(used), self.model.representation_dim)
         gram = used.new_zeros(*shape, shape[1], dtype=torch.float64)
         moment = used.new_zeros(*shape, used.shape[2], dtype=torch.float64)
-        for part in self._parts(cohort, used):
+        for part in self._parts(cohort.samples, used, slice(None)):
             some = part.counted.amax(dim=2)
             of_part = sums(part.features, part.residuals * part.counted, some)
             gram += of_part[0]
@@ -95,17 +108,23 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         counts = [one.sum(dim=1).clamp(min=1).double() for one in (used.amax(dim=2), used)]
         return MeansContext(Means(gram / counts[0][:, None, None], moment / counts[1][:, None]))
 
-    def _parts(self, cohort: Cohort, counted: Tensor) -> Iterator[Part]:
-        """The samples from the first that counts at any client to the last, some at a time: the
-        features of a year at once are gigabytes. counted: [K, n, H]."""
-        samples = cohort.samples
-        first, end = extent(counted)
-        size = max(1, VALUES_AT_ONCE // (len(counted) * self.model.representation_dim))
+    def _parts(
+        self, samples: CohortSamples, counted: Tensor, rows: slice, width: int = 0
+    ) -> Iterator[Part]:
+        """These clients' samples from the first that counts to the last, some at a time: the
+        features of a year at once are gigabytes.
+
+        counted: [K, n, H]; width: values that the caller makes of a sample, if they are more than
+        its features.
+        """
+        first, end = extent(counted[rows])
+        clients = len(counted[rows])
+        size = max(1, VALUES_AT_ONCE // max(width, clients * self.model.representation_dim))
         for start in range(first, end, size):
             some = slice(start, min(start + size, end))
-            features = self.task.encode(cohort.parameters, samples.inputs[:, some])
-            residuals = samples.targets[:, some] - features[..., self.model.newest, None]
-            yield Part(features, residuals, counted[:, some])
+            features = self.task.encode({}, samples.inputs[rows, some])
+            residuals = samples.targets[rows, some] - features[..., self.model.newest, None]
+            yield Part(features, residuals, counted[rows, some])
 
     def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
         """What the client makes of its data alone, which stays if no prior comes."""
@@ -147,40 +166,99 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         return rows
 
     def _fit(self, cohort: Cohort, context: MeansContext, priors: Sequence[Means]) -> None:
-        """The mean of all candidates, by the error that each has on the validation samples."""
+        """The mean of all candidates, by the error that each has on the validation samples.
+
+        One client after the other: the candidates of all at once are gigabytes.
+        """
         counted = cohort.samples.is_validation
-        fits = list(self._candidates(context.own, priors))
-        errors = torch.zeros(len(counted), len(fits), dtype=torch.float64, device=counted.device)
-        for part in self._parts(cohort, counted):
-            features, residuals, counts = (one.double() for one in part)
-            for number, fit in enumerate(fits):
-                squared = (features @ fit - residuals).square() * counts
-                errors[:, number] += squared.sum(dim=(1, 2))
-        targets = counted.double().sum(dim=(1, 2))
-        parts = shares(errors / targets[:, None], targets / counted.shape[2], self.section.eta)
-        mixed = torch.zeros_like(fits[0])
-        for number, fit in enumerate(fits):
-            mixed += parts[:, number, None, None] * fit.nan_to_num()
-        cohort.parameters[COEFFICIENTS].copy_(mixed.transpose(1, 2))
+        for row, periods in enumerate(cohort.samples.batch_counts):
+            own = Means(*(mean[row] for mean in context.own))
+            of_row = [Means(*(mean[row] for mean in prior)) for prior in priors]
+            families = list(self._families(own, of_row, periods))
+            fits = torch.cat([family.fits for family in families])
+            prior = torch.cat(
+                [torch.full_like(fits[:, 0, 0], weight / len(fits)) for weight, fits in families]
+            )
+            targets = counted[row].double().sum()
+            errors = self._squared_errors(cohort, row, fits) / targets
+            parts = shares(errors[None], targets[None] / counted.shape[2], self.section.eta, prior)
+            mixed = torch.tensordot(parts[0], fits.nan_to_num(), dims=1)
+            cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
 
-    def _candidates(self, own: Means, priors: Sequence[Means]) -> Iterator[Tensor]:
-        """Coefficients [K, D, H], 0 outside the block of features that a candidate uses."""
-        section, none = self.section, torch.zeros_like(own.moment)
+    def _squared_errors(self, cohort: Cohort, row: int, fits: Tensor) -> Tensor:
+        """[C] the sum over the validation targets of the client in this row."""
+        number, width, steps = fits.shape
+        side_by_side = fits.transpose(0, 1).reshape(width, -1)  # (D, C·H)
+        errors = fits.new_zeros(number)
+        samples, rows = cohort.samples, slice(row, row + 1)
+        for part in self._parts(samples, samples.is_validation, rows, side_by_side.shape[1]):
+            features, residuals, counts = (each[0].double() for each in part)
+            there = counts.amax(dim=1) > 0
+            forecasts = (features[there] @ side_by_side).unflatten(1, (number, steps))
+            squared = (forecasts - residuals[there, None]).square_()
+            errors += torch.einsum("ncs,ns->c", squared, counts[there])
+        return errors
+
+    def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
+        """All candidates of a client that trains on so many periods.
+
+        All families weigh the same, but the naive forecasts the less the more there is to learn
+        from. What borrows has the largest penalty of the values alone: with others' data a weaker
+        one hardly ever helped.
+        """
+        section, penalties = self.section, self.section.penalties
+        middle, largest = penalties[len(penalties) // 2], penalties[-1]
+        naive = self.model.repeating(self.task.naive_forecasts())
+        for targets in (naive[:1], naive[1:]):
+            unfitted = own.moment.new_zeros(len(targets), *own.moment.shape)
+            unfitted[:, : naive.shape[1]] = targets
+            yield Family(1 / periods, unfitted)
+        pairs = [(value, day) for value in penalties for day in (min(value, middle), largest)]
+        yield from self._blocks([own], pairs, penalties, naive)
+        yield Family(1.0, self._even([own], section.finer_penalties[:-1]))
+        mixed = [own.plus(strength, prior) for prior in priors for strength in section.strengths]
+        if mixed:
+            pairs = [(largest, section.finer_penalties[-2])]
+            yield from self._blocks(mixed, pairs, penalties[1:], naive)
+            yield Family(1.0, self._even(mixed, penalties[:-1]))
+
+    def _even(self, problems: Sequence[Means], penalties: Sequence[float]) -> Tensor:
+        """One penalty for all features, drawn to the last value; with and without the waves."""
+        gram, moment = (torch.stack(parts).unsqueeze(1) for parts in zip(*problems, strict=True))
+        strengths = gram.new_tensor(penalties)[:, None]
+        fits = []
         for width in dict.fromkeys((self.model.plain_width, self.model.representation_dim)):
-            alone = own.of_first(width)
-            for penalty in section.penalties_alone:
-                yield _padded(solve(*alone, penalty), none)
-            for prior in (prior.of_first(width) for prior in priors):
-                for strength in section.strengths:
-                    gram = alone.gram + strength * prior.gram
-                    moment = alone.moment + strength * prior.moment
-                    for penalty in section.penalties:
-                        yield _padded(solve(gram, moment, penalty), none)
+            fit = solve(gram[..., :width, :width], moment[..., :width, :], strengths)
+            fits.append(_padded(fit.flatten(end_dim=1), gram.shape[-1]))
+        return torch.cat(fits)
+
+    def _blocks(
+        self,
+        problems: Sequence[Means],
+        pairs: Sequence[tuple[float, float]],
+        of_waves: Sequence[float],
+        naive: Tensor,
+    ) -> Iterator[Family]:
+        """A penalty for each block of features; two families, drawn to the last value and to the
+        forecasts from earlier periods. pairs: penalties of the values and of the calendar."""
+        model = self.model
+        gram, moment = (torch.stack(parts) for parts in zip(*problems, strict=True))
+        sizes = torch.tensor([model.values, model.plain_width - model.values], device=gram.device)
+        plain = gram.new_tensor(pairs).repeat_interleave(sizes, dim=1)
+        waves = of_waves if model.representation_dim > model.plain_width else []
+        fits = torch.cat(
+            [
+                Eliminated(gram, moment, model.plain_width, penalty).solve(plain, naive)
+                for penalty in (*waves, math.inf)
+            ]
+        )  # (·, c, 3, D, H)
+        for some in (fits[:, :, :1], fits[:, :, 1:]):
+            yield Family(1.0, some.flatten(end_dim=2))
 
 
-def _padded(fit: Tensor, like: Tensor) -> Tensor:
-    """Coefficients of the first features, with 0 for the others."""
-    return torch.cat([fit, like[:, fit.shape[1] :]], dim=1)
+def _padded(fits: Tensor, width: int) -> Tensor:
+    """Coefficients [C, d, H] of the first features, with 0 for the others up to this width."""
+    return torch.cat([fits, fits.new_zeros(len(fits), width - fits.shape[1], fits.shape[2])], dim=1)
 
 
 def extent(counted: Tensor) -> tuple[int, int]:

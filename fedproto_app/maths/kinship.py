@@ -38,13 +38,17 @@ def _median_of_unlike(divergence: Tensor) -> float:
     return float(np.median(unlike.astype(np.float64), overwrite_input=True)) if unlike.size else 0.0
 
 
-def shares(errors: Tensor, samples: Tensor, eta: float) -> Tensor:
+def shares(errors: Tensor, samples: Tensor, eta: float, prior: Tensor | None = None) -> Tensor:
     """[K, C] the weights of C candidates at each of K clients, by exponential weighting.
 
-    softmax over the candidates of −η · n/2 · (MSE / least MSE − 1): for η = 1 the likelihood of n
-    validation samples under normal errors of the best candidate's variance; less trusts a short
-    validation part less. errors: [K, C], NaN for a candidate that failed; samples: n, [K].
+    prior_c · exp(−η · n/2 · (MSE_c / least MSE − 1)), scaled to sum 1: for η = 1 the likelihood of
+    n validation samples under normal errors of the best candidate's variance; less trusts a short
+    validation part less. errors: [K, C], NaN for a candidate that failed; samples: n, [K]; prior:
+    weights before any error is known, [K, C] or [C], all alike if None.
     """
     errors = errors.double().nan_to_num(nan=torch.inf).clamp(min=1e-12)
     excess = errors / errors.amin(dim=1, keepdim=True) - 1
-    return (-eta / 2 * samples.double().unsqueeze(1) * excess).softmax(dim=1)
+    logarithms = -eta / 2 * samples.double().unsqueeze(1) * excess
+    if prior is not None:
+        logarithms = logarithms + prior.double().log()
+    return logarithms.softmax(dim=1)

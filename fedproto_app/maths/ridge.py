@@ -48,17 +48,58 @@ def definite(gram: Tensor, deviation: float) -> Tensor:
     return raised
 
 
-def solve(gram: Tensor, moment: Tensor, penalty: float, toward: Tensor | float = 0.0) -> Tensor:
-    """[..., d, t] the W with the least ‖Y − XW‖² + penalty · ‖W − toward‖².
+def solve(
+    gram: Tensor, moment: Tensor, penalty: Tensor | float, toward: Tensor | float = 0.0
+) -> Tensor:
+    """[..., d, t] the W with the least ‖Y − XW‖² + Σ_i penalty_i · ‖W_i − toward_i‖².
 
-    gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; penalty > 0; toward: as moment. It solves
-    (XᵀX + penalty · I) W = XᵀY + penalty · toward; where that matrix is not positive, which true
-    sums are, the solution is NaN.
+    gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; penalty > 0, of all regressors or of each,
+    [..., d]; toward: as moment. It solves (XᵀX + P) W = XᵀY + P · toward with the diagonal matrix P
+    of the penalties; where that matrix is not positive definite, which true sums are, the solution
+    is NaN.
     """
-    ridge = gram + penalty * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    penalties = torch.as_tensor(penalty, dtype=gram.dtype, device=gram.device)[..., None]
+    penalties = penalties.expand(*penalties.shape[:-2], gram.shape[-1], 1)
+    ridge = gram + torch.diag_embed(penalties.squeeze(-1))
+    right = moment + penalties * toward
     factor, failed = torch.linalg.cholesky_ex(ridge)
-    solved = torch.cholesky_solve(moment + penalty * toward, factor)
+    solved = torch.cholesky_solve(right, factor)
     return torch.where((failed > 0)[..., None, None], torch.nan, solved)
+
+
+class Eliminated:
+    """A ridge problem whose last regressors have one penalty and are solved for already.
+
+    What is left is a smaller problem of the first p regressors, the Schur complement, so that many
+    penalties of these cost little. gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; first: p;
+    penalty: of the others, infinite to leave them out.
+    """
+
+    def __init__(self, gram: Tensor, moment: Tensor, first: int, penalty: float) -> None:
+        corner, side = gram[..., :first, :first], gram[..., first:, :first]
+        self._gram, self._moment = corner, moment[..., :first, :]
+        self._first, self._without = first, torch.zeros_like(moment[..., first:, :])
+        self._by_first = torch.zeros_like(side)
+        if not math.isinf(penalty):
+            right = torch.cat([side, moment[..., first:, :]], dim=-1)
+            solved = solve(gram[..., first:, first:], right, penalty)
+            self._by_first, self._without = solved[..., :first], solved[..., first:]
+            self._gram = corner - side.mT @ self._by_first
+            self._moment = self._moment - side.mT @ self._without
+
+    def solve(self, penalties: Tensor, toward: Tensor) -> Tensor:
+        """[..., c, k, d, t] the solutions with the penalties of the first regressors, [c, p], each
+        drawn to each of the k targets [k, p, t]; the others are drawn to 0."""
+        targets, steps = len(toward), toward.shape[2]
+        side_by_side = toward.transpose(0, 1).flatten(start_dim=1)  # (p, k·t)
+        moments = self._moment.repeat(*[1] * (self._moment.ndim - 1), targets)
+        first = solve(
+            self._gram.unsqueeze(-3), moments.unsqueeze(-3), penalties, side_by_side
+        )  # (..., c, p, k·t)
+        rest = self._without.repeat(*[1] * (self._without.ndim - 1), targets).unsqueeze(-3)
+        rest = rest - self._by_first.unsqueeze(-3) @ first
+        both = torch.cat([first, rest], dim=-2).unflatten(-1, (targets, steps))
+        return both.movedim(-2, -3)
 
 
 def triangle_size(width: int) -> int:

@@ -88,3 +88,14 @@ class WindowLayout:
             known = self.calendar(samples, ahead) if self.times else samples.new_ones(1)
             known = known.expand(*samples.shape[:-1], known.shape[-1])
             yield torch.cat([self.close_values(samples), distant[..., ahead], known], dim=-1)
+
+    def regressor_copies(self, weights: Tensor) -> Tensor:
+        """[k, H, d] the coefficients of forecasts that are weighted means of known values.
+
+        weights: [k, 1 + Q], of the newest value and of those at the Q distances, which among the
+        `regressors` stand next to each other.
+        """
+        coefficients = weights.new_zeros(len(weights), self.horizon, self.regressor_width)
+        newest = self.close - 1
+        coefficients[:, :, newest : newest + weights.shape[1]] = weights[:, None]
+        return coefficients

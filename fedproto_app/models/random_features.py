@@ -30,7 +30,7 @@ class RandomFeatureForecaster(Model):
 
     def __init__(self, layout: WindowLayout, width: int, generator: torch.Generator) -> None:
         values = layout.width - layout.times
-        self._layout, self._values = layout, values
+        self._layout, self.values = layout, values
         self.plain_width = values + (layout.calendar_width or 1)
         self.representation_dim = self.plain_width + len(_SCALES) * width
         self._amplitude = math.sqrt(2 / width) if width else 0.0
@@ -43,7 +43,19 @@ class RandomFeatureForecaster(Model):
     @property
     def newest(self) -> int:
         """Which of the features is the newest value."""
-        return self._values - 1
+        return self.values - 1
+
+    def repeating(self, weights: Tensor) -> Tensor:
+        """[k, plain, H] the coefficients of forecasts that are weighted means of known values.
+
+        weights: [k, 1 + Q], each with sum 1, of the newest value and of those at the Q distances.
+        """
+        layout = self._layout
+        coefficients = weights.new_zeros(len(weights), self.plain_width, layout.horizon)
+        for step in range(layout.horizon):
+            columns = layout.close - 1 + step + layout.horizon * torch.arange(layout.distances)
+            coefficients[:, columns, step] = weights[:, 1:]
+        return coefficients
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         return {}
@@ -56,7 +68,7 @@ class RandomFeatureForecaster(Model):
         layout = self._layout
         newest = samples[..., layout.close - 1 : layout.close]
         others = torch.cat(
-            [samples[..., : layout.close - 1], samples[..., layout.close : self._values]], dim=-1
+            [samples[..., : layout.close - 1], samples[..., layout.close : self.values]], dim=-1
         )
         known = layout.calendar(samples) if layout.times else torch.ones_like(newest)
         plain = torch.cat([others - newest, newest, known], dim=-1)

@@ -97,10 +97,11 @@ class AnalyticSettings(Section):
     )
     weakest: Positive = setting(
         0.01,
-        "of the strengths from which a client's validation error chooses, of its own "
-        "solution's penalty and of the pull",
+        "of the penalties that a client tries, of what draws its own solution to a naive forecast "
+        "or to that of all clients' samples",
     )
     strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
+    eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
         "random filters of images (8 values each), or random kernels of sequences (2 each)",
@@ -165,8 +166,22 @@ class KindredSettings(Section):
         0.5, "how far kinship reaches, in medians of the divergence; all others alike stand beside"
     )
     eta: Positive = setting(
-        0.3, "η, how much a client trusts its validation samples; 1: as independent ones"
+        0.2, "η, how much a client trusts its validation samples; 1: as independent ones"
     )
+    smallest_penalty: Positive = setting(1e-4, "of the penalties λ that are tried")
+    largest_penalty: Positive = setting(1.0, "of these", "> `smallest-penalty`")
+    penalty_steps: Annotated[int, Field(ge=2, le=10)] = setting(
+        3, "how many of each block of features, from the smallest to the largest", "2 … 10"
+    )
+
+    @model_validator(mode="after")
+    def _penalties_in_order(self) -> KindredSettings:
+        if self.largest_penalty <= self.smallest_penalty:
+            raise ValueError(
+                f"kindred.largest-penalty = {self.largest_penalty:g}: must be above "
+                f"kindred.smallest-penalty = {self.smallest_penalty:g}"
+            )
+        return self
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -176,17 +191,19 @@ class KindredSettings(Section):
     @property
     def strengths(self) -> tuple[float, ...]:
         """s: so much a prior weighs against the client's own data."""
-        return (0.1, 0.5, 2.0, 10.0)
+        return (0.5, 2.0, 10.0, 50.0)
 
     @property
-    def penalties(self) -> tuple[float, ...]:
-        """λ beside a prior."""
-        return (1e-4, 1e-2)
+    def penalties(self) -> list[float]:
+        """λ, in equal ratios, the smallest first."""
+        return self.finer_penalties[::2]
 
     @property
-    def penalties_alone(self) -> tuple[float, ...]:
-        """λ without one."""
-        return (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    def finer_penalties(self) -> list[float]:
+        """These, and the geometric mean of every two."""
+        steps = 2 * (self.penalty_steps - 1)
+        ratio = self.largest_penalty / self.smallest_penalty
+        return [self.smallest_penalty * ratio ** (step / steps) for step in range(steps + 1)]
 
 
 class GldpSettings(Section):

@@ -95,6 +95,21 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             data.close_window, len(data.distances), data.horizon, data.period, data.times
         )
 
+    def naive_forecasts(self) -> Tensor:
+        """[3, 1 + Q] three forecasts that need no training, as weights of the newest value and of
+        those at the Q distances: the last value, seasonal naive, the mean of the last periods."""
+        data = self.settings.data
+        periods = [
+            number
+            for number, distance in enumerate(data.distances, start=1)
+            if distance % data.period == 0 and distance <= data.period * data.periodic_window
+        ]
+        weights = torch.zeros(3, 1 + len(data.distances), dtype=torch.float64)
+        weights[0, 0] = 1
+        weights[1, periods[-1]] = 1  # the longest distance is first
+        weights[2, periods] = 1 / len(periods)
+        return weights.to(self.device)
+
     def module_shape(self) -> ModuleShape:
         """A user's module gets the values of a sample and the calendar of its first target."""
         layout = self.layout

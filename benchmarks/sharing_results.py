@@ -1,0 +1,284 @@
+"""docs/results/sharing.md: what sharing brings beside the strongest that a client can do alone.
+
+    python -m benchmarks.sharing_results                    # all cells, about an hour of one core
+    python -m benchmarks.sharing_results milano demo        # those of two data sets
+    python -m benchmarks.sharing_results --page-only        # from the figures that there are
+
+A cell is a data set, so many steps ahead, and so many periods of training at every client. In each
+stand Kindred, Kindred alone, and Kindred with all others alike, and the first two as they were
+before each block of features had a penalty of its own (`OnePenalty`). The halves of the methods are
+the app's own, one client after the other in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.forecasting_results import FILES
+from benchmarks.history_results import Client, settings_of
+from benchmarks.machine import processors
+from benchmarks.result_runs import ROOT, data_root, write_section
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import lookback, make_windows, split_counts
+from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE, Family, KindredLearner, Means
+from fedproto_app.maths.divergence import pairwise_divergence
+from fedproto_app.maths.kinship import kinship
+from fedproto_app.messages import Arrays
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+PAGE = ROOT / "docs" / "results" / "sharing.md"
+MAKER = "benchmarks.sharing_results"
+OUTPUT = ROOT / "runs" / "results" / "sharing"
+ALONE, KINDRED, ALIKE = "alone", "Kindred", "all alike"
+BEFORE = " before"
+Errors = dict[str, list[float]]  # test MSE by method, of the clients in the source's order
+
+
+class OnePenalty(KindredLearner):
+    """Kindred as it was: one penalty for all features, drawn to the last value, and each candidate
+    with the same weight before any error is known. Its η was 0.3."""
+
+    def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
+        alone = self._even([own], (1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
+        yield Family(len(alone), alone)
+        mixed = [own.plus(s, prior) for prior in priors for s in (0.1, 0.5, 2.0, 10.0)]
+        if mixed:
+            borrowing = self._even(mixed, (1e-4, 1e-2))
+            yield Family(len(borrowing), borrowing)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """steps: ahead; periods: of training at every client, 0: all."""
+
+    settings: dict[str, object]
+    steps: tuple[int, ...] = (1, 24)
+    periods: tuple[int, ...] = (1, 2, 7, 0)
+    base: str = ""  # the configuration that it starts from
+    shifted: bool = False
+
+
+SETS = {
+    "demo": DataSet({"data.calendar": "week"}),
+    "milano": DataSet({}, base="milano"),
+    "milano, weekdays known": DataSet({"data.calendar": "week"}, base="milano"),
+    "milano, level shift": DataSet({}, base="milano", shifted=True),
+    "electricity": DataSet({}, base="electricity"),
+    "m4": DataSet({"data.max-clients": 0}, base="m4"),
+    "PM2.5": DataSet(
+        {
+            "data.source": "long-csv",
+            "data.path": "beijing_air_weather_hourly.csv.gz",
+            "data.columns": "pm25",
+            "data.period": 24,
+            "data.calendar": "week",
+            "data.max-steps": 24 * 200,
+        }
+    ),
+    "METR-LA": DataSet(
+        {
+            "data.source": "wide-csv",
+            "data.path": FILES["metr-la"],
+            "data.period": 288,
+            "data.calendar": "phase",
+        },
+        steps=(1, 12),
+        periods=(1, 2, 0),
+    ),
+}
+
+
+def settings_in(chosen: DataSet, steps: int, periods: int) -> Settings:
+    """Those of a cell, seed 0."""
+    changes = {**chosen.settings, "data.horizon": steps, "data.history": periods, "seed": 0}
+    if "data.path" in changes:
+        changes["data.path"] = str(data_root() / str(changes["data.path"]))
+    changes["method"] = "kindred"
+    return settings_of(chosen.base, **changes) if chosen.base else settings_from(changes)
+
+
+def series_of(chosen: DataSet, settings: Settings) -> list[ClientSeries]:
+    """The clients; with a level shift each is a standard deviation higher from some hour of the
+    last nine days of its train part on, another at each client."""
+    made = []
+    for number, one in enumerate(load_series(settings.data)):
+        back = lookback(settings.data)
+        train, _, _ = split_counts(len(one.values) - back, settings.data)
+        values = one.values.copy()
+        if chosen.shifted:
+            start = back + train - 24 * (1 + number % 9) - 7 * number % 24
+            values[start:] += np.nanstd(values[:start])
+        made.append(replace(one, values=values))
+    return made
+
+
+def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner:
+    if kind is OnePenalty:
+        section = settings.kindred.model_copy(update={"eta": 0.3})
+        settings = settings.model_copy(update={"kindred": section})
+    return kind(settings.training, settings.kindred, ForecastingTask(settings))
+
+
+def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) -> Errors:
+    """Of a cell."""
+    clients = [Client(one, settings, periods) for one in series]
+    errors: Errors = {}
+    for kind, suffix in ((OnePenalty, BEFORE), (KindredLearner, "")):
+        learner = learner_of(settings, kind)
+        fitted = [client.fitted_alone(learner) for client in clients]
+        errors[ALONE + suffix] = [
+            client.error(learner, cohort)
+            for client, (cohort, _) in zip(clients, fitted, strict=True)
+        ]
+        sent = {
+            name: np.concatenate([arrays[name] for _, arrays in fitted])
+            for name in (PROTOTYPE, GRAM, MOMENT)
+        }
+        priors = priors_of(sent, settings.kindred.temperatures)
+        for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
+            errors[method + suffix] = []
+            for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):
+                client.receive(learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()})
+                errors[method + suffix].append(client.error(learner, cohort))
+    return errors
+
+
+def priors_of(sent: Arrays, temperatures: Sequence[float]) -> Arrays:
+    """[N, T, …] what the server sends to all; the last temperature takes all others alike."""
+    divergence = pairwise_divergence(torch.from_numpy(sent[PROTOTYPE])[:, None])
+    weights = torch.stack([kinship(divergence, each) for each in temperatures], dim=1)
+    return {name: _mixed(weights, sent[name]) for name in (GRAM, MOMENT)}
+
+
+def _mixed(weights: Tensor, every: NDArray[Any]) -> NDArray[Any]:
+    made = [torch.tensordot(some, torch.from_numpy(every).double(), dims=1) for some in weights]
+    return torch.stack([one.float() for one in made]).numpy()
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def ratio(errors: Errors, method: str, other: str) -> NDArray[np.float64]:
+    """At each client."""
+    return np.array(errors[method]) / np.array(errors[other])
+
+
+def geometric(ratios: NDArray[np.float64]) -> float:
+    return float(np.exp(np.log(ratios).mean()))
+
+
+def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
+    titles = [
+        *("data", "steps", "periods", "clients", "alone / before", "Kindred / before"),
+        *("before: Kindred / alone", "Kindred / alone", "median", "mean", "clients better off"),
+        "all alike / alone",
+    ]
+    lines = [f"| {' | '.join(titles)} |", f"|---|{' ---: |' * (len(titles) - 1)}"]
+    for cell in cells:
+        errors = cell["errors"]
+        shared = ratio(errors, KINDRED, ALONE)
+        row = [
+            *(cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), str(len(shared))),
+            f"{geometric(ratio(errors, ALONE, ALONE + BEFORE)):.3f}",
+            f"{geometric(ratio(errors, KINDRED, KINDRED + BEFORE)):.3f}",
+            f"{geometric(ratio(errors, KINDRED + BEFORE, ALONE + BEFORE)):.3f}",
+            f"**{geometric(shared):.3f}**",
+            *(f"{kind(shared):.3f}" for kind in (np.median, np.mean)),
+            f"{np.mean(shared < 1):.0%}",
+            f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
+        ]
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """What the cells say together."""
+
+    def means(method: str, other: str, some: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
+        return np.array([geometric(ratio(one["errors"], method, other)) for one in some])
+
+    week = [one for one in cells if one["periods"] == 7]
+    ahead = [one for one in cells if one["periods"] == 1 and one["steps"] > 1]
+    short = [one for one in cells if one["periods"]]
+    better = [float(np.mean(ratio(one["errors"], KINDRED, ALONE) < 1)) for one in short]
+    rows = []
+    for title, method, other, some in (
+        ("Kindred / Kindred before, 7 periods", KINDRED, KINDRED + BEFORE, week),
+        ("Kindred / Kindred before, 1 period, several steps", KINDRED, KINDRED + BEFORE, ahead),
+        ("Kindred / Kindred before, all cells", KINDRED, KINDRED + BEFORE, cells),
+        ("alone / alone before, all cells", ALONE, ALONE + BEFORE, cells),
+        ("Kindred / alone, 1 to 7 periods", KINDRED, ALONE, short),
+        ("Kindred / alone, all cells", KINDRED, ALONE, cells),
+    ):
+        ratios = means(method, other, some)
+        over = f"{np.sum(ratios > 1.01)} / {np.sum(ratios > 1.02)}"
+        row = [title, str(len(some)), f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
+        rows.append(f"| {' | '.join(row)} |")
+    return [
+        "| ratio | cells | geometric mean | largest | above 1.01 / 1.02 |",
+        "|---| ---: | ---: | ---: | ---: |",
+        *rows,
+        "",
+        f"With 1 to 7 periods at least 80% of the clients are better off with Kindred than alone "
+        f"in {sum(share >= 0.8 for share in better)} of {len(better)} cells, at least half in "
+        f"{sum(share >= 0.5 for share in better)}.",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
+    parser.add_argument("--page-only", action="store_true", help="compute nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    if not arguments.page_only:
+        for name in arguments.sets or SETS:
+            for steps in SETS[name].steps:
+                compute(name, steps)
+    files = [
+        OUTPUT / f"{name}-{steps}-{periods}.json"
+        for name, chosen in SETS.items()
+        for steps in chosen.steps
+        for periods in chosen.periods
+    ]
+    cells = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
+    made = f"`python -m {MAKER}`: seed 0; {cells[-1]['made']}."
+    write_section(PAGE, "cells", MAKER, [*lines_of(cells), "", made])
+    write_section(PAGE, "summary", MAKER, [*summary_of(cells), "", made])
+
+
+def compute(name: str, steps: int) -> None:
+    """The cells of a data set so many steps ahead, as far as its clients have the periods."""
+    chosen = SETS[name]
+    whole = settings_in(chosen, steps, 0)
+    series = series_of(chosen, whole)
+    most = min(len(make_windows(one, whole.data).batches) for one in series)
+    for periods in chosen.periods:
+        if periods >= most:
+            continue
+        errors = errors_of(series, settings_in(chosen, steps, periods), periods)
+        cell = {"data": name, "steps": steps, "periods": periods, "errors": errors}
+        cell["made"] = f"{date.today().isoformat()}; {processors()}"
+        file = OUTPUT / f"{name}-{steps}-{periods}.json"
+        file.write_text(json.dumps(cell), encoding="utf-8")
+        shared = geometric(ratio(errors, KINDRED, ALONE))
+        print(f"{name}, {steps} steps, {periods or 'all'} periods: {shared:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
