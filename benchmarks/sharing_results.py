@@ -31,7 +31,8 @@ from benchmarks.result_runs import ROOT, data_root, write_section
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
-from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE, Family, KindredLearner, Means
+from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE, Fits, KindredLearner, Means
+from fedproto_app.maths.candidates import Family
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
 from fedproto_app.messages import Arrays
@@ -51,12 +52,11 @@ class OnePenalty(KindredLearner):
     with the same weight before any error is known. Its η was 0.3."""
 
     def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
-        alone = self._even([own], (1e-5, 1e-4, 1e-3, 1e-2, 1e-1))
-        yield Family(len(alone), alone)
         mixed = [own.plus(s, prior) for prior in priors for s in (0.1, 0.5, 2.0, 10.0)]
-        if mixed:
-            borrowing = self._even(mixed, (1e-4, 1e-2))
-            yield Family(len(borrowing), borrowing)
+        for problems, penalties in (([own], (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)), (mixed, (1e-4, 1e-2))):
+            if problems:
+                fits = Fits(problems, self.model, set(penalties)).with_one_penalty(penalties).fits
+                yield Family(len(fits), fits)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,9 @@ def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) 
         for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
             errors[method + suffix] = []
             for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):
-                client.receive(learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()})
+                client.receive(
+                    learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
+                )
                 errors[method + suffix].append(client.error(learner, cohort))
     return errors
 

@@ -12,7 +12,8 @@ samples as Kindred weighs its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.learners.release import Release
-from fedproto_app.maths.kinship import shares
+from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import solve, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
@@ -41,10 +42,15 @@ def sample_bound(clip: float, steps: int) -> float:
 
 
 class SumsContext(Context):
-    """gram: [K, H, d, d]; moment: [K, H, d, 1]; of the cohort's train samples."""
+    """gram: [K, H, d, d]; moment: [K, H, d, 1]; of the cohort's train samples.
 
-    def __init__(self, gram: Tensor, moment: Tensor) -> None:
+    squares: the mean of the squared targets, [K]; counts: of all these targets, [K].
+    """
+
+    def __init__(self, gram: Tensor, moment: Tensor, targets: Tensor, used: Tensor) -> None:
         self.gram, self.moment = gram, moment
+        self.counts = used.double().sum(dim=(1, 2))
+        self.squares = (targets.double().square() * used).sum(dim=(1, 2)) / self.counts
 
 
 class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
@@ -54,7 +60,8 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     private = (Release("sums", (GRAM, MOMENT)),)
 
     def context(self, order: Order, cohort: Cohort) -> SumsContext:
-        return SumsContext(*self.task.regression_sums(cohort.samples))
+        sums = self.task.regression_sums(cohort.samples)
+        return SumsContext(*sums, cohort.samples.targets, self.task.train_targets(cohort.samples))
 
     def conclude(self, cohort: Cohort, context: SumsContext) -> dict[str, Tensor]:
         """The client's own solution, which stays if it shares nothing."""
@@ -87,45 +94,53 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         if self.section.sharing == "federated":
             cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # all clients' the same
         else:
-            self._fit(cohort, SumsContext(*self.task.regression_sums(cohort.samples)), [shared])
+            self._fit(cohort, self.context(order, cohort), [shared])
         return list(range(len(cohort.names)))
 
     def _fit(self, cohort: Cohort, own: SumsContext, shared: Sequence[Tensor]) -> None:
-        """The mean of all candidates, by the error that each has on the validation samples.
-
-        shared: solutions [H, d, 1] of all clients' samples. Its families of candidates are as many
-        as those of the client alone.
-        """
-        samples, layout = cohort.samples, self.task.layout
-        naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)
-        strengths, coarse = self.section.strengths, self.section.strengths[::2]
-        values = layout.close + layout.distances
-        sizes = torch.tensor([values, layout.regressor_width - values], device=self.task.device)
-        pairs = own.gram.new_tensor([(one, other) for one in coarse for other in coarse])
-        blocks = pairs.repeat_interleave(sizes, dim=1)[:, None]  # (c, 1, d)
-        even = own.gram.new_tensor(strengths)[:, None, None].expand(-1, 1, sum(sizes))
-        zero = torch.zeros_like(naive[:1])
-        drawn = [(even, zero), (blocks, naive[:1]), (blocks, naive[1:])]
-        for toward in shared:
-            drawn += [(even, toward[None]), (blocks, toward[None])]
-        first = int(samples.is_validation.amax(dim=(0, 2)).argmax())
+        """The mean of all candidates. shared: solutions [H, d, 1] of all clients' samples."""
+        samples = cohort.samples
         for row, periods in enumerate(samples.batch_counts):
             gram, moment = own.gram[row], own.moment[row]
-            families = [(1 / periods, naive[:1]), (1 / periods, naive[1:])]
-            for penalties, towards in drawn:
-                fits = [solve(gram, moment, penalties, toward) for toward in towards]
-                families.append((1.0, torch.cat(fits)))
-            fits = torch.cat([some for _, some in families])[..., 0]  # (C, H, d)
-            prior = torch.cat([fits.new_full((len(some),), w / len(some)) for w, some in families])
-            counted = samples.is_validation[row, first:].double()
-            regressors = layout.regressors(samples.inputs[row, first:][counted.amax(dim=1) > 0])
-            counted, targets = (
-                each[counted.amax(dim=1) > 0]
-                for each in (counted, samples.targets[row, first:].double())
+            candidates = Candidates(list(self._families(gram, moment, shared, periods)))
+            fits = candidates.fits[..., 0]  # (C, H, d)
+            explained = torch.einsum("chd,hde,che->c", fits, gram, fits)
+            explained -= 2 * torch.einsum("chd,hd->c", fits, moment[..., 0])
+            training = (explained / own.counts[row] + own.squares[row]).clamp(min=0)
+
+            counted = samples.is_validation[row].double()
+            there = counted.amax(dim=1) > 0
+            regressors = self.task.layout.regressors(samples.inputs[row, there]).double()
+            forecasts = torch.einsum("nhd,chd->cnh", regressors, fits)
+            squared = (forecasts - samples.targets[row, there]).square() * counted[there]
+            targets = counted.sum()
+            mixed = candidates.mean(
+                squared.sum(dim=(1, 2)) / targets,
+                training,
+                targets / counted.shape[1],
+                self.section.eta,
             )
-            forecasts = torch.einsum("nhd,chd->cnh", regressors.double(), fits)
-            errors = ((forecasts - targets).square() * counted).sum(dim=(1, 2)) / counted.sum()
-            number = counted.sum()[None] / counted.shape[1]
-            weights = shares(errors[None], number, self.section.eta, prior)[0]
-            mixed = torch.tensordot(weights, fits.nan_to_num(), dims=1)
-            cohort.parameters[COEFFICIENTS][row].copy_(mixed)
+            cohort.parameters[COEFFICIENTS][row].copy_(mixed[..., 0])
+
+    def _families(
+        self, gram: Tensor, moment: Tensor, shared: Sequence[Tensor], periods: int
+    ) -> Iterator[Family]:
+        """Of a client that trains on so many periods: fits [C, H, d, 1] with a penalty for all
+        regressors, or for the values and for the calendar, drawn to the mean, to naive forecasts
+        and to what is shared. The naive forecasts weigh the less the more there is to learn from.
+        """
+        layout, strengths = self.task.layout, self.section.strengths
+        naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)
+        yield Family(1 / periods, naive[:1])
+        yield Family(1 / periods, naive[1:])
+        values = layout.close + layout.distances
+        sizes = torch.tensor([values, layout.regressor_width - values], device=gram.device)
+        pairs = gram.new_tensor(list(product(strengths[::2], repeat=2)))
+        blocks = pairs.repeat_interleave(sizes, dim=1)[:, None]  # (pairs, 1, d)
+        even = gram.new_tensor(strengths)[:, None, None]
+        drawn = [(even, torch.zeros_like(naive[:1])), (blocks, naive[:1]), (blocks, naive[1:])]
+        for solution in shared:
+            drawn += [(even, solution[None]), (blocks, solution[None])]
+        for penalties, targets in drawn:
+            fits = [solve(gram, moment, penalties, target) for target in targets]
+            yield Family(1.0, torch.cat(fits))

@@ -11,16 +11,16 @@ for every prior (A', B') and strength s, and alone (s = 0). The penalties Λ are
 value for the values, one for the calendar and one for the waves among the features. They draw W to
 W₀, a naive forecast: the last value, the season before, the mean of the last periods.
 
-The client's model is the mean of these candidates, weighed by their errors on its own validation
-samples: a choice of the best one would trust a short validation part too much. Before any error is
-known, each family of candidates has the same weight however many are in it. All candidates are
-linear in φ, so the mean is one model again, [H, D].
+The client's model is the mean of these candidates, weighed by their errors on its own data
+(maths/candidates.py): a choice of the best one would trust a short validation part too much. All
+candidates are linear in φ, so the mean is one model again, [H, D].
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -29,8 +29,8 @@ from torch import Tensor
 from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
-from fedproto_app.maths.kinship import shares
-from fedproto_app.maths.ridge import Eliminated, solve, sums, symmetric, triangle
+from fedproto_app.maths.candidates import Candidates, Family
+from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
@@ -57,17 +57,11 @@ class Means(NamedTuple):
 
 
 class MeansContext(Context):
-    """The means of the cohort's own train samples."""
+    """The means of the cohort's own train samples; squares: those of the squared targets less the
+    newest value, [K, H]."""
 
-    def __init__(self, own: Means) -> None:
-        self.own = own
-
-
-class Family(NamedTuple):
-    """Candidates [C, D, H] that together weigh so much before any error is known."""
-
-    weight: float
-    fits: Tensor
+    def __init__(self, own: Means, squares: Tensor) -> None:
+        self.own, self.squares = own, squares
 
 
 class Part(NamedTuple):
@@ -96,17 +90,20 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 
     def context(self, order: Order, cohort: Cohort) -> MeansContext:
         used = self.task.train_targets(cohort.samples)  # (K, n, H)
-        shape = (len(used), self.model.representation_dim)
-        gram = used.new_zeros(*shape, shape[1], dtype=torch.float64)
-        moment = used.new_zeros(*shape, used.shape[2], dtype=torch.float64)
+        clients, width, steps = len(used), self.model.representation_dim, used.shape[2]
+        gram = used.new_zeros(clients, width, width, dtype=torch.float64)
+        moment = used.new_zeros(clients, width, steps, dtype=torch.float64)
+        squares = used.new_zeros(clients, steps, dtype=torch.float64)
         for part in self._parts(cohort.samples, used, slice(None)):
-            some = part.counted.amax(dim=2)
-            of_part = sums(part.features, part.residuals * part.counted, some)
+            residuals = part.residuals * part.counted
+            of_part = sums(part.features, residuals, part.counted.amax(dim=2))
             gram += of_part[0]
             moment += of_part[1]
+            squares += residuals.double().square().sum(dim=1)
         # The mean of each step ahead is of the samples that have its target.
-        counts = [one.sum(dim=1).clamp(min=1).double() for one in (used.amax(dim=2), used)]
-        return MeansContext(Means(gram / counts[0][:, None, None], moment / counts[1][:, None]))
+        some, of_step = (one.sum(dim=1).clamp(min=1).double() for one in (used.amax(dim=2), used))
+        own = Means(gram / some[:, None, None], moment / of_step[:, None])
+        return MeansContext(own, squares / of_step)
 
     def _parts(
         self, samples: CohortSamples, counted: Tensor, rows: slice, width: int = 0
@@ -166,23 +163,18 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         return rows
 
     def _fit(self, cohort: Cohort, context: MeansContext, priors: Sequence[Means]) -> None:
-        """The mean of all candidates, by the error that each has on the validation samples.
-
-        One client after the other: the candidates of all at once are gigabytes.
-        """
-        counted = cohort.samples.is_validation
+        """One client after the other: the candidates of all at once are gigabytes."""
         for row, periods in enumerate(cohort.samples.batch_counts):
             own = Means(*(mean[row] for mean in context.own))
             of_row = [Means(*(mean[row] for mean in prior)) for prior in priors]
-            families = list(self._families(own, of_row, periods))
-            fits = torch.cat([family.fits for family in families])
-            prior = torch.cat(
-                [torch.full_like(fits[:, 0, 0], weight / len(fits)) for weight, fits in families]
+            candidates = Candidates(list(self._families(own, of_row, periods)))
+            counted = cohort.samples.is_validation[row].double().sum()
+            mixed = candidates.mean(
+                self._squared_errors(cohort, row, candidates.fits) / counted,
+                _training_errors(own, context.squares[row], candidates.fits),
+                counted / own.moment.shape[1],
+                self.section.eta,
             )
-            targets = counted[row].double().sum()
-            errors = self._squared_errors(cohort, row, fits) / targets
-            parts = shares(errors[None], targets[None] / counted.shape[2], self.section.eta, prior)
-            mixed = torch.tensordot(parts[0], fits.nan_to_num(), dims=1)
             cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
 
     def _squared_errors(self, cohort: Cohort, row: int, fits: Tensor) -> Tensor:
@@ -202,63 +194,89 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
         """All candidates of a client that trains on so many periods.
 
-        All families weigh the same, but the naive forecasts the less the more there is to learn
-        from. What borrows has the largest penalty of the values alone: with others' data a weaker
-        one hardly ever helped.
+        All families have the same weight, but the naive forecasts less the more there is to learn
+        from. The values of fits that borrow have the largest penalty: with others' data weaker ones
+        hardly ever helped.
         """
         section, penalties = self.section, self.section.penalties
-        middle, largest = penalties[len(penalties) // 2], penalties[-1]
-        naive = self.model.repeating(self.task.naive_forecasts())
+        finer, blocks = section.finer_penalties, penalties[1:]
+        naive = self.model.repeating(self.task.naive_forecasts())  # last value, season, mean
         for targets in (naive[:1], naive[1:]):
             unfitted = own.moment.new_zeros(len(targets), *own.moment.shape)
             unfitted[:, : naive.shape[1]] = targets
             yield Family(1 / periods, unfitted)
-        pairs = [(value, day) for value in penalties for day in (min(value, middle), largest)]
-        yield from self._blocks([own], pairs, penalties, naive)
-        yield Family(1.0, self._even([own], section.finer_penalties[:-1]))
+        alone = Fits([own], self.model, {*penalties, *finer[:-1]})
+        pairs = [*product(blocks, repeat=2)]
+        yield from alone.with_blocks(pairs, penalties, naive)
+        yield alone.with_one_penalty(finer[:-1])
         mixed = [own.plus(strength, prior) for prior in priors for strength in section.strengths]
         if mixed:
-            pairs = [(largest, section.finer_penalties[-2])]
-            yield from self._blocks(mixed, pairs, penalties[1:], naive)
-            yield Family(1.0, self._even(mixed, penalties[:-1]))
+            borrowing = Fits(mixed, self.model, {*penalties[:-1]})
+            pairs = [(penalties[-1], finer[-2])]
+            yield from borrowing.with_blocks(pairs, penalties[1:-1], naive[:2])
+            yield borrowing.with_one_penalty(penalties[:-1])
 
-    def _even(self, problems: Sequence[Means], penalties: Sequence[float]) -> Tensor:
-        """One penalty for all features, drawn to the last value; with and without the waves."""
-        gram, moment = (torch.stack(parts).unsqueeze(1) for parts in zip(*problems, strict=True))
-        strengths = gram.new_tensor(penalties)[:, None]
-        fits = []
-        for width in dict.fromkeys((self.model.plain_width, self.model.representation_dim)):
-            fit = solve(gram[..., :width, :width], moment[..., :width, :], strengths)
-            fits.append(_padded(fit.flatten(end_dim=1), gram.shape[-1]))
-        return torch.cat(fits)
 
-    def _blocks(
-        self,
-        problems: Sequence[Means],
-        pairs: Sequence[tuple[float, float]],
-        of_waves: Sequence[float],
-        naive: Tensor,
-    ) -> Iterator[Family]:
-        """A penalty for each block of features; two families, drawn to the last value and to the
-        forecasts from earlier periods. pairs: penalties of the values and of the calendar."""
-        model = self.model
+class Fits:
+    """Ridge fits of some problems, all of whose penalties of the waves are known: with each of them
+    the waves are solved for once. Without waves, all penalties of these are left out."""
+
+    def __init__(
+        self, problems: Sequence[Means], model: RandomFeatureForecaster, waves: set[float]
+    ) -> None:
         gram, moment = (torch.stack(parts) for parts in zip(*problems, strict=True))
-        sizes = torch.tensor([model.values, model.plain_width - model.values], device=gram.device)
-        plain = gram.new_tensor(pairs).repeat_interleave(sizes, dim=1)
-        waves = of_waves if model.representation_dim > model.plain_width else []
-        fits = torch.cat(
-            [
-                Eliminated(gram, moment, model.plain_width, penalty).solve(plain, naive)
-                for penalty in (*waves, math.inf)
-            ]
-        )  # (·, c, 3, D, H)
-        for some in (fits[:, :, :1], fits[:, :, 1:]):
-            yield Family(1.0, some.flatten(end_dim=2))
+        self._plain, self._values = model.plain_width, model.values
+        if model.representation_dim == model.plain_width:
+            waves = set()
+        self._eliminated = {
+            penalty: Eliminated(gram, moment, self._plain, penalty)
+            for penalty in (*sorted(waves), math.inf)
+        }
+
+    def with_blocks(
+        self, pairs: Sequence[tuple[float, float]], waves: Sequence[float], targets: Tensor
+    ) -> Iterator[Family]:
+        """A penalty for each block of features. Two families: drawn to the first of the targets
+        [k, plain, H], and to the others.
+
+        pairs: penalties of the values and of the calendar.
+        """
+        sizes = torch.tensor([self._values, self._plain - self._values], device=targets.device)
+        plain = targets.new_tensor(pairs).repeat_interleave(sizes, dim=1)
+        known = self._known((*waves, math.inf))
+        fits = [self._eliminated[penalty].solve(plain, targets) for penalty in known]
+        yield _family([some[..., :1, :, :] for some in fits])
+        yield _family([some[..., 1:, :, :] for some in fits])
+
+    def with_one_penalty(self, penalties: Sequence[float]) -> Family:
+        """The same penalty for all features, drawn to the last value; with waves and without."""
+        fits = []
+        for penalty in penalties:
+            for waves in self._known((penalty, math.inf)):
+                problem = self._eliminated[waves]
+                plain = problem.moment.new_full((1, self._plain), penalty)
+                fits.append(problem.solve(plain, torch.zeros_like(problem.moment[:1])))
+        return _family(fits)
+
+    def _known(self, waves: Sequence[float]) -> list[float]:
+        return [penalty for penalty in waves if penalty in self._eliminated]
 
 
-def _padded(fits: Tensor, width: int) -> Tensor:
-    """Coefficients [C, d, H] of the first features, with 0 for the others up to this width."""
-    return torch.cat([fits, fits.new_zeros(len(fits), width - fits.shape[1], fits.shape[2])], dim=1)
+def _family(fits: Sequence[Tensor]) -> Family:
+    return Family(1.0, torch.cat([some.flatten(end_dim=-3) for some in fits]))
+
+
+def _training_errors(own: Means, squares: Tensor, fits: Tensor) -> Tensor:
+    """[C] the mean squared error on the samples that the client's means are of, from these alone.
+
+    With targets missing, A is of more samples than B, so that it is not exact. It counts for little
+    beside the validation error, so the products of A are float32.
+    """
+    side_by_side = fits.transpose(0, 1).flatten(start_dim=1).float()  # (D, C·H)
+    explained = (own.gram.float() @ side_by_side).mul_(side_by_side).sum(dim=0)
+    errors = explained.view(len(fits), -1) + squares
+    errors -= 2 * (fits * own.moment).sum(dim=1)
+    return errors.mean(dim=1).clamp(min=0)
 
 
 def extent(counted: Tensor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Who is like whom, as weights; and how candidates share a forecast by their errors."""
+"""Who is like whom, as weights."""
 
 from __future__ import annotations
 
@@ -36,19 +36,3 @@ def _median_of_unlike(divergence: Tensor) -> float:
     rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
     unlike = np.concatenate([row[row > 0] for row in rows])
     return float(np.median(unlike.astype(np.float64), overwrite_input=True)) if unlike.size else 0.0
-
-
-def shares(errors: Tensor, samples: Tensor, eta: float, prior: Tensor | None = None) -> Tensor:
-    """[K, C] the weights of C candidates at each of K clients, by exponential weighting.
-
-    prior_c · exp(−η · n/2 · (MSE_c / least MSE − 1)), scaled to sum 1: for η = 1 the likelihood of
-    n validation samples under normal errors of the best candidate's variance; less trusts a short
-    validation part less. errors: [K, C], NaN for a candidate that failed; samples: n, [K]; prior:
-    weights before any error is known, [K, C] or [C], all alike if None.
-    """
-    errors = errors.double().nan_to_num(nan=torch.inf).clamp(min=1e-12)
-    excess = errors / errors.amin(dim=1, keepdim=True) - 1
-    logarithms = -eta / 2 * samples.double().unsqueeze(1) * excess
-    if prior is not None:
-        logarithms = logarithms + prior.double().log()
-    return logarithms.softmax(dim=1)

@@ -77,29 +77,27 @@ class Eliminated:
 
     def __init__(self, gram: Tensor, moment: Tensor, first: int, penalty: float) -> None:
         corner, side = gram[..., :first, :first], gram[..., first:, :first]
-        self._gram, self._moment = corner, moment[..., :first, :]
-        self._first, self._without = first, torch.zeros_like(moment[..., first:, :])
+        self._gram, self.moment = corner, moment[..., :first, :]
+        self._without = torch.zeros_like(moment[..., first:, :])
         self._by_first = torch.zeros_like(side)
         if not math.isinf(penalty):
             right = torch.cat([side, moment[..., first:, :]], dim=-1)
             solved = solve(gram[..., first:, first:], right, penalty)
             self._by_first, self._without = solved[..., :first], solved[..., first:]
             self._gram = corner - side.mT @ self._by_first
-            self._moment = self._moment - side.mT @ self._without
+            self.moment = self.moment - side.mT @ self._without
 
     def solve(self, penalties: Tensor, toward: Tensor) -> Tensor:
         """[..., c, k, d, t] the solutions with the penalties of the first regressors, [c, p], each
         drawn to each of the k targets [k, p, t]; the others are drawn to 0."""
         targets, steps = len(toward), toward.shape[2]
         side_by_side = toward.transpose(0, 1).flatten(start_dim=1)  # (p, k·t)
-        moments = self._moment.repeat(*[1] * (self._moment.ndim - 1), targets)
-        first = solve(
-            self._gram.unsqueeze(-3), moments.unsqueeze(-3), penalties, side_by_side
-        )  # (..., c, p, k·t)
-        rest = self._without.repeat(*[1] * (self._without.ndim - 1), targets).unsqueeze(-3)
-        rest = rest - self._by_first.unsqueeze(-3) @ first
-        both = torch.cat([first, rest], dim=-2).unflatten(-1, (targets, steps))
-        return both.movedim(-2, -3)
+        repeats = [1] * (self.moment.ndim - 1)
+        moment = self.moment.repeat(*repeats, targets).unsqueeze(-3)
+        first = solve(self._gram.unsqueeze(-3), moment, penalties, side_by_side)
+        rest = self._without.repeat(*repeats, targets).unsqueeze(-3)
+        both = torch.cat([first, rest - self._by_first.unsqueeze(-3) @ first], dim=-2)
+        return both.unflatten(-1, (targets, steps)).movedim(-2, -3)
 
 
 def triangle_size(width: int) -> int:

@@ -191,7 +191,7 @@ class KindredSettings(Section):
     @property
     def strengths(self) -> tuple[float, ...]:
         """s: so much a prior weighs against the client's own data."""
-        return (0.5, 2.0, 10.0, 50.0)
+        return (0.5, 10.0, 50.0)
 
     @property
     def penalties(self) -> list[float]:

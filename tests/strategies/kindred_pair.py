@@ -113,9 +113,11 @@ class KindredPair:
 
 def by_hand(pair: KindredPair, series: dict[str, Floats]) -> list[Floats]:
     """Each client's coefficients [D, H], from the formulas in Kindred's docstrings."""
-    clients = pair.windows(series)
+    clients, data = pair.windows(series), pair.settings.data
     features = [_features(one.inputs.astype(np.float64), pair.settings) for one in clients]
-    rests = [one.targets - one.inputs[:, [CLOSE - 1]].astype(np.float64) for one in clients]
+    rests = [
+        one.targets - one.inputs[:, [data.close_window - 1]].astype(np.float64) for one in clients
+    ]
     means, days = [], []
     for one, phi, rest in zip(clients, features, rests, strict=True):
         used = one.batches.ravel()
@@ -128,7 +130,6 @@ def by_hand(pair: KindredPair, series: dict[str, Floats]) -> list[Floats]:
         there = one.present[one.batches, 0]
         days.append((one.targets[one.batches, 0] * there).sum(axis=0) / there.sum(axis=0))
     near, alike = _nearness(np.stack(days)), 1 - np.eye(len(clients))
-    plain = features[0].shape[1] - 2 * FEATURES
     made = []
     for number, (one, phi, rest) in enumerate(zip(clients, features, rests, strict=True)):
         mixes = [weights[number] / weights[number].sum() for weights in (near, alike)]
@@ -136,30 +137,33 @@ def by_hand(pair: KindredPair, series: dict[str, Floats]) -> list[Floats]:
             [sum(w * mean[part] for w, mean in zip(mix, means, strict=True)) for part in (0, 1)]
             for mix in mixes
         ]
-        fits = _candidates(means[number], priors, [plain, phi.shape[1]])
+        families = _families(means[number], priors, len(one.batches), pair.settings)
+        fits = [fit for _, family in families for fit in family]
+        prior = np.array([weight / len(family) for weight, family in families for _ in family])
         seen, there = one.validation, one.present[one.validation]
         errors = np.array(
             [(((phi[seen] @ fit - rest[seen]) ** 2) * there).sum() / there.sum() for fit in fits]
         )
-        steps = rest.shape[1]
         excess = errors / errors.min() - 1
-        shares = np.exp(-0.3 * there.sum() / steps / 2 * excess)
+        shares = prior * np.exp(-0.2 * there.sum() / rest.shape[1] / 2 * excess)
         made.append(np.tensordot(shares / shares.sum(), np.stack(fits), axes=1))
     return made
 
 
 def _features(inputs: Floats, settings: Settings) -> Floats:
+    data, width = settings.data, settings.kindred.features
     times = inputs[:, -1].astype(int)
-    newest, values = inputs[:, [CLOSE - 1]], inputs[:, :-1]
-    others = np.delete(values, CLOSE - 1, axis=1)
-    plain = np.concatenate([others - newest, newest, np.eye(PERIOD)[times % PERIOD]], axis=1)
+    newest, values = inputs[:, [data.close_window - 1]], inputs[:, :-1]
+    others = np.delete(values, data.close_window - 1, axis=1)
+    hours = np.eye(data.period)[times % data.period]
+    plain = np.concatenate([others - newest, newest, hours], axis=1)
     draws = torch_stream(settings.seed, "random features")
-    directions = torch.randn(plain.shape[1], 2, FEATURES, generator=draws).double().numpy()
-    shifts = 2 * np.pi * torch.rand(2, FEATURES, generator=draws).double().numpy()
+    directions = torch.randn(plain.shape[1], 2, width, generator=draws).double().numpy()
+    shifts = 2 * np.pi * torch.rand(2, width, generator=draws).double().numpy()
     blocks = [plain]
     for scale, shift, direction in zip((1.0, 0.5), shifts, directions.swapaxes(0, 1), strict=True):
         direction[: values.shape[1]] *= scale / np.sqrt(values.shape[1])
-        blocks.append(np.sqrt(2) * np.cos(plain @ direction + shift) / np.sqrt(FEATURES))
+        blocks.append(np.sqrt(2) * np.cos(plain @ direction + shift) / np.sqrt(width))
     return np.concatenate(blocks, axis=1)
 
 
@@ -175,20 +179,68 @@ def _nearness(days: Floats) -> Floats:
     return np.exp(-apart / (0.5 * np.median(apart[others]))) * others
 
 
-def _candidates(own: Any, priors: Any, widths: list[int]) -> list[Floats]:
-    """(A + s·A' + λ·I)⁻¹ (B + s·B') for all, 0 outside the first `width` features."""
-    made = []
-    for width in widths:
-        problems = [(own[0], own[1], penalty) for penalty in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)]
-        problems += [
-            (own[0] + strength * prior[0], own[1] + strength * prior[1], penalty)
-            for prior in priors
-            for strength in (0.1, 0.5, 2.0, 10.0)
-            for penalty in (1e-4, 1e-2)
+def _families(
+    own: Any, priors: Any, periods: int, settings: Settings
+) -> list[tuple[float, list[Floats]]]:
+    """The candidates by family, each with what the family weighs before any error is known.
+
+    (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀), 0 for waves that are left out. The values are the close
+    ones and, for each step ahead, those so many periods before, the oldest first.
+    """
+    width, steps = own[1].shape
+    close, before = settings.data.close_window, settings.data.periodic_window
+    values, days = close + before * steps, settings.data.period
+    plain = values + days
+    last = np.zeros((width, steps))
+    season, mean = last.copy(), last.copy()
+    for step in range(steps):  # the newest of the close values is no feature of its own
+        for number in range(before):
+            mean[close - 1 + number * steps + step, step] = 1 / before
+        season[close - 1 + (before - 1) * steps + step, step] = 1
+
+    def fit(problem: Any, value: float, calendar: float, wave: float, toward: Floats) -> Floats:
+        penalties = np.repeat([value, calendar, wave], [values, days, width - plain])
+        kept = plain if wave == np.inf else width
+        made = np.zeros_like(own[1])
+        ridge = problem[0][:kept, :kept] + np.diag(penalties[:kept])
+        right = problem[1][:kept] + penalties[:kept, None] * toward[:kept]
+        made[:kept] = np.linalg.solve(ridge, right)
+        return made
+
+    def one_penalty(problems: Any, penalties: list[float]) -> tuple[float, list[Floats]]:
+        return 1.0, [
+            fit(problem, penalty, penalty, wave, last)
+            for problem in problems
+            for penalty in penalties
+            for wave in (penalty, np.inf)
         ]
-        for gram, moment, penalty in problems:
-            fit = np.zeros_like(own[1])
-            ridge = gram[:width, :width] + penalty * np.eye(width)
-            fit[:width] = np.linalg.solve(ridge, moment[:width])
-            made.append(fit)
-    return made
+
+    def blocks(problems: Any, pairs: Any, waves: Any) -> list[tuple[float, list[Floats]]]:
+        return [
+            (
+                1.0,
+                [
+                    fit(p, *pair, w, to)
+                    for p in problems
+                    for pair in pairs
+                    for w in waves
+                    for to in drawn
+                ],
+            )
+            for drawn in ([last], [season, mean])
+        ]
+
+    pairs = [(1e-4, 1e-4), (1e-4, 1), (1e-2, 1e-2), (1e-2, 1), (1, 1e-2), (1, 1)]
+    mixed = [
+        (own[0] + strength * prior[0], own[1] + strength * prior[1])
+        for prior in priors
+        for strength in (0.5, 2.0, 10.0, 50.0)
+    ]
+    return [
+        (1 / periods, [last]),
+        (1 / periods, [season, mean]),
+        *blocks([own], pairs, [1e-4, 1e-2, 1, np.inf]),
+        one_penalty([own], [1e-4, 1e-3, 1e-2, 1e-1]),
+        *blocks(mixed, [(1, 0.1)], [1e-2, 1, np.inf]),
+        one_penalty(mixed, [1e-4, 1e-2]),
+    ]

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
 from fedproto_app.messages import Arrays
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.report.runs import read_clients, read_rounds
+from fedproto_app.settings import settings_from
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import change_arrays, on_reply
 from tests.strategies.kindred_pair import (
@@ -36,6 +38,19 @@ def test_client_and_server_together_are_the_formulas(horizon: int) -> None:
         np.testing.assert_allclose(found[row].T, expected, rtol=1e-4, atol=1e-5)
     alone = pair.cohort(series).parameters[COEFFICIENTS]
     assert all((found[row] - alone[row]).abs().max() > 1e-2 for row in range(len(series)))
+
+
+def test_on_the_embedded_traffic_forecasts_agree_with_numpy_to_a_millionth() -> None:
+    """Both forecast the clients' whole week of training, on the standardised scale."""
+    pair = KindredPair(**{"data.period": 24, "data.periodic-window": 3, "data.history": 7})
+    traffic = load_series(settings_from({"data.max-clients": 5, "data.history": 7}).data)
+    series = {one.name: one.values for one in traffic}
+    found = pair.fitted(series)
+    for row, expected in enumerate(by_hand(pair, series)):
+        inputs = torch.from_numpy(pair.windows(series)[row].inputs)[None]
+        features = pair.learner.task.encode({}, inputs)[0].double().numpy()
+        ours = features @ found[row].T.double().numpy()
+        np.testing.assert_allclose(ours, features @ expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
