@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -171,7 +170,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             counted = cohort.samples.is_validation[row].double().sum()
             mixed = candidates.mean(
                 self._squared_errors(cohort, row, candidates.fits) / counted,
-                _training_errors(own, context.squares[row], candidates.fits),
+                self._training_errors(own, context.squares[row], candidates.fits),
                 counted / own.moment.shape[1],
                 self.section.eta,
             )
@@ -186,10 +185,23 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         for part in self._parts(samples, samples.is_validation, rows, side_by_side.shape[1]):
             features, residuals, counts = (each[0].double() for each in part)
             there = counts.amax(dim=1) > 0
-            forecasts = (features[there] @ side_by_side).unflatten(1, (number, steps))
+            forecasts = (features[there] @ side_by_side).view(-1, number, steps)
             squared = (forecasts - residuals[there, None]).square_()
             errors += torch.einsum("ncs,ns->c", squared, counts[there])
         return errors
+
+    @staticmethod
+    def _training_errors(own: Means, squares: Tensor, fits: Tensor) -> Tensor:
+        """[C] the mean squared error on the train samples, from the client's means alone.
+
+        With targets missing, A is of more samples than B, so that it is not exact. It counts for
+        little beside the validation error, so the products of A are float32.
+        """
+        side_by_side = fits.transpose(0, 1).flatten(start_dim=1).float()  # (D, C·H)
+        explained = (own.gram.float() @ side_by_side).mul_(side_by_side).sum(dim=0)
+        errors = explained.view(len(fits), -1) + squares
+        errors -= 2 * (fits * own.moment).sum(dim=1)
+        return errors.mean(dim=1).clamp(min=0)
 
     def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
         """All candidates of a client that trains on so many periods.
@@ -206,14 +218,14 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             unfitted[:, : naive.shape[1]] = targets
             yield Family(1 / periods, unfitted)
         alone = Fits([own], self.model, {*penalties, *finer[:-1]})
-        pairs = [*product(blocks, repeat=2)]
+        pairs = [(value, calendar) for value in blocks for calendar in blocks]
         yield from alone.with_blocks(pairs, penalties, naive)
         yield alone.with_one_penalty(finer[:-1])
         mixed = [own.plus(strength, prior) for prior in priors for strength in section.strengths]
         if mixed:
             borrowing = Fits(mixed, self.model, {*penalties[:-1]})
-            pairs = [(penalties[-1], finer[-2])]
-            yield from borrowing.with_blocks(pairs, penalties[1:-1], naive[:2])
+            strongest = [(penalties[-1], finer[-2])]
+            yield from borrowing.with_blocks(strongest, penalties[1:-1], naive[:2])
             yield borrowing.with_one_penalty(penalties[:-1])
 
 
@@ -264,19 +276,6 @@ class Fits:
 
 def _family(fits: Sequence[Tensor]) -> Family:
     return Family(1.0, torch.cat([some.flatten(end_dim=-3) for some in fits]))
-
-
-def _training_errors(own: Means, squares: Tensor, fits: Tensor) -> Tensor:
-    """[C] the mean squared error on the samples that the client's means are of, from these alone.
-
-    With targets missing, A is of more samples than B, so that it is not exact. It counts for little
-    beside the validation error, so the products of A are float32.
-    """
-    side_by_side = fits.transpose(0, 1).flatten(start_dim=1).float()  # (D, C·H)
-    explained = (own.gram.float() @ side_by_side).mul_(side_by_side).sum(dim=0)
-    errors = explained.view(len(fits), -1) + squares
-    errors -= 2 * (fits * own.moment).sum(dim=1)
-    return errors.mean(dim=1).clamp(min=0)
 
 
 def extent(counted: Tensor) -> tuple[int, int]:

@@ -42,8 +42,9 @@ class Candidates:
         validation, training: the mean squared errors, [C]; samples, eta: as in `shares`.
         """
         errors = validation + TRAINING_SHARE * training
-        parts = shares(errors, samples, eta, self.prior)
-        return torch.tensordot(parts, self.fits.nan_to_num(), dims=1)
+        parts = shares(errors, samples, eta, self.prior).to(self.fits.dtype)
+        mean: Tensor = torch.tensordot(parts, self.fits.nan_to_num(), dims=1)
+        return mean
 
 
 def shares(errors: Tensor, samples: Tensor, eta: float, prior: Tensor) -> Tensor:

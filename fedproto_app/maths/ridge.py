@@ -97,7 +97,7 @@ class Eliminated:
         first = solve(self._gram.unsqueeze(-3), moment, penalties, side_by_side)
         rest = self._without.repeat(*repeats, targets).unsqueeze(-3)
         both = torch.cat([first, rest - self._by_first.unsqueeze(-3) @ first], dim=-2)
-        return both.unflatten(-1, (targets, steps)).movedim(-2, -3)
+        return both.view(*both.shape[:-1], targets, steps).movedim(-2, -3)
 
 
 def triangle_size(width: int) -> int:

@@ -158,3 +158,45 @@ def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:
         else:
             torch.testing.assert_close(cohort.parameters[COEFFICIENTS], alone, rtol=0.1, atol=0.05)
             assert after == pytest.approx(before, rel=0.05)
+
+
+@pytest.mark.parametrize(("method", "horizon"), [("kindred", 1), ("kindred", 2), ("analytic", 2)])
+def test_naive_forecasts_are_models_too(method: str, horizon: int) -> None:
+    """A lag that is no period, and one of more periods than the mean takes, are no part of them."""
+    learner = tiny_learner(
+        method,
+        **{
+            **SMALL,
+            "data.horizon": horizon,
+            "data.periodic-window": 2,
+            "data.lags": f"6,{3 * PERIOD}",
+        },
+    )
+    task = learner.task
+    samples = tiny_cohort(learner).samples.inputs[:1, :20]
+    close, steps = task.settings.data.close_window, torch.arange(horizon)
+    columns = {
+        far: samples[..., close + number * horizon + steps].double()
+        for number, far in enumerate(task.settings.data.distances)
+    }
+    newest = samples[..., close - 1 :][..., :1].double().expand(-1, -1, horizon)
+    expected = [newest, columns[PERIOD], (columns[PERIOD] + columns[2 * PERIOD]) / 2]
+    weights = task.naive_forecasts()
+    if isinstance(learner, KindredLearner):
+        plain = learner.model.repeating(weights).transpose(1, 2)  # (3, H, plain)
+        coefficients = torch.zeros(3, horizon, learner.model.representation_dim).double()
+        coefficients[..., : plain.shape[2]] = plain
+    else:
+        coefficients = task.layout.regressor_copies(weights)
+    for forecast, values in zip(coefficients, expected, strict=True):
+        found = task.forecast({COEFFICIENTS: forecast[None].float()}, samples)
+        torch.testing.assert_close(found.double(), values, rtol=0, atol=1e-5)
+
+
+def test_fits_without_waves_have_none() -> None:
+    """Features of values and calendar alone: every penalty of the waves is left out."""
+    learner = tiny_learner("kindred", **{**SMALL, "kindred.features": 0})
+    cohort = tiny_cohort(learner)
+    learner.conclude(cohort, learner.context(ORDER, cohort))
+    assert cohort.parameters[COEFFICIENTS].isfinite().all()
+    assert cohort.parameters[COEFFICIENTS].shape[2] == learner.model.plain_width

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from fedproto_app.maths.kinship import ROWS_AT_ONCE, kinship, shares
+from fedproto_app.maths.kinship import ROWS_AT_ONCE, kinship
 
 APART = torch.tensor([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])  # their median is 2
 
@@ -43,20 +43,6 @@ def test_without_a_difference_all_others_are_alike() -> None:
     assert kinship(APART, math.inf).tolist() == alike
     assert kinship(torch.zeros(3, 3), 0.5).tolist() == alike
     assert kinship(torch.tensor([[0.0, 0.7], [0.7, 0.0]]), 0.5).tolist() == [[0, 1], [1, 0]]
-
-
-def test_two_candidates_share_by_hand() -> None:
-    # exp(−0.5 · 4/2 · (2/1 − 1)) = exp(−1); for 8 samples and errors 3, 6: exp(−2)
-    errors, samples = torch.tensor([[1.0, 2.0], [6.0, 3.0]]), torch.tensor([4, 8])
-    found = shares(errors, samples, eta=0.5)
-    assert found[0].tolist() == pytest.approx(of_two(0, 1))
-    assert found[1].tolist() == pytest.approx(of_two(2, 0))
-
-
-def test_equal_candidates_share_equally_and_a_failed_one_gets_nothing() -> None:
-    errors = torch.tensor([[0.0, 0.0, math.nan], [2.0, 2.0, math.inf]])
-    found = shares(errors, torch.tensor([10, 10]), eta=0.3)
-    assert found.tolist() == [[0.5, 0.5, 0], [0.5, 0.5, 0]]
 
 
 def test_many_equal_clients_do_not_hide_who_is_like_whom() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from fedproto_app.maths.ridge import solve, sums, sums_fault, symmetric, triangle, triangle_size
+from fedproto_app.maths.ridge import (
+    Eliminated,
+    solve,
+    sums,
+    sums_fault,
+    symmetric,
+    triangle,
+    triangle_size,
+)
 
 
 def draws(*shape: int) -> torch.Tensor:
@@ -37,6 +47,37 @@ def test_it_is_scikit_learns_and_sums_add_up() -> None:
     rest = sums(regressors[:, 7:], targets[:, 7:], weights[:, 7:])
     torch.testing.assert_close(first[0] + rest[0], gram)
     torch.testing.assert_close(first[1] + rest[1], moment)
+
+
+def test_each_regressor_may_have_its_penalty_and_target() -> None:
+    gram, moment = torch.eye(2), torch.tensor([[3.0], [3.0]])
+    found = solve(gram, moment, torch.tensor([1.0, 2.0]), torch.tensor([[1.0], [6.0]]))
+    # (3 + 1 · 1) / (1 + 1) and (3 + 2 · 6) / (1 + 2)
+    assert found.flatten().tolist() == pytest.approx([2, 5])
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 2.0, math.inf])
+def test_eliminating_the_last_regressors_first_gives_the_same(penalty: float) -> None:
+    """Of two problems with 4 regressors and 3 others, by two pairs of penalties and two targets."""
+    gram, moment = sums(draws(2, 30, 7), draws(2, 30, 2), torch.ones(2, 30))
+    penalties, targets = torch.tensor([[0.1] * 4, [0.1, 2, 3, 4]]).double(), draws(2, 4, 2).double()
+    found = Eliminated(gram, moment, 4, penalty).solve(penalties, targets)
+    assert found.shape == (2, 2, 2, 7, 2)
+    kept = 4 if math.isinf(penalty) else 7
+    for pair, of_first in enumerate(penalties):
+        for number, target in enumerate(targets):
+            every = torch.cat([of_first, of_first.new_full((3,), penalty)])[:kept]
+            toward = torch.cat([target, target.new_zeros(3, 2)])[:kept]
+            expected = solve(gram[:, :kept, :kept], moment[:, :kept], every, toward)
+            torch.testing.assert_close(found[:, pair, number, :kept], expected)
+            assert not found[:, pair, number, kept:].any()
+
+
+def test_what_is_not_positive_fails_and_not_its_neighbours() -> None:
+    gram, moment = torch.stack([torch.eye(3), -torch.eye(3)]).double(), draws(2, 3, 1).double()
+    found = Eliminated(gram, moment, 2, 0.5).solve(torch.ones(1, 2).double(), torch.zeros(1, 2, 1))
+    assert found[0].isfinite().all()
+    assert found[1].isnan().any()
 
 
 def test_the_triangle_says_all_of_a_symmetric_matrix() -> None:

@@ -43,8 +43,8 @@ def test_client_and_server_together_are_the_formulas(horizon: int) -> None:
 def test_on_the_embedded_traffic_forecasts_agree_with_numpy_to_a_millionth() -> None:
     """Both forecast the clients' whole week of training, on the standardised scale."""
     pair = KindredPair(**{"data.period": 24, "data.periodic-window": 3, "data.history": 7})
-    traffic = load_series(settings_from({"data.max-clients": 5, "data.history": 7}).data)
-    series = {one.name: one.values for one in traffic}
+    traffic = load_series(settings_from({"data.max-clients": 4, "data.synthetic.days": 28}).data)
+    series = dict(zip(CLIENTS, (one.values for one in traffic), strict=True))
     found = pair.fitted(series)
     for row, expected in enumerate(by_hand(pair, series)):
         inputs = torch.from_numpy(pair.windows(series)[row].inputs)[None]
