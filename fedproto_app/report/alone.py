@@ -72,14 +72,18 @@ class Alone:
         self._known: dict[str, dict[str, Errors]] = {}
 
     def errors(self, run: Run) -> dict[str, float]:
-        """Test error by client, {} without a run to compare with: of each group that shared nothing
-        and was asked the same, the run of the same seed, or its first one."""
+        """Test error by client, as `best`."""
+        return {client: errors.test for client, errors in self.best(run).items()}
+
+    def best(self, run: Run) -> dict[str, Errors]:
+        """By client, {} without a run to compare with: of each group that shared nothing and was
+        asked the same, the run of the same seed, or its first one."""
         best: dict[str, Errors] = {}
         for rival in self._rivals(run):
             for client, errors in self._of(rival).items():
                 if client not in best or errors.validation < best[client].validation:
                     best[client] = errors
-        return {client: errors.test for client, errors in best.items()}
+        return best
 
     def _rivals(self, run: Run) -> list[Run]:
         asked = question(run, self._columns)

@@ -3,12 +3,14 @@
 It speaks of the method that a person would choose before any test error is known: of the runs in
 which something was shared those with the lowest validation error, that of their best round
 (report/validation.py). Each client is compared with the best that it could do alone
-(report/alone.py).
+(report/alone.py), twice: by test errors, which are hindsight, and by its validation errors, by
+which it would decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import fmean, median
@@ -31,7 +33,8 @@ _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, an error is told as a multiple
 class Candidate:
     """Runs in which something was shared, and each client's best alone, as test errors by name.
 
-    alone: the methods without sharing among which clients had their best.
+    alone: the methods without sharing among which clients had their best. advised: the clients
+    whose validation error is lower than with their best alone, None where no errors are known.
     """
 
     label: str
@@ -39,6 +42,7 @@ class Candidate:
     own: Mapping[str, float]
     rival: Mapping[str, float]
     alone: str
+    advised: Set[str] | None
 
     def promise(self, columns: ClientErrors) -> tuple[int, float, str]:
         """By what it is chosen, the least first: the clients that it leaves without an error, then
@@ -79,7 +83,14 @@ def chosen_to_share(groups: Sequence[Group]) -> list[Candidate]:
         alone, names = [*labelled.values()], ", ".join(sorted(labelled))
         best = Alone(alone, columns)
         candidates = [
-            Candidate(label, group, mean_errors(group, columns), rival, names)
+            Candidate(
+                label,
+                group,
+                mean_errors(group, columns),
+                rival,
+                names,
+                _advised(group, best, columns),
+            )
             for label, group in members
             if group not in alone and (rival := best_alone(group, best))
         ]
@@ -88,6 +99,21 @@ def chosen_to_share(groups: Sequence[Group]) -> list[Candidate]:
             if len(candidates) == 1 or isfinite(chosen.promise(columns)[1]):
                 found.append(chosen)
     return found
+
+
+def _advised(group: Group, best: Alone, columns: ClientErrors) -> Set[str] | None:
+    """The clients whose validation error, the mean over seeds, is lower than with the best alone;
+    None where no validation errors are known."""
+    differences: dict[str, list[float]] = defaultdict(list)
+    for run in group.runs:
+        own, alone = client_errors(run, columns), best.best(run)
+        for client in own.keys() & alone.keys():
+            difference = own[client].validation - alone[client].validation
+            if isfinite(difference):
+                differences[client].append(difference)
+    if not differences:
+        return None
+    return {client for client, of_seeds in differences.items() if fmean(of_seeds) < 0}
 
 
 def _ratio(own: float, rival: float) -> float:
@@ -102,15 +128,34 @@ def sentence(chosen: Candidate) -> str:
     error = columns.name if columns else "error"
     ratios, dataset, alone = [*chosen.ratios().values()], chosen.group.dataset, chosen.alone
     better, clients = sum(ratio < 1 for ratio in ratios), len(ratios)
-    median_client = f"the median client's {error} is {_beside(median(ratios))} its best alone"
+    median_client = (
+        f"the median client's test {error} is {_beside(median(ratios))} the best that each client "
+        f"could do alone ({alone}){_doubt(chosen.p())}."
+    )
     if 2 * better > clients:
-        return (
+        hindsight = (
             f"Taking part pays for {better} of {clients} clients of {dataset}: "
-            f"with {chosen.label} {median_client} ({alone}){_doubt(chosen.p())}."
+            f"with {chosen.label} {median_client}"
         )
+    else:
+        hindsight = (
+            f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps "
+            f"{better} of {clients}, and {median_client}"
+        )
+    return hindsight + _advice(chosen)
+
+
+def _advice(chosen: Candidate) -> str:
+    """What the clients would have decided, and how that would have gone."""
+    if chosen.advised is None:
+        return ""
+    ratios, advised = chosen.ratios(), len(chosen.advised)
+    if not advised:
+        return f" Their own validation errors advise none of the {len(ratios)} to take part."
+    gain = sum(ratios[client] < 1 for client in chosen.advised)
     return (
-        f"Taking part does not pay for most clients of {dataset}: {chosen.label} helps {better} "
-        f"of {clients}, and {median_client} ({alone}){_doubt(chosen.p())}."
+        f" Their own validation errors advise {advised} of {len(ratios)} to take part, of whom "
+        f"{gain} {'does' if gain == 1 else 'do'} better so."
     )
 
 
