@@ -203,7 +203,7 @@ def priors_alone(arrays: Arrays, kindred: Any) -> torch.Tensor:
     moments = torch.from_numpy(arrays[MOMENT][0]).double().transpose(1, 2)  # (T, D, H)
     fits = []
     for width in (model.plain_width, model.representation_dim):
-        for penalty in kindred.section.penalties:
+        for penalty in kindred.section.penalties[:-1]:
             fit = torch.zeros_like(moments)
             fit[:, :width] = solve(grams[:, :width, :width], moments[:, :width], penalty)
             fits.append(fit)

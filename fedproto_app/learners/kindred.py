@@ -124,7 +124,8 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 
     def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
         """What the client makes of its data alone, which stays if no prior comes."""
-        self._fit(cohort, context, [])
+        for row in range(len(cohort.names)):
+            self._fit(cohort, row, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
     def contribution(
@@ -141,40 +142,36 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit the clients that got priors with them."""
-        row_of = {name: row for row, name in enumerate(order.guided)}
-        rows = [row for row, name in enumerate(cohort.names) if name in row_of]
+        place_of = {name: place for place, name in enumerate(order.guided)}
+        rows = [row for row, name in enumerate(cohort.names) if name in place_of]
         if not rows:
             return []
-        take = [row_of.get(name, 0) for name in cohort.names]  # who has none borrows, and is left
-        packed, moments = (
-            torch.from_numpy(order.arrays[name][take]).double().to(self.task.device)
-            for name in (GRAM, MOMENT)
-        )
-        before = cohort.parameters[COEFFICIENTS].clone()
-        grams = symmetric(packed, self.model.representation_dim)
-        priors = [
-            Means(gram, moment.transpose(1, 2))
-            for gram, moment in zip(grams.unbind(1), moments.unbind(1), strict=True)
-        ]
-        self._fit(cohort, self.context(order, cohort), priors)
-        for row in set(range(len(cohort.names))) - set(rows):
-            cohort.parameters[COEFFICIENTS][row] = before[row]
+        context = self.context(order, cohort)
+        for row in rows:
+            packed, moments = (
+                torch.from_numpy(order.arrays[name][place_of[cohort.names[row]]]).double()
+                for name in (GRAM, MOMENT)
+            )
+            grams = symmetric(packed.to(self.task.device), self.model.representation_dim)
+            priors = zip(grams, moments.to(self.task.device).mT, strict=True)
+            self._fit(cohort, row, context, [Means(*prior) for prior in priors])
         return rows
 
-    def _fit(self, cohort: Cohort, context: MeansContext, priors: Sequence[Means]) -> None:
-        """One client after the other: the candidates of all at once are gigabytes."""
-        for row, periods in enumerate(cohort.samples.batch_counts):
-            own = Means(*(mean[row] for mean in context.own))
-            of_row = [Means(*(mean[row] for mean in prior)) for prior in priors]
-            candidates = Candidates(list(self._families(own, of_row, periods)))
-            counted = cohort.samples.is_validation[row].double().sum()
-            mixed = candidates.mean(
-                self._squared_errors(cohort, row, candidates.fits) / counted,
-                self._training_errors(own, context.squares[row], candidates.fits),
-                counted / own.moment.shape[1],
-                self.section.eta,
-            )
-            cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
+    def _fit(
+        self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]
+    ) -> None:
+        """The model of the client in this row. The candidates of all at once are gigabytes."""
+        own = Means(*(mean[row] for mean in context.own))
+        periods = cohort.samples.batch_counts[row]
+        candidates = Candidates(list(self._families(own, priors, periods)))
+        counted = cohort.samples.is_validation[row].double().sum()
+        mixed = candidates.mean(
+            self._squared_errors(cohort, row, candidates.fits) / counted,
+            self._training_errors(own, context.squares[row], candidates.fits),
+            counted / own.moment.shape[1],
+            self.section.eta,
+        )
+        cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
 
     def _squared_errors(self, cohort: Cohort, row: int, fits: Tensor) -> Tensor:
         """[C] the sum over the validation targets of the client in this row."""
