@@ -66,6 +66,7 @@ privacy: $(DEV)  ## what noise that protects clients costs, by ε, five minutes
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences
 	$(BIN)/python -m benchmarks.forecasting_results
 	$(BIN)/python -m benchmarks.systems_results
+	$(BIN)/python -m benchmarks.sharing_results
 	$(BIN)/python -m benchmarks.history_results
 	$(BIN)/python -m benchmarks.fuels_results
 	$(BIN)/python -m benchmarks.classification_results

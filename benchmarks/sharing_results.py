@@ -251,6 +251,8 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
+    if unknown := set(arguments.sets) - SETS.keys():
+        parser.error(f"no such set: {', '.join(sorted(unknown))}; there are {'; '.join(SETS)}")
     torch.set_num_threads(1)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     if not arguments.page_only:

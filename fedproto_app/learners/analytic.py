@@ -32,6 +32,8 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT = "gram", "moment"
 
+VALUES_AT_ONCE = 2**22  # forecasts of all candidates: what bounds the memory
+
 
 def sample_bound(clip: float, steps: int) -> float:
     """The most length that a sample adds to the sums of so many steps ahead, as one vector.
@@ -109,13 +111,16 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
             training = (explained / own.counts[row] + own.squares[row]).clamp(min=0)
 
             counted = samples.is_validation[row].double()
-            there = counted.amax(dim=1) > 0
-            regressors = self.task.layout.regressors(samples.inputs[row, there]).double()
-            forecasts = torch.einsum("nhd,chd->cnh", regressors, fits)
-            squared = (forecasts - samples.targets[row, there]).square() * counted[there]
+            squared = fits.new_zeros(len(fits))
+            size = max(1, VALUES_AT_ONCE // fits[..., 0].numel())
+            for some in counted.amax(dim=1).nonzero()[:, 0].split(size):
+                regressors = self.task.layout.regressors(samples.inputs[row, some]).double()
+                residuals = torch.einsum("nhd,chd->cnh", regressors, fits)
+                residuals -= samples.targets[row, some]
+                squared += (residuals.square() * counted[some]).sum(dim=(1, 2))
             targets = counted.sum()
             mixed = candidates.mean(
-                squared.sum(dim=(1, 2)) / targets,
+                squared / targets,
                 training,
                 targets / counted.shape[1],
                 self.section.eta,

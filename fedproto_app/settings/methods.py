@@ -97,8 +97,8 @@ class AnalyticSettings(Section):
     )
     weakest: Positive = setting(
         0.01,
-        "of the penalties that a client tries, of what draws its own solution to a naive forecast "
-        "or to that of all clients' samples",
+        "of the penalties that a client tries; they draw its coefficients to a naive forecast, to "
+        "0 or to the solution of all clients' samples",
     )
     strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
     eta: Positive = setting(0.2, "as `kindred.eta`")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
+from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import new_cohort
 from fedproto_app.learners.kindred import KindredLearner, extent
 from fedproto_app.maths.ridge import symmetric
@@ -191,6 +192,37 @@ def test_naive_forecasts_are_models_too(method: str, horizon: int) -> None:
     for forecast, values in zip(coefficients, expected, strict=True):
         found = task.forecast({COEFFICIENTS: forecast[None].float()}, samples)
         torch.testing.assert_close(found.double(), values, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e12, 1e30, float("nan")])
+def test_a_prior_of_huge_values_does_not_spoil_the_model(size: float) -> None:
+    learner = tiny_learner("kindred", **SMALL)
+    cohort = tiny_cohort(learner)
+    _, sent, cohort = train(learner, replace(ORDER, clients=NAMES), cohort)
+    alone = learner.evaluate(cohort, ORDER)[Metric("mse")]
+    arrays = {name: sent[name][:, None] * size for name in ("gram", "moment")}
+    order = replace(ORDER, clients=NAMES, arrays=arrays, guided=NAMES)
+    assert learner.receive(cohort, order) == [0, 1]
+    assert cohort.parameters[COEFFICIENTS].isfinite().all()
+    after = learner.evaluate(cohort, ORDER)[Metric("mse")]
+    # Scaled alike, both are the client's own solution once more.
+    assert after == pytest.approx(alone, rel=0.5)
+
+
+def test_penalties_out_of_order_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"kindred.largest-penalty = 0.0001: must be above"):
+        tiny_learner("kindred", **{"kindred.largest-penalty": 1e-4})
+
+
+def test_long_validation_parts_are_judged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = tiny_learner("analytic", **{"data.horizon": 2, "analytic.sharing": "none"})
+    cohort = tiny_cohort(learner)
+    context = learner.context(ORDER, cohort)
+    learner.conclude(cohort, context)
+    fitted = cohort.parameters[COEFFICIENTS].clone()
+    monkeypatch.setattr("fedproto_app.learners.analytic.VALUES_AT_ONCE", 1)
+    learner.conclude(cohort, context)
+    torch.testing.assert_close(cohort.parameters[COEFFICIENTS], fitted)
 
 
 def test_fits_without_waves_have_none() -> None:
