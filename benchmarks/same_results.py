@@ -1,22 +1,35 @@
-"""Whether this tree's runs end as those of an earlier commit: ``clients.csv``, byte for byte.
+"""Whether this tree's runs end as those of an earlier commit: the same bytes.
 
-    python -m benchmarks.same_results 6016738 --engines process:1 process:2 process:4 flower
+    python -m benchmarks.same_results 6016738                      # the quick set
+    python -m benchmarks.same_results 6016738 --set full --engines process:1 process:2 flower
 
-Each task with each of its methods runs small, by ``fedproto run`` on two simulated nodes: once with
-the code of the commit, in a work tree of its own, and once with each engine of this tree. Runs that
-are there already in ``--folder`` are not made again, so a later call costs this tree's runs alone.
+Each task with each of its methods runs small, by ``fedproto run``: once with the code of the
+commit, in a work tree of its own, and once with this tree. Compared are ``clients.csv``,
+``rounds.jsonl`` and ``summary.json``, without times, versions and digests of settings. Besides the
+plain run on two nodes there are variants: on one node, with masked sums, with noise, with a trimmed
+mean, and killed after its first round and resumed (held against the run that was not killed). A
+variant that the earlier commit refuses is no difference when this tree runs it.
+
+The quick set has every method once, and a few pairs in all variants; the full set has every pair in
+all variants. Runs that are there already in ``--folder`` are not made again, so a later call costs
+this tree's runs alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.tasks.table import TASKS, small_run
@@ -24,62 +37,196 @@ from fedproto_app.tasks.table import TASKS, small_run
 ROOT = Path(__file__).parents[1]
 PROGRAM = "from fedproto_app.cli.main import main; main()"
 PAIRS = [f"{method}@{task}" for task in TASKS for method in methods_of(task)]
+SEVERAL_VARIANTS = [
+    "fedavg@forecasting",
+    "fedprox@classification",
+    "fedrep@sequence-regression",
+    "fuels@forecasting",
+    "fedproto@forecasting",
+    "fedpcl@forecasting",
+    "analytic@forecasting",
+    "kindred@forecasting",
+    "cnfgnn@forecasting",
+    "gldp@classification",
+    "census@classification",
+    "analytic@classification",
+    "fed-react@sequence-classification",
+    "ifca@sequence-classification",
+]
+VARIANTS: dict[str, Mapping[str, Any]] = {
+    "plain": {},
+    "one-node": {},
+    "masked": {"aggregation.secure": True, "aggregation.secure-minimum": 2},
+    "noised": {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
+    "trimmed": {"aggregation.rule": "trimmed-mean", "aggregation.hostile-share": 0.2},
+    "resumed": {},
+}
+# What differs between two runs of the same code, or says which code it was.
+UNEQUAL = {"seconds", "node_seconds", "settings_digest", "versions"}
+
+
+class Case(NamedTuple):
+    """One run: a pair of method and task, a variant, and what computes it ("process:2")."""
+
+    pair: str
+    variant: str = "plain"
+    engine: str = "process:1"
+
+    @property
+    def expected(self) -> Case:
+        """The run of the earlier commit that must end alike: engines and resuming change nothing,
+        so these are held against the plain run."""
+        variant = "plain" if self.variant == "resumed" else self.variant
+        return Case(self.pair, variant)
 
 
 def main() -> None:
-    """Run what is missing, and print a row a pair."""
+    """Run what is missing, and print a row for each run that is compared."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("commit", help="of before")
-    parser.add_argument("--engines", nargs="+", default=["process:1", "process:2", "process:4"])
-    parser.add_argument("--pairs", nargs="+", default=PAIRS, choices=PAIRS, metavar="METHOD@TASK")
-    parser.add_argument("--folder", type=Path, help="where runs are kept; default: a temporary one")
+    parser.add_argument("commit", help="the earlier commit")
+    parser.add_argument("--set", choices=("quick", "full"), default="quick", dest="chosen")
+    parser.add_argument("--engines", nargs="+", default=["process:1"])
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, metavar="METHOD@TASK")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--folder", type=Path, help="where runs are kept; default: temporary")
+    parser.add_argument("--at-once", type=int, default=2, help="runs at the same time")
     asked = parser.parse_args()
+    cases = [one for one in _cases(asked.chosen, asked.pairs) if one.variant in asked.variants]
     with tempfile.TemporaryDirectory(prefix="fedproto-same-") as temporary:
-        folder = asked.folder or Path(temporary)
+        folder = (asked.folder or Path(temporary)).resolve()
         tree = Path(temporary) / "before"
         _git("worktree", "add", "--detach", str(tree), asked.commit)
         try:
-            differing = _compare(asked.pairs, asked.engines, folder.resolve(), tree)
+            same = _compare(list(_on(asked.engines, cases)), folder, tree, asked.at_once)
         finally:
             _git("worktree", "remove", "--force", str(tree))
-    print(f"{len(asked.pairs)} pairs, {differing} of their runs differ from {asked.commit}")
+    differing = [case for case, is_same in same.items() if not is_same]
+    print(f"{len(same)} runs, {len(differing)} differ from {asked.commit}")
     sys.exit(bool(differing))
 
 
-def _compare(pairs: list[str], engines: list[str], folder: Path, before: Path) -> int:
-    differing = 0
-    for pair in pairs:
-        expected = _run(before, [], folder / "before" / pair, pair)
-        verdicts = []
-        for engine in engines:
-            name, _, workers = engine.partition(":")
-            options = ["--engine", name, *(["--workers", workers] if workers else [])]
-            same = _run(ROOT, options, folder / engine.replace(":", "-") / pair, pair) == expected
-            differing += not same
-            verdicts.append(f"{engine} {'same' if same else 'DIFFERS'}")
-        print(f"{pair:40}", *verdicts, sep="  ", flush=True)
-    return differing
+def _cases(chosen: str, pairs: list[str] | None) -> Iterator[Case]:
+    """The runs of a set; of these pairs alone, if any are given."""
+    once = set()
+    for pair in PAIRS:
+        method = pair.split("@")[0]
+        if pairs is not None and pair not in pairs:
+            continue
+        if chosen == "full" or pairs is not None or pair in SEVERAL_VARIANTS:
+            yield from (Case(pair, variant) for variant in VARIANTS)
+        elif method not in once:
+            yield Case(pair)
+        once.add(method)
 
 
-def _run(tree: Path, options: list[str], folder: Path, pair: str) -> bytes:
-    """The run's clients.csv; made now if it is not there."""
-    table = folder / "run" / "clients.csv"
-    if not (folder / "run" / "summary.json").exists():
-        method, task = pair.split("@")
-        settings = {**small_run(task), **METHODS[method].small, "method": method}
-        settings |= {"output.dir": str(folder), "output.name": "run"}
-        changes = [f"--set={key}={_toml(value)}" for key, value in settings.items()]
-        start = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, "run", "--quiet", "--nodes", "2", *options, *changes],
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
-            check=True,
-            stdout=subprocess.DEVNULL,
-            timeout=600,
+def _on(engines: Iterable[str], cases: Iterable[Case]) -> Iterator[Case]:
+    """All on the first engine, the plain runs on the others too."""
+    for number, engine in enumerate(engines):
+        for case in cases:
+            if number == 0 or case.variant == "plain":
+                yield case._replace(engine=engine)
+
+
+def _compare(cases: list[Case], folder: Path, before: Path, at_once: int) -> dict[Case, bool]:
+    expected = dict.fromkeys(case.expected for case in cases)
+    same = {}
+    with ThreadPoolExecutor(at_once) as pool:
+        earlier = dict(
+            zip(expected, pool.map(partial(_end, before, folder / "before"), expected), strict=True)
         )
-        print(f"  {folder.parent.name} {pair}: {time.perf_counter() - start:.1f} s", flush=True)
-    return table.read_bytes()
+        now = pool.map(partial(_end, ROOT, folder / "now"), cases)
+        for case, end in zip(cases, now, strict=True):
+            # Settings that a method does not go with; whatever stops a plain run is a fault.
+            settings = bool(VARIANTS[case.variant])
+            verdict = _verdict(earlier[case.expected], end, may_be_refused=settings)
+            same[case] = not verdict.startswith("DIFFERS")
+            print(f"{case.pair:40} {case.variant:9} {case.engine:10} {verdict}", flush=True)
+    return same
+
+
+def _verdict(expected: Mapping[str, Any], end: Mapping[str, Any], *, may_be_refused: bool) -> str:
+    if "refused" in expected and "refused" in end:
+        return "same: refused" if may_be_refused else f"DIFFERS: failed: {end['refused']}"
+    if "refused" in expected:
+        return "new: the earlier commit refused it"
+    if "refused" in end:
+        return f"DIFFERS: {end['refused']}"
+    names = [name for name in expected if expected[name] != end.get(name)]
+    return f"DIFFERS in {', '.join(names)}" if names else "same"
+
+
+def _end(tree: Path, folder: Path, case: Case) -> dict[str, Any]:
+    """How the run ended: its artefacts' lasting content, or why it was refused. Made now, if it is
+    not there."""
+    folder = folder / case.engine.replace(":", "-") / case.pair / case.variant
+    refused, run = folder / "refused.txt", folder / "run"
+    if not refused.exists() and not (run / "summary.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        start = time.perf_counter()
+        failure = _run(tree, folder, case)
+        if failure:
+            refused.write_text(failure)
+        print(f"  {tree.name} {case}: {time.perf_counter() - start:.1f} s", flush=True)
+    if refused.exists():
+        return {"refused": refused.read_text().strip()}
+    return {
+        "clients.csv": (run / "clients.csv").read_bytes(),
+        "rounds.jsonl": [
+            _lasting(json.loads(line)) for line in (run / "rounds.jsonl").read_text().splitlines()
+        ],
+        "summary.json": _lasting(json.loads((run / "summary.json").read_text())),
+    }
+
+
+def _lasting(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in UNEQUAL}
+
+
+def _run(tree: Path, folder: Path, case: Case) -> str:
+    """Make the run; returns why it was refused, or ""."""
+    method, task = case.pair.split("@")
+    settings = {**small_run(task), **METHODS[method].small, "method": method}
+    settings |= {**VARIANTS[case.variant], "output.dir": str(folder), "output.name": "run"}
+    changes = [f"--set={key}={_toml(value)}" for key, value in settings.items()]
+    engine, _, workers = case.engine.partition(":")
+    options = ["--engine", engine, *(["--workers", workers] if workers else [])]
+    nodes = "1" if case.variant == "one-node" else "2"
+    command = [sys.executable, "-c", PROGRAM, "run", "--quiet"]
+    if case.variant == "resumed":
+        _killed(tree, folder, [*command, "--nodes", nodes, *options, *changes])
+        command += ["--resume", str(folder / "run")]
+        changes = []
+        options += [] if (folder / "run" / "checkpoint").exists() else ["--nodes", nodes]
+    else:
+        options += ["--nodes", nodes]
+    done = subprocess.run(
+        [*command, *options, *changes], **_in(tree), capture_output=True, text=True, timeout=600
+    )
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()[-2000:] or "?"
+
+
+def _killed(tree: Path, folder: Path, command: list[str]) -> None:
+    """Start a run, and kill all its processes when its first checkpoint is written."""
+    run = subprocess.Popen(
+        command,
+        **_in(tree),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    checkpoint = folder / "run" / "checkpoint"
+    while run.poll() is None and not any(checkpoint.glob("round-*/digests.json")):
+        time.sleep(0.01)
+    if run.poll() is None:
+        os.killpg(run.pid, 9)
+    run.wait()
+    # A run of few rounds may have ended first; then there is nothing to resume.
+    (folder / "run" / "summary.json").unlink(missing_ok=True)
+
+
+def _in(tree: Path) -> dict[str, Any]:
+    return {"cwd": tree, "env": {**os.environ, "PYTHONPATH": str(tree)}}
 
 
 def _toml(value: Any) -> str:
