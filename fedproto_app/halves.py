@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import for_task, method_named
+from fedproto_app.methods import ENCODER_LEARNER, for_task, method_named
 from fedproto_app.tasks.table import make_task
 from fedproto_app.users_code import load
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from fedproto_app.strategies.strategy import MethodStrategy
     from fedproto_app.tasks.task import AnyTask
 
-# Of the rounds in which an encoder is learned without labels, and of a run that has such rounds.
-ENCODER_LEARNER = "fedproto_app.learners.contrastive_encoder:ContrastiveEncoderLearner"
+# The server half of a run with rounds in which an encoder is learned without labels.
 ENCODER_FIRST = "fedproto_app.strategies.pretrained:PretrainedStrategy"
 
 

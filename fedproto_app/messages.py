@@ -6,10 +6,8 @@ axis in the order of ``names``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,31 +164,11 @@ class NodeRoster:
     times: dict[str, SampleTimes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ArraySpec:
-    """The arrays expected in a train reply: name → shape.
-
-    mean: one array a node, the mean over its clients. per_client: one a client; the shape is
-    without the client axis. per_class: one for each class that a client has, of `classes` there
-    are; the shape is without the client and the class axis.
-    models: those of per_client that are the client's copy of the model that it was sent.
-    of_any_size: arrays in which clients may differ by any factor, as in sums over samples; of these
-    the method itself says what cannot be true.
-    masked: whether the node sends one masked vector in place of the arrays, so that it is believed
-    as a whole or not at all.
-    """
-
-    mean: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    per_client: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    per_class: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    classes: int = 0
-    models: Collection[str] = ()
-    of_any_size: Collection[str] = ()
-    masked: bool = False
-
-    def values(self, reply: Reply) -> int:
-        """Values that the reply's clients contribute, each for itself, as the papers count."""
-        every = sum(math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values()))
-        rows = sum(len(classes) for classes in reply.classes)
-        by_class = sum(math.prod(shape) for shape in self.per_class.values())
-        return every * len(reply.names) + by_class * rows
+def __getattr__(name: str) -> Any:
+    """One line for plug-ins that were written against an earlier version."""
+    if name == "ArraySpec":
+        raise ImportError(
+            "fedproto_app.messages.ArraySpec is gone: a learner declares what it sends "
+            "(fedproto_app.core.sends.Sends), see docs/tutorial-your-method.md"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -39,17 +39,11 @@ class Method:
         their own.
     guesses: whether it guesses the classes of sequences without a label.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
-    asks_sites: what it does that a site with data of its own must allow (`Site.tells_classes`),
-        in words, "" for nothing.
-    hands_on: what others may learn of a client by it, which a site with data of its own must allow
-        (`Site.shares_classes`), in words, "" for nothing.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
     joined_clients: of series, what makes a node's clients where these see other clients' values,
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
-    averages: whether it makes one of its clients' models, prototypes or sums, so that
-        ``aggregation.rule`` is about it.
     by_time: whether the server must know when each client's samples are.
     small: what a run of seconds of it needs set besides, for checks of methods.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
@@ -65,9 +59,6 @@ class Method:
     rounds: Callable[[Settings], int] | None = None
     encoder_first: bool = False
     guesses: Callable[[Settings], bool] | None = None
-    asks_sites: Callable[[Settings], str] | None = None
-    hands_on: Callable[[Settings], str] | None = None
-    averages: bool = True
     needs_simulation: Callable[[Settings], str] | None = None
     cannot_forecast: str = ""
     joined_clients: str = ""

@@ -118,25 +118,6 @@ def clusters_of_classes_can_be_found(settings: Settings) -> None:
         raise SettingsError(f"analytic.sharing = 'clustered': {reason}")
 
 
-def counts_classes(settings: Settings) -> str:
-    return "sends the sums and the number of a client's samples of each class"
-
-
-def counts_classes_in_closed_form(settings: Settings) -> str:
-    if settings.task == "forecasting" or settings.analytic.sharing == "none":
-        return ""
-    return counts_classes(settings)
-
-
-def sums_of_few(settings: Settings) -> str:
-    if settings.analytic.sharing != "clustered":
-        return ""
-    return (
-        "tells the nodes of a cluster its clients' sums of each class, from which a node can take "
-        "its own clients'"
-    )
-
-
 def organisations_have_places(settings: Settings) -> None:
     if settings.fedgru.clusters > 1 and settings.graph.source == "file":
         raise SettingsError(
@@ -147,14 +128,6 @@ def organisations_have_places(settings: Settings) -> None:
 
 def pools_windows(settings: Settings) -> str:
     return "the clients of a community see each other's values"
-
-
-def has_prototypes_of_classes(settings: Settings) -> str:
-    return "sends a prototype for each class of which a client has images"
-
-
-def has_gradients_of_classes(settings: Settings) -> str:
-    return "sends a gradient for each class of which a client has images"
 
 
 def needs_the_graph_network(settings: Settings) -> str:

@@ -11,9 +11,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fedproto_app import method_checks
+from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
 from fedproto_app.errors import SettingsError, did_you_mean
 from fedproto_app.method import SEQUENCE_TASKS, ByTask, Method, for_task
-from fedproto_app.only_sums import require_sums
 from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ __all__ = [
     "require_known",
 ]
 
+# Of the rounds in which an encoder is learned without labels.
+ENCODER_LEARNER = "fedproto_app.learners.contrastive_encoder:ContrastiveEncoderLearner"
 _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 _FREQUENT = "fedproto_app.learners.constant_answers:FrequentClassLearner"
 _CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
@@ -51,7 +53,6 @@ _TABLE = (
         learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
         section=attrgetter("gldp"),
         tasks=("classification",),
-        asks_sites=method_checks.has_prototypes_of_classes,
     ),
     Method(
         name="fed-react",
@@ -85,13 +86,11 @@ _TABLE = (
     ),
     Method(
         name="solo",
-        averages=False,
         strategy="fedproto_app.strategies.solo:SoloStrategy",
         learner="fedproto_app.learners.solo:SoloLearner",
     ),
     Method(
         name="naive",
-        averages=False,
         strategy="fedproto_app.strategies.solo:SoloStrategy",
         learner={
             "forecasting": "fedproto_app.learners.naive:NaiveLearner",
@@ -109,7 +108,6 @@ _TABLE = (
     ),
     Method(
         name="seasonal-naive",
-        averages=False,
         strategy="fedproto_app.strategies.solo:SoloStrategy",
         learner="fedproto_app.learners.naive:SeasonalNaiveLearner",
         tasks=("forecasting",),
@@ -137,13 +135,10 @@ _TABLE = (
         },
         rounds=method_checks.a_stage_and_guesses,
         guesses=method_checks.classes_are_guessed,
-        asks_sites=method_checks.counts_classes_in_closed_form,
-        hands_on=method_checks.sums_of_few,
         check=method_checks.closed_form_can_be_had,
     ),
     Method(
         name="kindred",
-        averages=False,
         strategy="fedproto_app.strategies.kindred:KindredStrategy",
         learner="fedproto_app.learners.kindred:KindredLearner",
         section=attrgetter("kindred"),
@@ -203,7 +198,6 @@ _TABLE = (
     ),
     Method(
         name="fedda",
-        averages=False,
         strategy="fedproto_app.strategies.fedda:FedDaStrategy",
         learner="fedproto_app.learners.fedda:FedDaLearner",
         section=attrgetter("fedda"),
@@ -224,7 +218,6 @@ _TABLE = (
     ),
     Method(
         name="fedgru",
-        averages=False,
         strategy="fedproto_app.strategies.fedgru:FedGruStrategy",
         learner="fedproto_app.learners.fedgru:FedGruLearner",
         section=attrgetter("fedgru"),
@@ -252,12 +245,10 @@ _TABLE = (
     ),
     Method(
         name="fedtgp",
-        averages=False,
         strategy="fedproto_app.strategies.fedtgp:FedTgpStrategy",
         learner="fedproto_app.learners.fedtgp:FedTgpLearner",
         section=attrgetter("fedtgp"),
         tasks=("classification",),
-        asks_sites=method_checks.has_prototypes_of_classes,
         small={"fedtgp.server-epochs": 5},
     ),
     Method(
@@ -300,7 +291,6 @@ _TABLE = (
         section=attrgetter("census"),
         tasks=("classification",),
         model="fedproto_app.tasks.images.own_models:learned_and_random_patches",
-        asks_sites=method_checks.counts_classes,
         small={"census.features": 2},
     ),
     Method(
@@ -309,7 +299,6 @@ _TABLE = (
         learner="fedproto_app.learners.creff:CreffLearner",
         section=attrgetter("creff"),
         tasks=("classification",),
-        asks_sites=method_checks.has_gradients_of_classes,
         small={
             "creff.features-per-class": 10,
             "creff.match-steps": 10,
@@ -382,14 +371,61 @@ def require_fit(method: Method, settings: Settings) -> None:
             f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
             "model of its own"
         )
-    if settings.aggregation.rule != "mean" and not method.averages:
+    if settings.aggregation.rule != "mean" and not averages(releases_of(method, settings)):
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: method = {settings.method!r} makes "
             "no mean of its clients' models, prototypes or sums that a rule could replace"
         )
-    require_sums(settings)
+    _require_maskable(method, settings)
     if method.check is not None:
         try:
             method.check(settings)
         except ValueError as error:
             raise SettingsError(str(error)) from None
+
+
+def _require_maskable(method: Method, settings: Settings) -> None:
+    """`SettingsError` if `aggregation.secure` is set and the server needs more than totals."""
+    aggregation = settings.aggregation
+    if not aggregation.secure:
+        return
+    if aggregation.rule != "mean":
+        raise SettingsError(
+            f"aggregation.secure = true: aggregation.rule = {aggregation.rule!r} looks at each "
+            "client's model, of which a masked sum shows none; only rule = 'mean' goes with it"
+        )
+    if reason := unmaskable(releases_of(method, settings)):
+        able = [name for name in methods_of(settings.task) if not _unmaskable(name, settings)]
+        raise SettingsError(
+            f"aggregation.secure = true: method = {settings.method!r} {reason}; of task = "
+            f"{settings.task!r} masked sums go with {', '.join(able)}"
+        )
+    if settings.privacy.is_on:
+        raise SettingsError(
+            f"aggregation.secure = true: what privacy.mechanism = {settings.privacy.mechanism!r} "
+            "makes noisy is not masked yet; set one of the two"
+        )
+
+
+def _unmaskable(name: str, settings: Settings) -> str:
+    return unmaskable(releases_of(METHODS[name], settings))
+
+
+def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
+    """What clients send by a method with these settings; shapes are not known yet."""
+    named = for_task(method.learner, settings.task)
+    learner = load(named, f"{method.name}'s learner = {named!r}")
+    return tuple(learner.sends(method.section(settings), Sizes()))
+
+
+def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
+    """What clients get by a method with these settings, where a site must allow it."""
+    named = for_task(method.learner, settings.task)
+    learner = load(named, f"{method.name}'s learner = {named!r}")
+    return tuple(learner.returns(method.section(settings)))
+
+
+def encoder_releases(settings: Settings) -> tuple[Sends, ...]:
+    """What clients send in the rounds in which an encoder is learned without labels."""
+    learner = load(ENCODER_LEARNER, "the encoder's learner")
+    return tuple(learner.sends(settings.encoder, Sizes()))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from fedproto_app.core.sends import Sends
 from fedproto_app.errors import SettingsError
-from fedproto_app.halves import ENCODER_LEARNER
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.privacy_loss import epsilon_of, multiplier_for
-from fedproto_app.methods import for_task, method_named, methods_of
+from fedproto_app.methods import encoder_releases, method_named, methods_of, releases_of
 from fedproto_app.settings import PrivacyPlan, Settings
-from fedproto_app.users_code import load
 
 
 @lru_cache(maxsize=64)
@@ -28,9 +26,10 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
             f"fuels.noise = {settings.fuels.noise!r}: is no protection; with privacy.mechanism = "
             f"{privacy.mechanism!r} it must be 'none'"
         )
-    learnt = _require(settings, ENCODER_LEARNER) if settings.encoder_rounds else ()
-    own = _require(settings, for_task(method_named(settings.method).learner, settings.task))
-    if settings.aggregation.rule != "mean" and any(one.bound == "sums" for one in own):
+    method = method_named(settings.method)
+    learnt = _require(settings, encoder_releases(settings)) if settings.encoder_rounds else ()
+    own = _require(settings, releases_of(method, settings))
+    if settings.aggregation.rule != "mean" and any(one.clip == "sums" for one in own):
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: judges a client's sums, but with "
             f"privacy.mechanism = {privacy.mechanism!r} noise hides them; method = "
@@ -53,23 +52,23 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     return plan
 
 
-def _require(settings: Settings, learner: str) -> tuple[Release, ...]:
-    """What the learner sends, all of which can be protected."""
-    releases = _releases(learner)
+def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ...]:
+    """These, all of which can be protected."""
     method = method_named(settings.method)
     on = f"privacy.mechanism = {settings.privacy.mechanism!r}"
-    if releases is None or method.joined_clients:
+    unbounded = [one.name for one in releases if not one.clip]
+    if unbounded or method.joined_clients:
         why = (
             "its clients see each other's values"
             if method.joined_clients
-            else ("how far one client can change what it sends is not known")
+            else f"how far one client can change the {unbounded[0]} that it sends is not known"
         )
-        able = [n for n in methods_of(settings.task) if _is_able(n, settings.task)]
+        able = [name for name in methods_of(settings.task) if _is_able(name, settings)]
         raise SettingsError(
             f"{on}: method = {settings.method!r}: {why}; of task = {settings.task!r} these can be "
             f"protected: {', '.join(able)}"
         )
-    if settings.privacy.unit == "sample" and any(one.bound != "sums" for one in releases):
+    if settings.privacy.unit == "sample" and any(one.clip != "sums" for one in releases):
         raise SettingsError(
             f"privacy.unit = 'sample': method = {settings.method!r} trains on all samples together "
             "before it sends; only sums over samples ('analytic') can hide one of them"
@@ -77,12 +76,6 @@ def _require(settings: Settings, learner: str) -> tuple[Release, ...]:
     return releases
 
 
-def _is_able(name: str, task: str) -> bool:
+def _is_able(name: str, settings: Settings) -> bool:
     method = method_named(name)
-    return not method.joined_clients and _releases(for_task(method.learner, task)) is not None
-
-
-def _releases(learner: str) -> tuple[Release, ...] | None:
-    """As the class itself says it: what it inherits was said of other messages."""
-    found: tuple[Release, ...] | None = vars(load(learner, "the method's learner")).get("private")
-    return found
+    return not method.joined_clients and all(one.clip for one in releases_of(method, settings))

@@ -16,13 +16,13 @@ from fedproto_app.tasks.table import TASKS, small_run
 GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
 ABLE = {
     "forecasting": "fuels solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme fedproto "
-    "fedpcl apfl ditto fedala",
+    "fedpcl apfl ditto fedala naive seasonal-naive knn-per",
     "classification": "gldp solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
-    "ditto fedala",
+    "ditto fedala naive knn-per",
     "sequence-classification": "fed-react solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg "
-    "pfedme apfl ditto fedala",
+    "pfedme apfl ditto fedala naive knn-per",
     "sequence-regression": "fed-react solo fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
-    "ditto fedala",
+    "ditto fedala naive knn-per",
 }
 
 

@@ -18,12 +18,12 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.candidates import Candidates, Family
-from fedproto_app.maths.ridge import solve, symmetric, triangle
+from fedproto_app.maths.ridge import solve, symmetric, triangle, triangle_size
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.settings import AnalyticSettings
@@ -59,7 +59,24 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     """The client's own sums, and what is made of them and of those of all."""
 
     section: AnalyticSettings
-    private = (Release("sums", (GRAM, MOMENT)),)
+
+    @classmethod
+    def sends(cls, section: AnalyticSettings, sizes: Sizes) -> Sequence[Sends]:
+        if section.sharing == "none":
+            return []
+        width = sizes.regressors
+        return [
+            Sends(
+                "sums",
+                {GRAM: (sizes.horizon, triangle_size(width)), MOMENT: (sizes.horizon, width)},
+                combine="sum",
+                remember="latest",
+                of_present="the sums over the clients that take part",
+                clip="sums",
+                any_size=True,
+                reveals="products of its values at every two times of a sample, added up",
+            )
+        ]
 
     def context(self, order: Order, cohort: Cohort) -> SumsContext:
         sums = self.task.regression_sums(cohort.samples)

@@ -9,12 +9,14 @@ class it may lean to these instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.learners.class_fit import (
     COUNTS,
     GRAM,
@@ -25,6 +27,7 @@ from fedproto_app.learners.class_fit import (
     everybody,
     packed,
     sample_bound,
+    sums_of_classes,
     sums_shapes,
     total_in,
     unpacked,
@@ -32,7 +35,6 @@ from fedproto_app.learners.class_fit import (
 from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
     LabelledVectors,
@@ -66,7 +68,23 @@ class AnalyticClassesLearner(
     """The client's own sums, and what is made of them and of those of all."""
 
     section: AnalyticSettings
-    private = (Release("sums", (GRAM, MOMENT, COUNTS)),)
+
+    @classmethod
+    def sends(cls, section: AnalyticSettings, sizes: Sizes) -> Sequence[Sends]:
+        if section.sharing == "none":
+            return []
+        of_present = "the sums over the clients that take part"
+        return [sums_of_classes(sizes, clip="sums", of_present=of_present)]
+
+    @classmethod
+    def returns(cls, section: AnalyticSettings) -> Sequence[Returns]:
+        if section.sharing != "clustered":
+            return []
+        told = (
+            "tells the nodes of a cluster its clients' sums of each class, from which a node can "
+            "take its own clients'"
+        )
+        return [Returns("sums of a cluster", told, consent="shares-classes")]
 
     def __init__(self, training: Training, section: AnalyticSettings, task: Any) -> None:
         super().__init__(training, section, task)

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
-from fedproto_app.learners.release import STEP
 from fedproto_app.messages import Order
 from fedproto_app.settings import ApflSettings
 
@@ -27,7 +26,6 @@ class ApflLearner(PersonalModelLearner[Context]):
     """The global model and a personal one, mixed in a proportion that the client finds."""
 
     section: ApflSettings
-    private = (STEP,)
 
     def initial_parameters(self) -> dict[str, Tensor]:
         return {**super().initial_parameters(), MIX: torch.tensor(self.section.alpha)}

@@ -16,13 +16,14 @@ encoder as received. Sums of earlier stages are of the encoders of their time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.class_fit import (
     COUNTS,
     GRAM,
@@ -31,6 +32,7 @@ from fedproto_app.learners.class_fit import (
     everybody,
     frequencies,
     packed,
+    sums_of_classes,
     sums_shapes,
     total_in,
 )
@@ -71,10 +73,14 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         self, training: Training, section: CensusSettings, task: ClassificationTask
     ) -> None:
         super().__init__(training, section, task)
-        self.shared = (task.encoder, task.head)
         self._classes = len(task.shape.classes)
         learned = self._model.learned.representation_dim
         self._fit = ClassFit(section.penalty, section.prior == "even", steady_from=learned)
+
+    @classmethod
+    def sends(cls, section: CensusSettings, sizes: Sizes) -> Sequence[Sends]:
+        sums = sums_of_classes(sizes, when="evaluated")
+        return [model(sizes.encoder, sizes.head, clip=""), sums]
 
     @property
     def _model(self) -> LearnedAndFixed:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
     LabelledVectors,
@@ -66,6 +67,27 @@ def everybody(total: ClassSums) -> Others:
 def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
     """Of a client's sums as they travel: D(D + 1)/2 + C·D + C values."""
     return {GRAM: (triangle_size(width),), MOMENT: (classes, width), COUNTS: (classes,)}
+
+
+def sums_of_classes(
+    sizes: Sizes,
+    when: Literal["training", "evaluated"] = "training",
+    clip: Literal["", "sums"] = "",
+    of_present: str = "",
+) -> Sends:
+    """What a client declares that sends such sums."""
+    return Sends(
+        "sums",
+        sums_shapes(sizes.classes, sizes.width),
+        combine="sum",
+        remember="latest",
+        of_present=of_present,
+        when=when,
+        clip=clip,
+        any_size=True,
+        reveals="the sums and the number of a client's samples of each class",
+        consent="tells-classes",
+    )
 
 
 def sample_bound(clip: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, ContextT, Learner, Phase, TaskT
 from fedproto_app.maths.class_gaussian import LabelledVectors
@@ -32,7 +33,12 @@ def new_stage(cohort: Cohort) -> Tensor:
 
 
 class ClosedFormLearner(Learner[ContextT, TaskT]):
-    """A learner without phases: all that it does is in `conclude` and `receive`."""
+    """A learner without phases: all that it does is in `conclude` and `receive`. It sends nothing,
+    unless a method says more."""
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return ()
 
     def phases(self) -> Sequence[Phase]:
         return []

@@ -7,12 +7,14 @@ and for ∂L/∂g, when it has been told g.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.learners.profile import PROFILE, profile
@@ -21,10 +23,8 @@ from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.graph_forecaster import GraphForecaster
-from fedproto_app.settings import Training
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, ForecastingTask
-from fedproto_app.tasks.task import AnyTask
 
 # Down: g of the guided clients [n, T, d_g]. Up: h [K, T, d_h], or ∂L/∂g [K, T, d_g].
 GRAPH, ENCODINGS, GRADIENT = "graph", "encodings", "gradient"
@@ -36,12 +36,16 @@ FIRST, COUNT, STEPS = "first", "count", "steps"
 class CnfgnnLearner(SoloLearner):
     """The supervised loss of a model that comes from the server; its mean is unweighted."""
 
-    weighs_samples = False
     keeps_guidance = False  # g of all samples is long, and of no use without the server
 
-    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
-        super().__init__(training, section, task)
-        self.shared = (task.encoder, task.head)  # by name: g comes beside them
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            # By prefix, as g comes beside the model.
+            model(sizes.encoder, sizes.head, weight="clients", clip=""),
+            Sends("encodings", when="question", reveals="its values, to who has the encoder"),
+            Sends("gradients", when="question"),
+        ]
 
     @property
     def model(self) -> GraphForecaster:

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner, Phase
-from fedproto_app.learners.release import STEP
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
 from fedproto_app.messages import Order
-from fedproto_app.settings import EncoderSettings, Training
+from fedproto_app.settings import EncoderSettings
 from fedproto_app.tasks.sequences.samples import CohortSequences
 from fedproto_app.tasks.sequences.task import SequenceTask
 
@@ -32,11 +33,10 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     needs_representation = True
 
     section: EncoderSettings
-    private = (STEP,)
 
-    def __init__(self, training: Training, section: EncoderSettings, task: SequenceTask) -> None:
-        super().__init__(training, section, task)
-        self.shared = (task.encoder,)
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model(sizes.encoder)]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         return self.task.initial_encoder()

@@ -9,11 +9,12 @@ with φ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.learners.solo import SoloLearner
@@ -21,7 +22,7 @@ from fedproto_app.maths.federated_features import batch_weights, class_gradient,
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import CreffSettings, Training
+from fedproto_app.settings import CreffSettings
 from fedproto_app.tasks.images.task import ClassificationTask
 
 GRADIENTS = "class-gradients"  # up, by class: [C, d + 1] each
@@ -42,11 +43,16 @@ class CreffLearner(SoloLearner):
     task: ClassificationTask
     needs_representation = True
 
-    def __init__(
-        self, training: Training, section: CreffSettings, task: ClassificationTask
-    ) -> None:
-        super().__init__(training, section, task)
-        self.shared = (task.encoder, task.head)
+    @classmethod
+    def sends(cls, section: CreffSettings, sizes: Sizes) -> Sequence[Sends]:
+        gradients = Sends(
+            "gradients",
+            {GRADIENTS: (sizes.classes, sizes.width + 1)},
+            rows="class",
+            reveals="a gradient for each class of which a client has images",
+            consent="tells-classes",
+        )
+        return [model(sizes.encoder, sizes.head), gradients]
 
     def context(self, order: Order, cohort: Cohort) -> GradientContext:
         """The gradients, of the model as it came; training changes it afterwards."""

@@ -20,7 +20,6 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.fedprox import ProximalContext
 from fedproto_app.learners.learner import Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
-from fedproto_app.learners.release import STEP
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.messages import Order
 from fedproto_app.settings import DittoSettings
@@ -30,7 +29,6 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
     """FedAvg's model, and a personal one that is held near it."""
 
     section: DittoSettings
-    private = (STEP,)
 
     def phases(self) -> Sequence[Phase]:
         epochs = self.training.local_epochs

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.linear_heads import Head, Vectors
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
@@ -43,7 +43,20 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     needs_representation = True
     section: FedReactSettings
-    private = (Release("rows", (HEAD,)),)
+
+    @classmethod
+    def sends(cls, section: FedReactSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "head",
+                {HEAD: (sizes.outputs, sizes.width + 1)},
+                combine="groups",
+                remember="latest",
+                clip="rows",
+                any_size=True,
+                reveals="a head fitted to its samples",
+            )
+        ]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         (width,) = self.task.shape.inputs  # the vectors'

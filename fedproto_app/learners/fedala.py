@@ -14,14 +14,15 @@ Clients are judged by the model that they would begin the next round with.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
-from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.maths.local_aggregation import mixed, settled, stepped
 from fedproto_app.messages import Order
@@ -42,11 +43,13 @@ class FedAlaLearner(SoloLearner):
     """FedAvg's local training, from a mixture of the client's own."""
 
     section: FedAlaSettings
-    private = (STEP,)
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model(sizes.encoder, sizes.head)]
 
     def __init__(self, training: Training, section: FedAlaSettings, task: AnyTask) -> None:
         super().__init__(training, section, task)
-        self.shared = (task.encoder, task.head)
         self._top = _top_layers(list(task.initial_parameters()), section.layers)
 
     def initial_parameters(self) -> dict[str, Tensor]:

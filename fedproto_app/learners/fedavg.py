@@ -7,13 +7,14 @@ which is the plainest way to a personal model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Phase
-from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedAvgSettings, Training
@@ -23,9 +24,11 @@ from fedproto_app.tasks.task import AnyTask
 class FedAvgLearner(SoloLearner):
     """Solo's local training, on a model of which everything comes from the server."""
 
-    shared = ("",)
     section: FedAvgSettings
-    private = (STEP,)
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model()]
 
     def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
         super().__init__(training, section, task)

@@ -7,8 +7,11 @@ FedAvg's and sends its own model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.learners.own_model import OwnModelLearner
@@ -26,6 +29,16 @@ class FedDaLearner(OwnModelLearner):
     """FedAvg's local training, and an answer to the question for statistics."""
 
     section: FedDaSettings
+
+    @classmethod
+    def sends(cls, section: FedDaSettings, sizes: Sizes) -> Sequence[Sends]:
+        statistics = Sends(
+            "weekly statistics",
+            {STATISTICS: (sizes.batches, sizes.period)},
+            when="question",
+            reveals="the mean course of its weeks",
+        )
+        return [model(combine="each", clip=""), statistics]
 
     def answer(self, cohort: Cohort, order: Order) -> Contribution:
         """Each client's statistics, [K, W, B], with ``fedda.statistics-noise`` on them.

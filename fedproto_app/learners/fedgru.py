@@ -6,17 +6,19 @@ those of all clusters' models that have the lowest error together on its validat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Phase
-from fedproto_app.learners.profile import profile
+from fedproto_app.learners.profile import PROFILE, profile
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.messages import Order
-from fedproto_app.models.ensemble import CHOICE, member
+from fedproto_app.models.ensemble import CHOICE, member, name_alone
 from fedproto_app.settings import FedGruSettings, Training
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -32,8 +34,16 @@ class FedGruLearner(SoloLearner):
         super().__init__(training, section, task)
         self._clusters = section.clusters
         self._alone = self._clusters == 1  # FedAvg
-        self.sends_mean = self._alone
-        self.shared = (task.encoder, task.head)
+
+    @classmethod
+    def sends(cls, section: FedGruSettings, sizes: Sizes) -> Sequence[Sends]:
+        profile = Sends("profile", {PROFILE: (sizes.period,)}, when="question")
+        if section.clusters == 1:
+            return [model(sizes.encoder, sizes.head, clip=""), profile]
+        # Each client sends the model of its cluster, under the names of a model alone.
+        own = {name_alone(n): s for n, s in sizes.parameters.items() if n.split(".")[1] == "0"}
+        every = model(sizes.encoder, sizes.head, arrays=own, combine="each", clip="")
+        return [every, profile]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         model = self.task.initial_parameters()

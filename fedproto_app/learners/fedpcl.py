@@ -9,18 +9,18 @@ judged, it fits the head to its own data with the encoder as averaged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.learners.release import STEP, Release
 from fedproto_app.maths.losses import prototype_contrast
 from fedproto_app.messages import Order
-from fedproto_app.settings import FedPclSettings, Training
+from fedproto_app.settings import FedPclSettings
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -49,11 +49,18 @@ class FedPclLearner(Learner[ContrastContext, ForecastingTask]):
 
     needs_representation = True
     section: FedPclSettings
-    private = (STEP, Release("rows", (PROTOTYPES,)))
 
-    def __init__(self, training: Training, section: FedPclSettings, task: ForecastingTask) -> None:
-        super().__init__(training, section, task)
-        self.shared = (task.encoder, task.head)
+    @classmethod
+    def sends(cls, section: FedPclSettings, sizes: Sizes) -> Sequence[Sends]:
+        prototype = Sends(
+            "prototype",
+            {PROTOTYPES: (sizes.period, sizes.width)},
+            combine="each",
+            remember="latest",
+            clip="rows",
+            reveals="the mean representation of each time of its period",
+        )
+        return [model(sizes.encoder, sizes.head), prototype]
 
     def context(self, order: Order, cohort: Cohort) -> ContrastContext:
         arrived = order.arrays.get(GLOBAL_PROTOTYPES)

@@ -6,15 +6,15 @@ the period: B × d_r values. The loss adds the distance to the global prototype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.messages import Order
 from fedproto_app.settings import FedProtoSettings
@@ -40,7 +40,21 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
 
     needs_representation = True
     section: FedProtoSettings
-    private = (Release("rows", (PROTOTYPES,)),)
+
+    @classmethod
+    def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "prototype",
+                {PROTOTYPES: (sizes.period, sizes.width)},
+                combine="mean",
+                weight="clients",
+                remember="latest",
+                of_present="the mean over the clients that take part",
+                clip="rows",
+                reveals="the mean representation of each time of its period",
+            )
+        ]
 
     def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
         received = order.arrays.get(PROTOTYPE)

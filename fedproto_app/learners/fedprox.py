@@ -7,15 +7,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
-from fedproto_app.learners.release import STEP
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.messages import Order
 from fedproto_app.tasks.task import AnyTask
@@ -31,8 +31,9 @@ class ProximalContext(Context):
 class FedProxLearner(Learner[ProximalContext, AnyTask]):
     """The supervised loss and the distance from the global model."""
 
-    shared = ("",)
-    private = (STEP,)
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model()]
 
     def context(self, order: Order, cohort: Cohort) -> ProximalContext:
         to = self.task.device

@@ -7,12 +7,12 @@ the encoder is sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.learner import Phase
-from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
-from fedproto_app.settings import FedRepSettings, Training
-from fedproto_app.tasks.task import AnyTask
+from fedproto_app.settings import FedRepSettings
 
 
 class FedRepLearner(SoloLearner):
@@ -20,11 +20,10 @@ class FedRepLearner(SoloLearner):
 
     needs_representation = True
     section: FedRepSettings
-    private = (STEP,)
 
-    def __init__(self, training: Training, section: FedRepSettings, task: AnyTask) -> None:
-        super().__init__(training, section, task)
-        self.shared = (task.encoder,)
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model(sizes.encoder)]
 
     def phases(self) -> Sequence[Phase]:
         epochs = self.section.encoder_epochs or self.training.local_epochs

@@ -10,10 +10,11 @@ nearest global prototype says, by which the authors' code predicts, is told besi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
 from fedproto_app.learners.learner import Context, Contribution, Learner
@@ -37,6 +38,18 @@ class FedTgpLearner(Learner[PrototypesContext, ClassificationTask]):
 
     section: FedTgpSettings
     needs_representation = True
+
+    @classmethod
+    def sends(cls, section: FedTgpSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "prototypes",
+                {PROTOTYPES: (sizes.width,)},
+                rows="class",
+                reveals="a prototype for each class of which a client has images",
+                consent="tells-classes",
+            )
+        ]
 
     def context(self, order: Order, cohort: Cohort) -> PrototypesContext:
         return PrototypesContext(*received_prototypes(order, self.task))

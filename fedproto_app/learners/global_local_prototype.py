@@ -9,15 +9,15 @@ never leave the node. Only the prototypes of earlier stages are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.learners.release import STEP, Release
 from fedproto_app.maths.class_prototypes import (
     class_means,
     global_relation,
@@ -49,14 +49,25 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     """A shared encoder, a personal head, and prototypes against forgetting."""
 
     section: GldpSettings
-    private = (STEP, Release("rows", (PROTOTYPES,)))
-    weighs_samples = False  # a plain mean (GLDP, eq. 5)
     needs_representation = True
 
     def __init__(self, training: Training, section: GldpSettings, task: ClassificationTask) -> None:
         super().__init__(training, section, task)
-        self.shared = (task.encoder,)
         self._classes = len(task.shape.classes)
+
+    @classmethod
+    def sends(cls, section: GldpSettings, sizes: Sizes) -> Sequence[Sends]:
+        prototypes = Sends(
+            "prototypes",
+            {PROTOTYPES: (sizes.width,)},
+            rows="class",
+            combine="mean",
+            weight="clients",
+            clip="rows",
+            reveals="a prototype for each class of which a client has images",
+            consent="tells-classes",
+        )
+        return [model(sizes.encoder, weight="clients"), prototypes]  # a plain mean (GLDP, eq. 5)
 
     def initial_parameters(self) -> dict[str, Tensor]:
         classes, width = self._classes, self.task.representation_dim

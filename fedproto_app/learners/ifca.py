@@ -8,10 +8,15 @@ fits to the samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.evolutionary_cluster import EvolutionaryClusterLearner, HeadContext
 from fedproto_app.learners.learner import Contribution
@@ -33,6 +38,14 @@ class IfcaLearner(EvolutionaryClusterLearner):
     """Fed-REACT's heads in clusters that the clients choose themselves."""
 
     section: ChoiceSettings
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        (head,) = super().sends(section, sizes)
+        chosen = Sends(
+            "cluster", {CHOSEN: (section.clusters,)}, any_size=True, reveals="its cluster"
+        )
+        return [replace(head, remember="round"), chosen]
 
     def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
         drawn = super().context(order, cohort)

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
@@ -65,8 +65,21 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
     """FUELS's three losses on a model that never leaves the node."""
 
     section: FuelsSettings
-    private = (Release("rows", (PROTOTYPES,)),)
     needs_representation = True
+
+    @classmethod
+    def sends(cls, section: FuelsSettings, sizes: Sizes) -> Sequence[Sends]:
+        width = section.prototype_dim or sizes.width
+        return [
+            Sends(
+                "prototype",
+                {PROTOTYPES: (sizes.batches * sizes.period, width)},
+                combine="groups",
+                remember="latest",
+                clip="rows",
+                reveals="the mean representation of each time of its period",
+            )
+        ]
 
     def __init__(self, training: Training, section: FuelsSettings, task: ForecastingTask) -> None:
         super().__init__(training, section, task)

@@ -25,11 +25,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.closed_form import ClosedFormLearner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.candidates import Candidates, Family
-from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle
+from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle, triangle_size
 from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
@@ -79,6 +80,24 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     """Means up; a weighted mean of fits, once the priors are down."""
 
     section: KindredSettings
+
+    @classmethod
+    def sends(cls, section: KindredSettings, sizes: Sizes) -> Sequence[Sends]:
+        if section.sharing == "none":
+            return []
+        return [
+            Sends(
+                "means",
+                {
+                    PROTOTYPE: (sizes.period,),
+                    GRAM: (triangle_size(sizes.width),),
+                    MOMENT: (sizes.horizon, sizes.width),
+                },
+                remember="latest",
+                any_size=True,
+                reveals="its mean day, and products of its values at every two times of a sample",
+            )
+        ]
 
     @property
     def model(self) -> RandomFeatureForecaster:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.release import Release
+from fedproto_app.core.sends import Returns, Sends, Sizes
+from fedproto_app.errors import SettingsError
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric
 from fedproto_app.settings import Training
@@ -52,6 +53,13 @@ class Contribution:
     present: Tensor | None = None
 
 
+# For whoever wrote a method without a declaration.
+_EXAMPLE = """\
+    @classmethod
+    def sends(cls, section, sizes):
+        return [model(sizes.encoder)]  # from fedproto_app.core.sends import model, Sends
+"""
+
 ContextT = TypeVar("ContextT", bound=Context)
 TaskT = TypeVar("TaskT", bound=AnyTask)
 
@@ -60,28 +68,47 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     """The client half of a method.
 
     section: the method's own settings; subclasses say which class.
-    shared: prefixes of the parameters that come from the server each round; the others are the
-        client's own and stay on its node with their optimiser's state.
-    sends_mean: whether a node answers with the mean of its clients' shared parameters, or with each
-        client's own.
-    weighs_samples: whether the mean of the shared parameters weighs a client by its samples.
     needs_representation: whether it needs a model with a representation besides the prediction.
     keeps_guidance: whether what an order to evaluate brings besides the model is kept with it.
-    private: all that it sends and noise can protect, None if that is not known. Not inherited: a
-        subclass that sends more must say so, and one that sends the same says it again.
+    releases: what it sends with these settings. shared: prefixes of the parameters that come from
+        the server each round; the others are the client's own and stay on its node with their
+        optimiser's state. sends_mean: whether a node answers with the mean of its clients' shared
+        parameters, or with each client's. weighs_samples: whether that mean weighs a client by its
+        samples.
     """
 
     section: Any
-    shared: tuple[str, ...] = ()
-    sends_mean = True
-    weighs_samples = True
     needs_representation = False
     keeps_guidance = True
-    private: ClassVar[tuple[Release, ...] | None] = None
 
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
-        self.sends_mean = self.sends_mean and training.nodes_average
+        self.releases = tuple(self.sends(section, Sizes(encoder=task.encoder, head=task.head)))
+        model = next((release for release in self.releases if release.parameters), None)
+        self._shared = model.parameters if model else ()
+        self.sends_mean = training.nodes_average and (model is None or model.combine == "mean")
+        self.weighs_samples = model is None or model.weight == "samples"
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        """All that a client sends, with these settings of the method."""
+        raise SettingsError(f"{cls.__name__} does not declare what its clients send:\n{_EXAMPLE}")
+
+    @classmethod
+    def returns(cls, section: Any) -> Sequence[Returns]:
+        """What clients get besides the shared parameters, where a site must allow it."""
+        return ()
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        return self._shared
+
+    @shared.setter
+    def shared(self, prefixes: object) -> None:
+        raise SettingsError(
+            f"{type(self).__name__}.shared = {prefixes!r}: since version 0.2 follows from what the "
+            f"method declares; replace it by\n{_EXAMPLE}"
+        )
 
     def initial_parameters(self) -> dict[str, Tensor]:
         """One client's parameters before its first round, without the client axis.
@@ -143,8 +170,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return Contribution()
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
-        """Of what is sent as sums: the most length that one sample adds to all of them together,
-        and how many samples each client's are of. `Training.sample_clip` is set."""
+        """The most length that one sample adds to all sums together, and how many samples each
+        client's sums are of. `Training.sample_clip` is set."""
         raise NotImplementedError(f"{type(self).__name__} sends no sums")
 
     def answer(self, cohort: Cohort, order: Order) -> Contribution:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.batches import Pair, pairs_of
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context
-from fedproto_app.learners.release import STEP
 from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.messages import Order
 from fedproto_app.randomness import torch_stream
@@ -31,9 +31,11 @@ from fedproto_app.settings import PerFedAvgSettings
 class PerFedAvgLearner(SoloLearner):
     """Solo's loss on a second batch, of the shared model after a step on the first."""
 
-    shared = ("",)
     section: PerFedAvgSettings
-    private = (STEP,)
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model()]
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Pair]:
         """A client with a single batch does not train."""

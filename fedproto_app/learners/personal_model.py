@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import ContextT, Learner
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
-from fedproto_app.settings import Training
 from fedproto_app.tasks.task import AnyTask
 
 PERSONAL = "personal."
@@ -25,9 +25,9 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     The parameters of v have the names of w's behind ``personal.``. Both start equal.
     """
 
-    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
-        super().__init__(training, section, task)
-        self.shared = (task.encoder, task.head)
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model(sizes.encoder, sizes.head)]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         model = self.task.initial_parameters()

@@ -22,7 +22,6 @@ from fedproto_app.learners.batches import Repeated, repeated
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
-from fedproto_app.learners.release import STEP
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.messages import Order
 from fedproto_app.settings import PFedMeSettings
@@ -32,7 +31,6 @@ class PFedMeLearner(PersonalModelLearner[Context]):
     """A personal model near w, and w drawn towards it."""
 
     section: PFedMeSettings
-    private = (STEP,)
 
     def phases(self) -> Sequence[Phase]:
         """The optimiser moves θ alone."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
-from fedproto_app.learners.release import Release
 from fedproto_app.messages import Order
 from fedproto_app.tasks.task import AnyTask
 
@@ -17,7 +17,9 @@ from fedproto_app.tasks.task import AnyTask
 class SoloLearner(Learner[Context, AnyTask]):
     """The supervised loss alone, on the client's own model."""
 
-    private: ClassVar[tuple[Release, ...] | None] = ()  # nothing leaves
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return ()
 
     def context(self, order: Order, cohort: Cohort) -> Context:
         return Context()

@@ -57,6 +57,11 @@ def of_member(name: str, number: int) -> str:
     return f"{prefix}.{number}.{rest}"
 
 
+def name_alone(name: str) -> str:
+    """The name of a parameter of the first member, as it is called alone."""
+    return name.replace(".0.", ".", 1)
+
+
 def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
     """The parameters of one member, under its own names."""
     starts = tuple(f"{prefix}{number}." for prefix in (ENCODER, DECODER))

@@ -26,7 +26,7 @@ from fedproto_app.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.events import Value, tell
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
-from fedproto_app.methods import method_named
+from fedproto_app.methods import method_named, releases_of, returns_of
 from fedproto_app.node.device import torch_device, use_precision
 from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.part_reply import PartReply, merged
@@ -249,18 +249,21 @@ def _require_allowed(settings: Settings, site: Site) -> None:
         raise SettingsError(
             f"graph.path = {settings.graph.path!r}: a run cannot point a deployed node at a file"
         )
-    asks = method.asks_sites(settings) if method.asks_sites else ""
-    if asks and not site.is_dealt and not site.tells_classes:
-        raise SettingsError(
-            f"method = {settings.method!r} {asks}, so the server learns which classes each client "
-            "has; this site's file does not allow that: tells-classes = true would"
-        )
-    hands_on = method.hands_on(settings) if method.hands_on else ""
-    if hands_on and not site.is_dealt and not site.shares_classes:
-        raise SettingsError(
-            f"method = {settings.method!r} {hands_on}; this site's file does not allow that: "
-            "shares-classes = true would"
-        )
+    if site.is_dealt:
+        return
+    for release in releases_of(method, settings):
+        if release.consent == "tells-classes" and not site.tells_classes:
+            raise SettingsError(
+                f"method = {settings.method!r} sends {release.reveals}, so the server learns which "
+                "classes each client has; this site's file does not allow that: tells-classes = "
+                "true would"
+            )
+    for answer in returns_of(method, settings):
+        if answer.consent == "shares-classes" and not site.shares_classes:
+            raise SettingsError(
+                f"method = {settings.method!r} {answer.reveals}; this site's file does not allow "
+                "that: shares-classes = true would"
+            )
 
 
 @lru_cache(maxsize=256)

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.learners.release import Release
 from fedproto_app.maths.gaussian_mechanism import (
     Values,
     clipped_rows,
@@ -45,7 +45,7 @@ from fedproto_app.settings.privacy import FACTOR
 class _Hidden:
     """A client's values of one release, clipped; its noise has this deviation on every entry."""
 
-    release: Release
+    release: Sends
     values: Mapping[str, Values]
     deviation: float
 
@@ -109,7 +109,7 @@ class Protection:
 
     def _hidden(
         self,
-        release: Release,
+        release: Sends,
         learner: AnyLearner,
         cohort: Cohort,
         order: Order,
@@ -119,7 +119,7 @@ class Protection:
     ) -> _Hidden:
         settings = self._plan.settings
         noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
-        if release.bound == "step":
+        if release.clip == "step":
             step = {
                 name: value[row].numpy().astype(np.float64) - order.arrays[name]
                 for name, value in models.items()
@@ -127,7 +127,7 @@ class Protection:
             clipped = clipped_together(step, settings.step_clip)
             return _Hidden(release, clipped, noise * settings.step_clip)
         own = {name: _present(sent, name, row) for name in release.arrays}
-        if release.bound == "rows":
+        if release.clip == "rows":
             rows = {name: clipped_rows(array, settings.clip) for name, array in own.items()}
             count = sum(array[..., 0].size for array in rows.values())
             return _Hidden(release, rows, noise * settings.clip * math.sqrt(count))
@@ -137,7 +137,7 @@ class Protection:
 
     def _key(self, hidden: _Hidden, client: str, server_round: int, asked: bytes) -> bytes:
         """Of the noise: nobody without the secret can tell it, and nothing else has it."""
-        told = (client, str(server_round), hidden.release.bound, *hidden.values)
+        told = (client, str(server_round), hidden.release.clip, *hidden.values)
         parts = [text.encode() for text in told]
         if self._ledger is not None:
             parts += [asked, repr(hidden.deviation).encode()]
@@ -148,20 +148,17 @@ class Protection:
         return mac.digest()
 
 
-def _complete(
-    learner: AnyLearner, models: Mapping[str, Tensor], sent: Contribution
-) -> list[Release]:
-    """The learner's releases of what is there, if they are all of it."""
-    said = vars(type(learner)).get("private")
-    there = [one for one in said or () if (one.bound == "step") or sent.arrays]
-    covered = {name for one in there for name in one.arrays}
-    undeclared = sorted(sent.arrays.keys() - covered)
-    if models and not any(one.bound == "step" for one in there):
-        undeclared.append("its model")
-    if undeclared or said is None:
+def _complete(learner: AnyLearner, models: Mapping[str, Tensor], sent: Contribution) -> list[Sends]:
+    """The learner's releases of what is there, if they can protect all of it."""
+    there = [one for one in learner.releases if one.clip and (one.parameters or sent.arrays)]
+    protected = {name for one in there for name in one.arrays}
+    unprotected = sorted(sent.arrays.keys() - protected)
+    if models and not any(one.parameters for one in there):
+        unprotected.append("its model")
+    if unprotected:
         raise SettingsError(
-            f"privacy: {type(learner).__name__} sends {', '.join(undeclared) or 'what'} it has not "
-            "said how to protect; nothing leaves"
+            f"privacy: {type(learner).__name__} sends {', '.join(unprotected)}, and does not "
+            "declare how far one client can change it; nothing leaves"
         )
     return there
 
@@ -189,7 +186,7 @@ def _put(
 ) -> None:
     """In place of what it hides, rounded to what travels."""
     for name, value in noised.items():
-        if hidden.release.bound == "step":
+        if hidden.release.clip == "step":
             model = (order.arrays[name] + value).astype(np.float32)
             leaving.models[name][row] = torch.from_numpy(model)
         elif leaving.sent.present is None:

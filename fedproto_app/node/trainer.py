@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import ClientData, Shard
+from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
@@ -102,6 +103,7 @@ class Node:
         rows = [row for row, ok in enumerate(_finite_rows(cohort.parameters)) if ok]
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
         sent = self._learner.contribution(cohort, context, order.server_round)
+        self._require_declared(sent)
         models = self._models(cohort)
         # Before anything is counted or kept: it may be too much for the device (`in_halves`).
         found = self._learner.evaluate(cohort, order) if order.evaluate else None
@@ -122,6 +124,18 @@ class Node:
         if found is not None:
             self._take_in(found, cohort, rows, order, reply, final=not self._learner.shared)
         return reply
+
+    def _require_declared(self, sent: Contribution) -> None:
+        """Raise `SettingsError` for arrays that the method does not declare."""
+        declared = {name for one in self._learner.releases for name in one.arrays}
+        if undeclared := sorted(sent.arrays.keys() - declared):
+            name = undeclared[0]
+            shape = sent.arrays[name].shape[1:]
+            raise SettingsError(
+                f"{type(self._learner).__name__} sends {name!r} of shape {shape}, which it does "
+                f'not declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}) '
+                "(docs/tutorial-your-method.md)"
+            )
 
     def _models(self, cohort: Cohort) -> dict[str, Tensor]:
         """What each client tells of the shared model, [K, …] each."""

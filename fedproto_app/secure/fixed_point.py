@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.messages import ArraySpec
+from fedproto_app.core.sends import Expected
 
 # Counts of every sum: clients, their weights in the mean of the model, and clients by class.
 CLIENTS, WEIGHT, BY_CLASS = "clients", "weight", "clients-by-class"
@@ -52,7 +52,7 @@ class Layout:
         return Layout(*shapes)
 
     @staticmethod
-    def expected(spec: ArraySpec) -> Layout:
+    def expected(spec: Expected) -> Layout:
         """That of the sums over clients that each send these arrays."""
         by_class = {name: (spec.classes, *shape) for name, shape in spec.per_class.items()}
         counts: dict[str, tuple[int, ...]] = {CLIENTS: (), WEIGHT: ()}

@@ -14,10 +14,11 @@ from typing import Any
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
-from fedproto_app.messages import ArraySpec, Order, Refusal, SampleTimes
+from fedproto_app.messages import Order, Refusal, SampleTimes
 from fedproto_app.node_register import NodeRegister
 from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.arrivals import Arrivals
@@ -232,7 +233,7 @@ class Federation:
         grid: Grid,
         keys: Iterable[ClientKey],
         make: Callable[[list[ClientKey]], Order],
-        spec: ArraySpec,
+        spec: Expected,
         *,
         shared: Collection[str] = (),
         once: bool = False,
@@ -252,7 +253,7 @@ class Federation:
     # --- reading ----------------------------------------------------------------------------
 
     def read(
-        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+        self, replies: Iterable[Message], spec: Expected, most_samples: int | None = None
     ) -> list[NodeReply]:
         """The usable replies in the order of the nodes' labels, so that sums are reproducible.
 
@@ -262,7 +263,7 @@ class Federation:
         """
         lost = 0
         if self.masked_sum is not None and self.masked_sum.awaited:
-            unmasked = self._believed(replies, ArraySpec(masked=True), most_samples)
+            unmasked = self._believed(replies, Expected(masked=True), most_samples)
             answers, lost = self.masked_sum.finish(unmasked, spec)
             self._record_all(answers, spec)
         else:
@@ -272,7 +273,7 @@ class Federation:
         return answers
 
     def _usable(
-        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+        self, replies: Iterable[Message], spec: Expected, most_samples: int | None = None
     ) -> list[NodeReply]:
         """As `read`, however few they are."""
         answers = self._believed(replies, spec, most_samples)
@@ -280,7 +281,7 @@ class Federation:
         return answers
 
     def _believed(
-        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None
+        self, replies: Iterable[Message], spec: Expected, most_samples: int | None
     ) -> list[NodeReply]:
         # Flower answers for a dead node under an id of its own: only the message tells whose.
         asked = {sent.message.metadata.message_id: sent for sent in self._sent}
@@ -301,7 +302,7 @@ class Federation:
         return [usable[node] for node in sorted(usable)]
 
     def _read_one(
-        self, message: Message, sent: _Sent, spec: ArraySpec, most_samples: int | None
+        self, message: Message, sent: _Sent, spec: Expected, most_samples: int | None
     ) -> NodeReply | None:
         if message.has_error():
             self.refuse(Refusal(sent.node, "", f"no reply: {message.error.reason}"))
@@ -321,7 +322,7 @@ class Federation:
             self.refuse(refusal)
         return NodeReply(sent.node, reply, message) if reply is not None and reply.names else None
 
-    def _in_line(self, answers: dict[str, NodeReply], spec: ArraySpec) -> dict[str, NodeReply]:
+    def _in_line(self, answers: dict[str, NodeReply], spec: Expected) -> dict[str, NodeReply]:
         """The answers without clients whose arrays are far beyond those of the others.
 
         A node's mean includes such a client, so then its whole answer goes.
@@ -350,12 +351,12 @@ class Federation:
                 f"nodes.maximum-failed-share = {allowed:g}: {'; '.join(reasons[:3])}"
             )
 
-    def _record_all(self, answers: Collection[NodeReply], spec: ArraySpec) -> None:
+    def _record_all(self, answers: Collection[NodeReply], spec: Expected) -> None:
         self.log.answered += len(answers)
         for answer in answers:
             self._record(answer, spec)
 
-    def _record(self, answer: NodeReply, spec: ArraySpec) -> None:
+    def _record(self, answer: NodeReply, spec: Expected) -> None:
         reply = answer.reply
         self.log.node_seconds += reply.seconds
         self.log.parameters_up += spec.values(reply)

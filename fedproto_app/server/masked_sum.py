@@ -18,8 +18,9 @@ import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
-from fedproto_app.messages import ArraySpec, MaskingOrder, MaskingReply, PublicKeys, Refusal
+from fedproto_app.messages import MaskingOrder, MaskingReply, PublicKeys, Refusal
 from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
 from fedproto_app.secure.masks import (
     PRIVATE_BYTES,
@@ -102,7 +103,7 @@ class MaskedSum:
         session.lost = len(by_node) - len(there)
         return [message for node, message in by_node.items() if node in there]
 
-    def finish(self, answers: Sequence[NodeReply], spec: ArraySpec) -> tuple[list[NodeReply], int]:
+    def finish(self, answers: Sequence[NodeReply], spec: Expected) -> tuple[list[NodeReply], int]:
         """The sum of what these nodes sent; the answers that are in it, and how many nodes were
         asked for theirs before the training and fell out."""
         session, self._session = self._session, None

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import root_mean_square
-from fedproto_app.messages import Arrays, ArraySpec, Reply
+from fedproto_app.messages import Arrays, Reply
 
 MOST_BEYOND = 1000.0  # a client's root mean square against the median of the round's
 FEWEST = 3  # nodes or clients of which a median tells who is out of line
@@ -31,7 +32,7 @@ class Row(NamedTuple):
     values: NDArray[np.float32]
 
 
-def rows_of(reply: Reply, spec: ArraySpec) -> Iterator[Row]:
+def rows_of(reply: Reply, spec: Expected) -> Iterator[Row]:
     """Each client's own rows of the arrays that are not means, by class one row a class."""
     by_class = [reply.names[row] for row, classes in enumerate(reply.classes) for _ in classes]
     for name, array in reply.arrays.items():
@@ -56,7 +57,7 @@ class SizeOfSame:
         return self._size
 
 
-def out_of_line(replies: Mapping[str, Reply], spec: ArraySpec) -> dict[tuple[str, str], str]:
+def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str, str], str]:
     """Who is out of line with the others of a round: by node and client, with the reason.
 
     An array's root mean square is held against what is usual among those who send it, if three

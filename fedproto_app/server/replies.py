@@ -14,8 +14,9 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import growth_fault, value_fault
-from fedproto_app.messages import Arrays, ArraySpec, NodeRoster, Refusal, Reply, SampleTimes
+from fedproto_app.messages import Arrays, NodeRoster, Refusal, Reply, SampleTimes
 from fedproto_app.metrics import Metric, Model, metric_of
 from fedproto_app.server.outliers import rows_of
 from fedproto_app.wire import (
@@ -78,7 +79,7 @@ def read_reply(
     message: Message,
     node: str,
     asked: Mapping[str, int],
-    spec: ArraySpec,
+    spec: Expected,
     metrics: Collection[Metric],
     fault: Fault,
     before: float = 0.0,
@@ -122,7 +123,7 @@ def received_bytes(message: Message) -> int:
         return 0
 
 
-def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric], most: int) -> Reply:
+def _decode(message: Message, spec: Expected, expected: Collection[Metric], most: int) -> Reply:
     told = read_record(message.content, ReplyTold)
     clients, metrics = len(told.names), {metric_of(row): values for row, values in told.metrics}
     if clients > most + MOST_STRANGERS:
@@ -150,7 +151,7 @@ def _decode(message: Message, spec: ArraySpec, expected: Collection[Metric], mos
     return Reply(**dict(told) | read)
 
 
-def _arrays(record: ArrayRecord, spec: ArraySpec, clients: int, rows: int) -> Arrays:
+def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arrays:
     """The arrays that the spec demands, each with the shape and dtype that it demands.
 
     rows: how many classes all clients together have. A node without clients sends no arrays.
@@ -174,7 +175,7 @@ def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
     return read_array(VECTOR, record[VECTOR], (size,), np.uint64)
 
 
-def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[int]]:
+def _classes(told: list[list[int]], clients: int, spec: Expected) -> list[list[int]]:
     """For each client the classes of its rows of arrays by class."""
     if len(told) != clients:
         raise Unusable(f"malformed reply: classes of {len(told)} clients, expected {clients}")
@@ -184,7 +185,7 @@ def _classes(told: list[list[int]], clients: int, spec: ArraySpec) -> list[list[
     return told
 
 
-def _bad_values(reply: Reply, spec: ArraySpec, before: float) -> dict[str, str]:
+def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
     """The clients whose own arrays hold what none can; raises `Unusable` if a mean does."""
     mean = {name: reply.arrays[name] for name in spec.mean if name in reply.arrays}
     wrong = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
@@ -221,7 +222,7 @@ def _bad_clients(reply: Reply, asked: Mapping[str, int], fault: Fault) -> dict[s
     return bad
 
 
-def without(reply: Reply, bad: Collection[str], spec: ArraySpec) -> Reply:
+def without(reply: Reply, bad: Collection[str], spec: Expected) -> Reply:
     """The reply without these clients."""
     if not bad:
         return reply

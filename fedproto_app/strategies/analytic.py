@@ -7,15 +7,13 @@ import math
 import torch
 
 from fedproto_app.learners.analytic import GRAM, MOMENT, sample_bound
-from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle, triangle_size
+from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
 from fedproto_app.maths.robust_means import judged, levelled
 from fedproto_app.messages import Arrays
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import AggregationSettings
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.strategies.summed import SumsStrategy
-from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import make_task
 
 # A client's values are on the scale of its train part, where their mean square is 1; a spike that
 # is carried over a gap can make it more.
@@ -71,9 +69,6 @@ class SumsOfRegressors(ClientSums):
 class AnalyticStrategy(SumsStrategy):
     """XᵀX and Xᵀy for each step ahead."""
 
-    def expected(self) -> SumsOfRegressors:
-        task = make_task(self.settings, self.federation.shape)
-        assert isinstance(task, ForecastingTask)
-        horizon, width = task.layout.horizon, task.layout.regressor_width
-        shapes = {GRAM: (horizon, triangle_size(width)), MOMENT: (horizon, width)}
-        return SumsOfRegressors(self.federation, shapes)
+    def client_sums(self) -> SumsOfRegressors:
+        shapes = [release.arrays for release in self.releases]
+        return SumsOfRegressors(self.federation, shapes[0] if shapes else {})

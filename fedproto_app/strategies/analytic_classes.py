@@ -30,7 +30,7 @@ class AnalyticClassesStrategy(SumsStrategy):
         super().__init__(settings, section, federation)
         self._groups = ClassGroups(federation, section.penalty)
 
-    def expected(self) -> SumsOfClasses:
+    def client_sums(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation)
         sums.reclassed = self.section.guess_rounds > 0
         return sums

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.learners.census import SENDS_SUMS
+from fedproto_app.learners.class_fit import COUNTS
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import FEWEST
@@ -55,11 +56,7 @@ class CensusStrategy(FedAvgStrategy):
     ) -> Iterable[Message]:
         """Sums are asked for where an evaluation needs them."""
         self._sent_out = arrays
-        asked = self.federation.evaluates(server_round)
-        sums = self._sums.shapes if asked else {}
-        sent = {**self.model_spec.per_client, **sums}
-        self.spec = replace(self.model_spec, per_client=sent, of_any_size=sums)
-        config[SENDS_SUMS] = float(asked)
+        config[SENDS_SUMS] = float(self.federation.evaluates(server_round))
         return super().configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
@@ -71,7 +68,7 @@ class CensusStrategy(FedAvgStrategy):
         return replace(order, arrays={**order.arrays, **self._sums.totals()})
 
     def absorb(self, answers: list[NodeReply]) -> None:
-        if self.spec.of_any_size:
+        if any(COUNTS in answer.reply.arrays for answer in answers):
             self._sums.take_in(answers)
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -17,9 +17,10 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.learners.profile import PROFILE
 from fedproto_app.maths.graph import Adjacency
-from fedproto_app.messages import ArraySpec, Order, Refusal
+from fedproto_app.messages import Order, Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
@@ -65,7 +66,7 @@ class ClientGraph:
             plain = self._federation.order(keys, server_round)
             return replace(plain, options={PROFILE: 1.0})
 
-        spec = ArraySpec(per_client={PROFILE: (self._settings.data.period,)})
+        spec = Expected(per_client={PROFILE: (self._settings.data.period,)})
         for answer in self._federation.question(grid, missing, order, spec, once=True):
             for key, sent in zip(answer.keys(), answer.reply.arrays[PROFILE], strict=True):
                 if (largest := float(np.abs(sent).max())) > LARGEST_PROFILE:

@@ -19,10 +19,11 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.learners.evolutionary_cluster import HEAD, HEADS
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
+from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
@@ -58,16 +59,10 @@ class ClusteredHeadStrategy(PersonalStrategy):
         assert isinstance(task, SequenceTask)
         self.task = task
         self.head_shape = (task.outputs, task.representation_dim + 1)
-        sent = {HEAD: self.head_shape, **self.also_sent()}
-        self.spec = ArraySpec(per_client=sent, of_any_size=sent)
         self._heard: set[ClientKey] = set()
         self._asked: set[int] = set()  # Flower's ids of the nodes last asked
         self._equipped: set[int] = set()  # of those that have the encoder
         self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
-
-    def also_sent(self) -> dict[str, tuple[int, ...]]:
-        """Arrays that a client sends besides its head."""
-        return {}
 
     def shown(self) -> Arrays:
         """Arrays that every client sees before it fits its head."""
@@ -115,7 +110,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         drawn = self.section.samples or None  # |M_t|, the weights of the mean
         fitted = {
             key: one
-            for answer in self._answers(replies, self.spec, drawn)
+            for answer in self._answers(replies, self.expected(server_round), drawn)
             for key, one in zip(answer.keys(), _parted(answer), strict=True)
             if self._is_bounded(key, one)
         }
@@ -148,7 +143,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        for answer in self._answers(replies, ArraySpec()):
+        for answer in self._answers(replies, Expected()):
             for key in answer.keys():  # noqa: SIM118 - no dictionary
                 self._pending.pop(key, None)
         return None
@@ -192,13 +187,13 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return self.federation.orders(keys, make, message_type)
 
     def _answers(
-        self, replies: Iterable[Message], spec: ArraySpec, most_samples: int | None = None
+        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
     ) -> list[NodeReply]:
         """The usable replies; notes which nodes have the encoder by them.
 
         A node that did not answer may have lost its disk, and gets the encoder once more.
         """
-        answers = self.federation.read(replies, spec, most_samples)
+        answers = self.federation.read(replies, expected, most_samples)
         self._equipped -= self._asked
         self._equipped |= {self._node_id(answer.node) for answer in answers}
         return answers

@@ -20,10 +20,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.learners.cnfgnn import COUNT, ENCODINGS, FIRST, GRADIENT, GRAPH, STEPS
 from fedproto_app.maths.gradients import held_to_the_others
-from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal, SampleTimes
+from fedproto_app.messages import Arrays, Order, Refusal, SampleTimes
 from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.models.graph_network import Graph
 from fedproto_app.server.federation import Federation
@@ -55,7 +56,7 @@ class CnfgnnStrategy(FedAvgStrategy):
     def __init__(self, settings: Settings, section: CnfgnnSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
         torch.set_num_threads(settings.threads)
-        model = self._learner.task.model
+        model = self.learner.task.model
         assert isinstance(model, GraphForecaster)
         self._width = model.encoding_width
         self._graph = ClientGraph(settings, federation)
@@ -148,7 +149,7 @@ class CnfgnnStrategy(FedAvgStrategy):
             plain = self.federation.order(keys, server_round)
             return replace(plain, arrays=model, options={FIRST: first, COUNT: count})
 
-        spec = ArraySpec(per_client={ENCODINGS: (count, self._width)})
+        spec = Expected(per_client={ENCODINGS: (count, self._width)})
         found: dict[ClientKey, NDArray[np.float32]] = {}
         for answer in self.federation.question(grid, times, order, spec):
             for key, sent in zip(answer.keys(), answer.reply.arrays[ENCODINGS], strict=True):
@@ -183,7 +184,7 @@ class CnfgnnStrategy(FedAvgStrategy):
                 options={FIRST: encoded.first},
             )
 
-        spec = ArraySpec(per_client={GRADIENT: made.shape[1:]})
+        spec = Expected(per_client={GRADIENT: made.shape[1:]})
         gradients = np.zeros_like(made)
         for answer in self.federation.question(grid, rows, order, spec, shared=[STEPS]):
             for key, sent in zip(answer.keys(), answer.reply.arrays[GRADIENT], strict=True):

@@ -47,13 +47,12 @@ class CreffStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: CreffSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        classes, width = len(federation.shape.classes), self._learner.task.representation_dim
+        classes, width = len(federation.shape.classes), self.learner.task.representation_dim
         if classes**2 * (width + 1) > MOST_VALUES:
             raise SettingsError(
                 f"method = {settings.method!r}: a gradient of {classes} × {width + 1} values for "
                 f"each of {classes} classes are more than {MOST_VALUES} values"
             )
-        self.spec = replace(self.spec, per_class={GRADIENTS: (classes, width + 1)}, classes=classes)
         noise = torch_stream(settings.seed, "creff", "features")
         self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
         # Of all cores, threads would mostly wait for each other: the tensors are small.

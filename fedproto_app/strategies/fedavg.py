@@ -20,9 +20,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedproto_app.halves import make_learner
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
-from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal, Reply
+from fedproto_app.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.secure.fixed_point import WEIGHT
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -30,7 +29,6 @@ from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.client_models import each_client, require_room, rule_of
 from fedproto_app.strategies.strategy import MethodDefaults
-from fedproto_app.tasks.table import make_task
 from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
 
@@ -41,8 +39,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     besides; `guide_evaluation` where that differs) and `absorb` (what becomes of the rest of the
     replies).
 
-    section: the method's own settings; subclasses say which class. model_spec: the part of `spec`
-        that is the shared model. judges_trained: whether a model
+    section: the method's own settings; subclasses say which class. judges_trained: whether a model
         as its local training left it is a client's own one, where the task asks for that.
     """
 
@@ -52,20 +49,14 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
     def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
         FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-        self.settings, self.section, self.federation = settings, section, federation
-        self._learner = make_learner(settings, make_task(settings, federation.shape))
-        parameters = self._learner.initial_parameters()
+        self.prepare(settings, section, federation)
+        parameters = self.learner.initial_parameters()
         self._initial: Arrays = {
             name: value.numpy()
             for name, value in parameters.items()
-            if self._learner.is_shared(name)
+            if self.learner.is_shared(name)
         }
         self._shapes = {name: value.shape for name, value in self._initial.items()}
-        if self._learner.sends_mean:
-            self.model_spec = ArraySpec(mean=self._shapes)
-        else:
-            self.model_spec = ArraySpec(per_client=self._shapes, models=self._shapes)
-        self.spec = self.model_spec
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """The clients that the method can train."""
@@ -88,7 +79,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
     def to_average(self, answers: list[NodeReply]) -> list[Message]:
         """What Flower averages: each node's mean with the node's weight, or each client's model."""
-        if self._learner.sends_mean:
+        if self.learner.sends_mean:
             replies = [(answer.reply, answer.message) for answer in answers]
         else:
             clients = each_client(answers, self._shapes)
@@ -109,11 +100,12 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         model = self._before = numpy_arrays(arrays)
         eligible = self.eligible(self.federation.roster.clients())
         chosen = self.federation.choose(eligible, server_round)
-        if not self._learner.sends_mean:
-            values = sum(math.prod(self.spec.per_client[name]) for name in self.spec.models)
+        if not self.learner.sends_mean:
+            expected = self.expected(server_round)
+            values = sum(math.prod(expected.per_client[name]) for name in expected.models)
             require_room(self.settings.aggregation, len(chosen), values)
-        local = self.judges_trained and not self._learner.personalises()
-        local = local and self._learner.task.evaluates_local
+        local = self.judges_trained and not self.learner.personalises()
+        local = local and self.learner.task.evaluates_local
         local = local and self.federation.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:
@@ -125,7 +117,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self.federation.read(replies, self.spec)
+        answers = self.federation.read(replies, self.expected(server_round))
         if self.settings.aggregation.secure:
             return self._of_total(answers), None
         arrays = self._averaged(server_round, self.to_average(answers))
@@ -175,7 +167,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     def weight(self, reply: Reply) -> int:
         """Its clients' weight in the mean over all."""
         rule = self.settings.aggregation.rule
-        by_samples = self._learner.weighs_samples and rule == "mean"  # a hostile one declares many
+        by_samples = self.learner.weighs_samples and rule == "mean"  # a hostile one declares many
         return sum(reply.samples) if by_samples else len(reply.names)
 
 

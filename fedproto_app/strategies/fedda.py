@@ -19,10 +19,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.learners.fedda import STATISTICS, WEEKS
 from fedproto_app.maths.dual_attention import attended
-from fedproto_app.messages import Arrays, ArraySpec, Order
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
@@ -69,7 +70,7 @@ class FedDaStrategy(FedAvgStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Also where nobody's model came: then the one that was sent stays."""
-        models = self._believed(self.federation.read(replies, self.spec))
+        models = self._believed(self.federation.read(replies, self.expected(server_round)))
         if models:
             self._model = self._attended(models)
         return array_record(self._model), None
@@ -102,7 +103,7 @@ class FedDaStrategy(FedAvgStrategy):
             options = {WEEKS: float(self._clusters.weeks)}
             return replace(self.federation.order(keys, server_round), options=options)
 
-        spec = ArraySpec(per_client={STATISTICS: (self._clusters.weeks, self.settings.data.period)})
+        spec = Expected(per_client={STATISTICS: (self._clusters.weeks, self.settings.data.period)})
         answers = self.federation.question(grid, missing, order, spec, once=True)
         believed = self._clusters.believed(answers)
         if self._quasi:
@@ -111,7 +112,7 @@ class FedDaStrategy(FedAvgStrategy):
         if not believed:
             raise FederationError(self._clusters.why_nobody())
         self._clusters.begin(believed)
-        task = self._learner.task
+        task = self.learner.task
         assert isinstance(task, ForecastingTask)
         statistics = np.stack([believed[key] for key in sorted(believed)])
         self._quasi, loss = quasi_global_model(task, self._model, statistics, self.section)

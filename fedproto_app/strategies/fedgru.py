@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.maths.constrained_kmeans import constrained_kmeans
 from fedproto_app.maths.graph import communities
-from fedproto_app.messages import Arrays, ArraySpec, Order
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.models.ensemble import of_member
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
@@ -44,10 +44,6 @@ class FedGruStrategy(FedAvgStrategy):
         self._graph = ClientGraph(settings, federation) if self._uses_graph else None
         self._cluster_of: dict[ClientKey, int] = {}
         self._models: Arrays = {}  # of all clusters, as the clients of this round got them
-        if section.clusters > 1:
-            first = {n: a for n, a in self._initial.items() if n.split(".")[1] == "0"}
-            shapes = {_plain(n): a.shape for n, a in first.items()}
-            self.spec = ArraySpec(per_client=shapes, models=shapes)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -76,7 +72,7 @@ class FedGruStrategy(FedAvgStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if self.section.clusters == 1:
             return super().aggregate_train(server_round, replies)
-        answers = self.federation.read(replies, self.spec)
+        answers = self.federation.read(replies, self.expected(server_round))
         models = dict(self._models)
         for cluster in range(self.section.clusters):
             messages = [one for answer in answers for one in self._of_cluster(answer, cluster)]
@@ -140,8 +136,3 @@ class FedGruStrategy(FedAvgStrategy):
         everyone, organisations, clusters = self._groups()
         told = {"organisation": organisations, "cluster": clusters}
         return {"organisations": {**key_arrays(everyone), **told}}
-
-
-def _plain(name: str) -> str:
-    """The name of a parameter of the first member, as it is called alone."""
-    return name.replace(".0.", ".", 1)

@@ -42,7 +42,7 @@ class FedicStrategy(FedAvgStrategy):
         super().__init__(settings, section, federation)
         torch.set_num_threads(settings.threads)
         images = server_images(settings, federation)
-        self._learning = EnsembleDistillation(self._learner.task, section, images)
+        self._learning = EnsembleDistillation(self.learner.task, section, images)
         self._models: Parameters = {}  # of the round's clients that are believed
         self._judgement: Judgement | None = None
 

@@ -34,9 +34,6 @@ class FedPclStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: FedPclSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        shape = (settings.data.period, self._learner.task.representation_dim)
-        sent = {**self.model_spec.per_client, PROTOTYPES: shape}
-        self.spec = replace(self.model_spec, per_client=sent)
         self._latest = LatestArrays(PROTOTYPES)
         self._sent: NDArray[np.float32] | None = None  # what clients get next, [M, B, d_r]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
-from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.messages import Order
 from fedproto_app.secure.fixed_point import CLIENTS, Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -19,7 +19,6 @@ from fedproto_app.settings import FedProtoSettings, Settings
 from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
-from fedproto_app.tasks.table import make_task
 
 
 class FedProtoStrategy(PersonalStrategy):
@@ -29,8 +28,6 @@ class FedProtoStrategy(PersonalStrategy):
         self, settings: Settings, section: FedProtoSettings, federation: Federation
     ) -> None:
         super().__init__(settings, section, federation)
-        width = make_task(settings, federation.shape).representation_dim
-        self.spec = ArraySpec(per_client={PROTOTYPES: (settings.data.period, width)})
         self._prototypes = LatestArrays(PROTOTYPES)
         self._mean: NDArray[np.float32] | None = None
 

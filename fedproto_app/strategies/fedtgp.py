@@ -26,7 +26,7 @@ from fedproto_app.maths.trainable_prototypes import (
     generated,
     trained,
 )
-from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.messages import Order
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation
@@ -35,7 +35,6 @@ from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedTgpSettings, Settings
 from fedproto_app.strategies.class_rows import believed, rows_by_class
 from fedproto_app.strategies.strategy import PersonalStrategy
-from fedproto_app.tasks.table import make_task
 
 LARGEST_VALUE = 1e6  # of a prototype
 
@@ -47,9 +46,7 @@ class FedTgpStrategy(PersonalStrategy):
 
     def __init__(self, settings: Settings, section: FedTgpSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        width = make_task(settings, federation.shape).representation_dim
-        classes = len(federation.shape.classes)
-        self.spec = ArraySpec(per_class={PROTOTYPES: (width,)}, classes=classes)
+        width, classes = self.sizes.width, self.sizes.classes
         draws = torch_stream(settings.seed, "fedtgp", "network")
         self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}
         for layer in (HIDDEN, OUTPUT):

@@ -37,11 +37,8 @@ class GlobalLocalPrototypeStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: GldpSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        task = self._learner.task
-        classes, width = len(federation.shape.classes), task.representation_dim
-        self.spec = replace(self.spec, per_class={PROTOTYPES: (width,)}, classes=classes)
-        self._prototypes = torch.zeros(classes, width)
-        self._known = torch.zeros(classes, dtype=torch.bool)
+        self._prototypes = torch.zeros(self.sizes.classes, self.sizes.width)
+        self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
 
     def guide(self, order: Order, keys: list[ClientKey]) -> Order:
         """Θ and C̃ of the classes that any client has had so far."""

@@ -45,9 +45,6 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self._chosen: dict[ClientKey, NDArray[np.bool_]] = {}
         self._history = ClusterHistory()
 
-    def also_sent(self) -> dict[str, tuple[int, ...]]:
-        return {CHOSEN: (self.section.clusters,)}
-
     def shown(self) -> Arrays:
         return {CLUSTERS: self._heads}
 

@@ -30,7 +30,7 @@ from fedproto_app.maths.divergence import (
     update_divergence,
 )
 from fedproto_app.maths.robust_means import middle_of_members, shortened_mean
-from fedproto_app.messages import ArraySpec, Order
+from fedproto_app.messages import Order
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
@@ -39,7 +39,6 @@ from fedproto_app.settings import FuelsSettings, Settings
 from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.divergence_findings import divergence_findings
 from fedproto_app.strategies.strategy import PersonalStrategy
-from fedproto_app.tasks.table import make_task
 
 
 class JSDPrototypeStrategy(PersonalStrategy):
@@ -49,15 +48,11 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def __init__(self, settings: Settings, section: FuelsSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        task = make_task(settings, federation.shape)
-        self._width = section.prototype_dim or task.representation_dim
         self._rows_of: dict[ClientKey, int] = {}
         self._prototypes: Tensor | None = None
         self._divergence: Tensor | None = None
         self._threshold = 0.0
-        self._batches = 1
-        if section.periodicity_aware:
-            self.spec = self._spec_for(1)
+        self._batches = 1 if section.periodicity_aware else 0  # 0: nobody knows yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """All, or for concatenated prototypes those with at least the common length."""
@@ -106,7 +101,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
                 fresh.append(prototype)
         if not changed:
             return
-        prototypes = torch.zeros(len(self._rows_of), *self.spec.per_client[PROTOTYPES])
+        prototypes = torch.zeros(len(self._rows_of), *fresh[0].shape)
         if self._prototypes is not None:
             prototypes[: len(self._prototypes)] = self._prototypes
         rows = torch.tensor(changed)
@@ -154,7 +149,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         prototypes = torch.from_numpy(state["prototypes"])
         self._rows_of = {key: row for row, key in enumerate(keys_of(state))}
         self._batches = prototypes.shape[1] // self.settings.data.period
-        self.spec = self._spec_for(self._batches)
+        self.sizes = replace(self.sizes, batches=self._batches)
         self._compare(prototypes, torch.arange(len(prototypes)))
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
@@ -169,12 +164,8 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def _fix_common_length(self) -> None:
         """Concatenated prototypes need equally many rows: those of the shortest client."""
-        if not self.spec.per_client:
+        if not self._batches:
             roster = self.federation.roster
             shortest = min(roster.facts[key].samples for key in roster.clients())
             self._batches = shortest // self.settings.data.period
-            self.spec = self._spec_for(self._batches)
-
-    def _spec_for(self, batches: int) -> ArraySpec:
-        shape = (batches * self.settings.data.period, self._width)
-        return ArraySpec(per_client={PROTOTYPES: shape})
+            self.sizes = replace(self.sizes, batches=self._batches)

@@ -21,9 +21,8 @@ from torch import Tensor
 from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
-from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
-from fedproto_app.messages import Arrays, ArraySpec, Order, Refusal
-from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.maths.ridge import sums_fault, symmetric
+from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -32,8 +31,6 @@ from fedproto_app.settings import KindredSettings, Settings
 from fedproto_app.strategies.divergence_findings import divergence_findings
 from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
-from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import make_task
 
 # A client's values have mean square 1 on its own scale, differences of two of them at most 4; a
 # spike that is carried over a gap can make it more.
@@ -56,22 +53,10 @@ class KindredStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self._told = LatestArrays(PROTOTYPE, GRAM, MOMENT)
         self.final_after_training = section.sharing == "none"
-        task = make_task(settings, federation.shape)
-        assert isinstance(task, ForecastingTask)
-        model = task.model
-        assert isinstance(model, RandomFeatureForecaster)
-        self._width = model.representation_dim
-        if not self.final_after_training:
-            sent = {
-                PROTOTYPE: (settings.data.period,),
-                GRAM: (triangle_size(self._width),),
-                MOMENT: (settings.data.horizon, self._width),
-            }
-            self.spec = ArraySpec(per_client=sent, of_any_size=sent)
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in what the clients report, unless it cannot be true."""
-        for answer in answers if self.spec.per_client else []:
+        for answer in answers if self.releases else []:
             for row, key in enumerate(answer.keys()):
                 told = {name: array[row] for name, array in answer.reply.arrays.items()}
                 if fault := self._fault(told):
@@ -160,7 +145,7 @@ class KindredStrategy(PersonalStrategy):
             return "its means are of no sample"
         if (largest := float(np.abs(told[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
             return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
-        gram = symmetric(torch.from_numpy(told[GRAM]).double(), self._width)
+        gram = symmetric(torch.from_numpy(told[GRAM]).double(), self.sizes.width)
         moment = torch.from_numpy(told[MOMENT]).double().T
         fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE)
         return fault and f"its means cannot be those of its samples: {fault}"

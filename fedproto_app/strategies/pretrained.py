@@ -26,6 +26,13 @@ from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
 
 
+class EncoderStrategy(FedAvgStrategy):
+    """The mean of the clients' encoders."""
+
+    def first_round(self, settings: Settings) -> int:
+        return 1
+
+
 class PretrainedStrategy:
     """Hands each round to the strategy of its phase."""
 
@@ -34,7 +41,7 @@ class PretrainedStrategy:
         self._of_task = of_task
         self._of_encoder: FedAvgStrategy | None = None
         if settings.encoder_rounds:
-            self._of_encoder = FedAvgStrategy(settings, settings.encoder, federation)
+            self._of_encoder = EncoderStrategy(settings, settings.encoder, federation)
             self._initial = self._of_encoder.initial_arrays()
         else:
             task = make_task(settings, federation.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any, Protocol
 
@@ -12,12 +12,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Arrays, ArraySpec, Order
+from fedproto_app.core.sends import Expected, Sends, Sizes
+from fedproto_app.halves import make_learner
+from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import make_task
 
 
 class MethodStrategy(Protocol):
@@ -53,13 +57,40 @@ class MethodStrategy(Protocol):
 
 
 class MethodDefaults:
-    """What most methods answer: nothing to exchange, to remember or to find.
+    """What most methods answer: nothing to remember or to find.
 
-    spec: the arrays expected in a train reply.
+    learner: the method's client half, which declares what clients send. sizes: of the data and the
+    model, by which the declarations give shapes. releases: what clients send.
     """
 
+    settings: Settings
     federation: Federation
-    spec: ArraySpec = ArraySpec()
+    learner: AnyLearner
+    sizes: Sizes
+
+    def prepare(self, settings: Settings, section: Any, federation: Federation) -> None:
+        """Called first by every constructor."""
+        self.settings, self.section, self.federation = settings, section, federation
+        task = make_task(settings, federation.shape)
+        self.learner = make_learner(settings, task, self.first_round(settings))
+        self.sizes = task.sizes()
+
+    def first_round(self, settings: Settings) -> int:
+        """The first one that is the method's own."""
+        return settings.encoder_rounds + 1
+
+    @property
+    def releases(self) -> Sequence[Sends]:
+        return self.learner.sends(self.section, self.sizes)
+
+    def expected(self, server_round: int) -> Expected:
+        """The arrays of a reply to an order to train."""
+        return Expected.of(
+            self.releases,
+            self.sizes,
+            nodes_average=self.learner.sends_mean,
+            evaluates=self.federation.evaluates(server_round),
+        )
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {}
@@ -71,13 +102,13 @@ class MethodDefaults:
         return {}
 
     def absorb_total(self, total: Sums) -> None:
-        """Take in the sums over a round's clients where nobody sees their parts; of `spec`, except
-        for the model's."""
+        """Take in the sums over a round's clients where nobody sees their parts, except for
+        the model's."""
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        self.federation.read(replies, ArraySpec())
+        self.federation.read(replies, Expected())
         return None
 
 
@@ -96,7 +127,7 @@ class PersonalStrategy(MethodDefaults, Strategy):
     final_after_training = True
 
     def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
-        self.settings, self.section, self.federation = settings, section, federation
+        self.prepare(settings, section, federation)
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """The clients that the method can work with."""
@@ -136,7 +167,7 @@ class PersonalStrategy(MethodDefaults, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self.federation.read(replies, self.spec)
+        answers = self.federation.read(replies, self.expected(server_round))
         if not self.settings.aggregation.secure:
             self.absorb(answers)
         elif total := self.federation.total:

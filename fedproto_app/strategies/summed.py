@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Arrays, ArraySpec, Order
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.roster import ClientKey
@@ -35,13 +35,11 @@ class SumsStrategy(PersonalStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
-        self._sums = self.expected()
-        sent = {} if self.final_after_training else self._sums.shapes
-        self.spec = ArraySpec(per_client=sent, of_any_size=sent)
+        self._sums = self.client_sums()
 
     @abstractmethod
-    def expected(self) -> ClientSums:
-        """What clients send, with nobody's yet."""
+    def client_sums(self) -> ClientSums:
+        """The sums of clients, with nobody's yet."""
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
         """Everyone: what a client did not add up in a round, it never does."""
@@ -49,7 +47,7 @@ class SumsStrategy(PersonalStrategy):
 
     def absorb(self, answers: list[NodeReply]) -> None:
         """Take in the sums of the clients that reported, unless they cannot be true."""
-        if self.spec.per_client:
+        if self.releases:
             self._sums.take_in(answers)
 
     def absorb_total(self, total: Sums) -> None:
@@ -73,7 +71,7 @@ class SumsStrategy(PersonalStrategy):
     @property
     def told_all(self) -> Collection[str]:
         """Of the arrays of an answer those that are the same for every client."""
-        return self.spec.per_client
+        return self._sums.shapes
 
     def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
         """The order with what its clients are told, for some clients of a node."""

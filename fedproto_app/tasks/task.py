@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import ClientData
 from fedproto_app.metrics import Metric
@@ -122,6 +123,17 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         if not named:
             return self.own_model()
         return module_model(named, self.module_shape(), self.settings.seed, self.device)
+
+    def sizes(self) -> Sizes:
+        """What the shapes of a method's messages are made of."""
+        parameters = {n: tuple(v.shape) for n, v in self.initial_parameters().items()}
+        return Sizes(
+            width=self.representation_dim,
+            classes=len(self.shape.classes),
+            parameters=parameters,
+            encoder=self.encoder,
+            head=self.head,
+        )
 
     @property
     def representation_dim(self) -> int:

@@ -89,7 +89,7 @@ def test_only_the_encoder_crosses_the_wire(tmp_path: Path) -> None:
 def test_the_uplink_is_the_papers() -> None:
     settings = settings_from({"method": "fedrep"})
     strategy = make_strategy(settings, Federation(settings, "run", "t"))
-    assert strategy.spec.values(Reply(["a"], [1])) == 100_608
+    assert strategy.expected(1).values(Reply(["a"], [1])) == 100_608
 
 
 def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.fedavg import FedAvgLearner
@@ -178,24 +179,28 @@ def releases(folder: Path) -> list[int]:
     return [json.loads(file.read_text())["releases"] for file in files]
 
 
-class TellsMore(FedAvgLearner):
-    """Somebody's method that inherits what FedAvg said, and sends something else besides."""
+class SaysNothing(FedAvgLearner):
+    """Somebody's method that trains FedAvg's model and declares nothing."""
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> list[Sends]:
+        return []
 
 
-class SaysLess(FedAvgLearner):
-    private = ()
+class Unbounded(FedAvgLearner):
+    """Does not say how far one client can change its means."""
 
-
-class ForgetsAnArray(FedAvgLearner):
-    private = FedAvgLearner.private
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> list[Sends]:
+        return [model(), Sends("means", {"means": (3,)})]
 
 
 @pytest.mark.parametrize(
     ("kind", "sent", "named"),
     [
-        (TellsMore, {}, "TellsMore sends its model it has not said"),
-        (SaysLess, {}, "sends its model it has not said"),
-        (ForgetsAnArray, {"means": np.ones((2, 3), np.float32)}, "sends means it has not said"),
+        (SaysNothing, {}, "SaysNothing sends its model, and does not declare how far"),
+        (Unbounded, {"means": np.ones((2, 3), np.float32)}, "Unbounded sends means, and does not"),
+        (FedAvgLearner, {"means": np.ones((2, 3), np.float32)}, "sends means, and does not"),
     ],
 )
 def test_what_a_learner_did_not_say_it_sends_does_not_leave(

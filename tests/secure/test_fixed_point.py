@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.messages import ArraySpec
+from fedproto_app.core.sends import Expected
 from fedproto_app.secure.fixed_point import (
     Layout,
     OutOfRange,
@@ -61,7 +61,7 @@ def test_what_a_sum_cannot_hold_is_refused_by_name_and_not_clipped(value: float)
 
 
 def test_a_vector_of_all_arrays_in_the_order_of_their_names() -> None:
-    spec = ArraySpec(mean={"w": (2,)}, per_client={"a": (1, 2)}, per_class={"p": (2,)}, classes=3)
+    spec = Expected(mean={"w": (2,)}, per_client={"a": (1, 2)}, per_class={"p": (2,)}, classes=3)
     layout = Layout.expected(spec)
     assert layout.size == 2 + 2 + 3 * 2 + (1 + 1 + 3)
     ones = Sums(

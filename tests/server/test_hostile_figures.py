@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from fedproto_app.messages import ArraySpec, Reply
+from fedproto_app.core.sends import Expected
+from fedproto_app.messages import Reply
 from fedproto_app.metrics import Metric, Model, metric_row
 from fedproto_app.server.replies import MOST_STRANGERS, read_reply
 from fedproto_app.wire import write_reply
@@ -112,7 +113,7 @@ def test_a_flood_of_names_is_refused_as_one() -> None:
         reply = write_reply(Reply(names, [1] * len(names)), order_message())
         nobody: list[Metric] = []
         found, refusals = read_reply(
-            reply, "bad", {"a": 10}, ArraySpec(), nobody, lambda metrics: None
+            reply, "bad", {"a": 10}, Expected(), nobody, lambda metrics: None
         )
         return found, [refusal.reason for refusal in refusals]
 

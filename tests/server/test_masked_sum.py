@@ -19,7 +19,6 @@ from fedproto_app.invariants import SmallRuns, apart, everything, results
 from fedproto_app.messages import MaskingOrder, MaskingReply, Order, PublicKeys
 from fedproto_app.methods import METHODS
 from fedproto_app.node import masking
-from fedproto_app.only_sums import NEEDS_SUMS
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.secure.masks import PRIVATE_BYTES, SEED_BYTES
@@ -44,9 +43,13 @@ Tamper = Callable[[Message, Message], Message | None]  # of the bad node: order 
 
 # Two that are not like FedAvg, then all others.
 FIRST = [("forecasting", "fedproto"), ("forecasting", "analytic")]
+SUMMED = [  # the methods that go with masked sums
+    *("gldp", "analytic", "fedavg", "fedavg-ft", "fedprox", "fedrep", "per-fedavg", "pfedme"),
+    *("fedproto", "apfl", "ditto", "fcgcn", "fedala", "knn-per"),
+]
 PAIRS = [
     (task, method)
-    for method in NEEDS_SUMS
+    for method in SUMMED
     for task in METHODS[method].tasks
     or ("forecasting", "classification", "sequence-classification", "sequence-regression")
 ]

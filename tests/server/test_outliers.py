@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
-from fedproto_app.messages import ArraySpec, Reply
+from fedproto_app.messages import Reply
 from fedproto_app.metrics import Metric, metric_row
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.server.outliers import SizeOfSame, out_of_line
@@ -20,7 +21,7 @@ from tests.local_grid import digits_settings, run_locally, small_settings, synth
 from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
 from tests.told import tell, told
 
-SPEC = ArraySpec(per_client={"p": (2,)})
+SPEC = Expected(per_client={"p": (2,)})
 
 
 def floats(*values: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -75,7 +76,7 @@ def test_who_is_out_of_line_is_named_once_three_clients_send() -> None:
 
 
 def test_of_arrays_by_class_each_row_counts() -> None:
-    spec = ArraySpec(per_class={"p": (1,)}, classes=3)
+    spec = Expected(per_class={"p": (1,)}, classes=3)
     good = Reply(["a", "b"], [1, 1], arrays={"p": floats([1], [1], [1])}, classes=[[0, 1], [2]])
     bad = Reply(["c"], [1], arrays={"p": floats([1], [5e6])}, classes=[[0, 2]])
     assert out_of_line({"n": good, "m": bad}, spec).keys() == {("m", "c")}

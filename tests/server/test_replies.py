@@ -13,9 +13,9 @@ from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedproto_app.core.sends import Expected
 from fedproto_app.messages import (
     Arrays,
-    ArraySpec,
     MaskingOrder,
     MaskingReply,
     Order,
@@ -123,7 +123,7 @@ def test_an_order_is_read_as_it_was_written() -> None:
 def test_every_float_survives_and_seconds_change_no_bytes(value: float, seconds: float) -> None:
     """NaN too: a node tells of a loss that is not finite, and its client alone is refused."""
     reply = Reply(["a", "b"], [1, 1], losses={"total": [1.0, value]}, seconds=seconds)
-    spec, message = ArraySpec(), message_of(reply)
+    spec, message = Expected(), message_of(reply)
     found, refusals = read_reply(message, "n", ASKED, spec, (), fault)
     assert found is not None
     assert found.seconds == seconds

@@ -108,7 +108,7 @@ def test_sums_are_asked_for_where_an_evaluation_needs_them() -> None:
     asked = []
     for server_round in (1, 2, 3):
         begin(server, server_round)
-        asked.append(set(server.spec.per_client))
+        asked.append(set(server.expected(server_round).per_client))
     everything = {"gram", "moment", "counts"}
     assert asked == [set(), everything, everything]  # the last round always is evaluated
 

@@ -149,7 +149,7 @@ def test_what_a_client_sends_is_counted_for_itself() -> None:
     strategy = server()
     model = sum(value.size for value in strategy.initial_arrays().values())
     reply = answer(honest(strategy)).reply
-    assert strategy.spec.values(reply) == 3 * model + 4 * 3 * (WIDTH + 1)
+    assert strategy.expected(1).values(reply) == 3 * model + 4 * 3 * (WIDTH + 1)
 
 
 def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:

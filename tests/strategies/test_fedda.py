@@ -131,7 +131,7 @@ def model_sent(grid: LocalGrid, server_round: str) -> dict[str, np.ndarray]:
 
 def test_each_round_a_client_sends_its_model() -> None:
     settings = settings_from({"method": "fedda"})
-    spec = FedDaStrategy(settings, settings.fedda, Federation(settings, "run", "token")).spec
+    spec = FedDaStrategy(settings, settings.fedda, Federation(settings, "run", "token")).expected(1)
     assert spec.values(Reply(["a"], [1])) == 100_865
 
 

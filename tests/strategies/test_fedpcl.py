@@ -87,7 +87,9 @@ def test_a_prototype_far_longer_than_the_others_is_not_used() -> None:
 def test_the_uplink_is_the_model_and_one_prototype() -> None:
     """The papers count 106,881: their head has 129 values, ours on both GRUs 257."""
     settings = settings_from({"method": "fedpcl"})
-    spec = FedPclStrategy(settings, settings.fedpcl, Federation(settings, "run", "token")).spec
+    spec = FedPclStrategy(settings, settings.fedpcl, Federation(settings, "run", "token")).expected(
+        1
+    )
     assert spec.values(Reply(["a"], [1])) == 100_865 + 24 * 256 == 107_009
     assert spec.values(Reply(["a"], [1])) - 106_881 == 257 - 129
 

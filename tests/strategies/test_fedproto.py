@@ -63,7 +63,9 @@ def test_the_order_of_reports_does_not_matter(fedproto: FedProtoStrategy) -> Non
 
 def test_the_uplink_is_the_papers() -> None:
     settings = settings_from({"method": "fedproto"})
-    spec = FedProtoStrategy(settings, settings.fedproto, Federation(settings, "run", "token")).spec
+    spec = FedProtoStrategy(
+        settings, settings.fedproto, Federation(settings, "run", "token")
+    ).expected(1)
     assert spec.values(Reply(["a"], [1])) == 24 * 256 == 6144
 
 

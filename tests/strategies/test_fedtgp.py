@@ -141,4 +141,4 @@ def test_where_training_ends_in_no_numbers_what_was_before_stays() -> None:
 def test_a_client_sends_a_row_for_each_class_that_it_has() -> None:
     strategy = server()
     assert strategy.initial_arrays() == {}
-    assert strategy.spec.values(answer(HONEST).reply) == 4 * WIDTH
+    assert strategy.expected(1).values(answer(HONEST).reply) == 4 * WIDTH

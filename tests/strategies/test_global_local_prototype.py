@@ -111,5 +111,5 @@ def test_what_a_client_sends_is_counted_for_itself() -> None:
     strategy = server()
     model = sum(value.size for value in strategy.initial_arrays().values())
     reply = answer("m", {"a": {0: [1, 1], 2: [1, 1]}, "b": {1: [1, 1]}}).reply
-    assert strategy.spec.values(reply) == 2 * model + 3 * WIDTH
+    assert strategy.expected(1).values(reply) == 2 * model + 3 * WIDTH
     assert torch.isfinite(torch.from_numpy(strategy.initial_arrays()["encoder.linear.bias"])).all()

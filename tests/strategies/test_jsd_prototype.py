@@ -131,7 +131,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
     keys = [ClientKey(name, NODE) for name in NAMES]
     assert fuels.eligible(keys) == keys
     assert guidance(fuels, *NAMES).options == {"prototype-batches": 2.0}
-    assert fuels.spec.per_client["prototypes"] == (4, 2)
+    assert fuels.expected(1).per_client["prototypes"] == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
 def test_the_uplink_is_the_papers(changes: dict[str, Any], values: int) -> None:
     settings: Settings = settings_from(changes)
     fuels = JSDPrototypeStrategy(settings, settings.fuels, Federation(settings, "run", "token"))
-    assert fuels.spec.values(Reply(["a"], [1])) == values
+    assert fuels.expected(1).values(Reply(["a"], [1])) == values
 
 
 def test_what_is_counted_is_what_crosses_the_wire(tmp_path: Path) -> None:

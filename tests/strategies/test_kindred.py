@@ -60,7 +60,7 @@ def test_every_value_sent_is_named_and_of_a_known_size(horizon: int) -> None:
     width = CLOSE_AND_DISTANT + 2 * (horizon - 1) + PERIOD + 2 * FEATURES
     shapes = {"prototype": (PERIOD,), "gram": (triangle_size(width),), "moment": (horizon, width)}
     assert {name: array.shape[1:] for name, array in arrays.items()} == shapes
-    assert pair.strategy.spec.per_client == shapes
+    assert pair.strategy.expected(1).per_client == shapes
 
 
 CLOSE_AND_DISTANT = 4  # two close values, two distances
@@ -104,7 +104,7 @@ def test_sharing_says_whose_data_stand_behind_a_client() -> None:
 def test_sharing_nothing_sends_nothing_and_is_final_at_once() -> None:
     pair = KindredPair(**{"kindred.sharing": "none"})
     assert pair.message(pair.cohort(tiny_series())) == {}
-    assert pair.strategy.spec.per_client == {}
+    assert pair.strategy.expected(1).per_client == {}
     assert pair.strategy.final_after_training
 
 

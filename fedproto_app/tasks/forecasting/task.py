@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
@@ -115,6 +117,16 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         layout = self.layout
         window = layout.width - layout.times + layout.calendar_width
         return ModuleShape(window, layout.horizon, (window,), self.head)
+
+    def sizes(self) -> Sizes:
+        data = self.settings.data
+        layout = self.layout
+        return replace(
+            super().sizes(),
+            period=data.period,
+            horizon=layout.horizon,
+            regressors=layout.regressor_width,
+        )
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:
         """Also a projector if prototype_dim > 0. It is drawn last, so that a method with a

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.sends import Sizes
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.sequences.pool import Targets
 from fedproto_app.data.shape import DataShape
@@ -79,6 +80,9 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         dimensions = self.shape.inputs[0]
         sample = (self.settings.data.sequences.steps or EXAMPLE_STEPS, dimensions)
         return ModuleShape(dimensions, self.outputs, sample, self.head, has_lengths=True)
+
+    def sizes(self) -> Sizes:
+        return replace(super().sizes(), outputs=self.outputs)
 
     def initial_encoder(self) -> dict[str, Tensor]:
         """One client's encoder at round 0, without the client axis."""

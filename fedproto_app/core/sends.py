@@ -1,0 +1,185 @@
+"""What a method sends and what comes back, declared once.
+
+    @classmethod
+    def sends(cls, settings, sizes):
+        return [Sends("prototype", {"prototype": (sizes.period, sizes.width)}, clip="rows")]
+
+All else follows from the declaration: how a reply is decoded and validated, what it costs, whether
+masked sums, noise and robust rules go with the method, and what a site must allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedproto_app.messages import Reply
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a task's data and model, by which declarations give shapes.
+
+    Before the data are known all sizes are 1: what a method sends, and how it may be protected,
+    depends on settings alone.
+
+    period, horizon, regressors: of series: samples in a period, steps ahead, and values that a
+    linear forecast of one step is made of. batches: of a client that sends its batches one by one,
+    as many as all clients have. width: of a representation. classes: of labels. outputs: of a head.
+    parameters: shapes of the model's parameters by name. encoder, head: what the names of the
+    parameters of either part begin with.
+    """
+
+    period: int = 1
+    horizon: int = 1
+    regressors: int = 1
+    batches: int = 1
+    width: int = 1
+    classes: int = 1
+    outputs: int = 1
+    parameters: Mapping[str, Shape] = field(default_factory=dict)
+    encoder: str = "encoder."
+    head: str = "head."
+
+
+@dataclass(frozen=True)
+class Sends:
+    """One release: arrays that are clipped, noised, checked and counted together.
+
+    arrays: shapes by name, without the client axis and the class axis.
+    parameters: prefixes of the parameters of the model that are sent, and that come back from the
+        server. If `arrays` are given too, those are what is sent of these parameters.
+    rows: an array of each client, or one for each class that the client has.
+    combine: what the server makes of the clients' values: a "mean" or "sum" of all, means of
+        "groups" that it forms by looking at the values, or it looks at "each" client's.
+    weight: by what a mean weighs a client.
+    remember: whether the server goes by this round's values or by the latest of every client.
+    of_present: what takes the place of all clients' latest values where masked sums show only a
+        total over those that take part, in words; "" if nothing can.
+    when: with every training, where the round is evaluated, or in answer to a question.
+    clip: how far one client can change the values: by a "step" from the parameters that it
+        received, by "rows" of bounded length, by "sums" of samples of bounded length; "" if that
+        is not known, so that noise cannot protect it.
+    any_size: clients may differ by any factor, as in sums of samples; then the method itself says
+        which values cannot be true.
+    reveals: what the server learns of a client, in words.
+    consent: the key of a site's file that must allow this, "" if none.
+    """
+
+    name: str
+    arrays: Mapping[str, Shape] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    rows: Literal["client", "class"] = "client"
+    combine: Literal["each", "groups", "mean", "sum"] = "each"
+    weight: Literal["samples", "clients"] = "samples"
+    remember: Literal["round", "latest"] = "round"
+    of_present: str = ""
+    when: Literal["training", "evaluated", "question"] = "training"
+    clip: Literal["", "step", "rows", "sums"] = ""
+    any_size: bool = False
+    reveals: str = ""
+    consent: str = ""
+
+    def shapes(self, sizes: Sizes) -> Mapping[str, Shape]:
+        """The shapes of what is sent, by name."""
+        if self.arrays or not self.parameters:
+            return self.arrays
+        every = sizes.parameters.items()
+        return {name: shape for name, shape in every if name.startswith(self.parameters)}
+
+
+@dataclass(frozen=True)
+class Returns:
+    """Arrays that the server sends a client besides the parameters that it shares.
+
+    reveals, consent: as of `Sends`, what others learn of a client by it.
+    """
+
+    name: str
+    reveals: str = ""
+    consent: str = ""
+
+
+def model(*parameters: str, **fields: object) -> Sends:
+    """The mean of the clients' copies of the model, or of the parameters with these prefixes."""
+    default = {"combine": "mean", "clip": "step", "reveals": "a model trained on its data"}
+    return Sends("model", parameters=parameters or ("",), **{**default, **fields})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The arrays that a node's reply must have, by name: their shapes.
+
+    mean: one array a node, the mean over its clients. per_client: one a client; the shape is
+    without the client axis. per_class: one for each class that a client has, of `classes` there
+    are; the shape is without the client and the class axis.
+    models: those of per_client that are the client's copy of the model that it was sent.
+    of_any_size: arrays in which clients may differ by any factor.
+    masked: whether the node sends one masked vector in place of the arrays, so that it is validated
+    as a whole.
+    """
+
+    mean: Mapping[str, Shape] = field(default_factory=dict)
+    per_client: Mapping[str, Shape] = field(default_factory=dict)
+    per_class: Mapping[str, Shape] = field(default_factory=dict)
+    classes: int = 0
+    models: Collection[str] = ()
+    of_any_size: Collection[str] = ()
+    masked: bool = False
+
+    @staticmethod
+    def of(
+        releases: Sequence[Sends], sizes: Sizes, *, nodes_average: bool = True, evaluates: bool
+    ) -> Expected:
+        """What replies to an order to train must have.
+
+        nodes_average: whether a node sends the mean of its clients' parameters, where only a mean
+        is wanted. evaluates: whether the round is evaluated.
+        """
+        mean: dict[str, Shape] = {}
+        per_client: dict[str, Shape] = {}
+        per_class: dict[str, Shape] = {}
+        models: list[str] = []
+        of_any_size: list[str] = []
+        for release in releases:
+            if release.when == "question" or (release.when == "evaluated" and not evaluates):
+                continue
+            shapes = release.shapes(sizes)
+            if release.parameters and release.combine == "mean" and nodes_average:
+                mean |= shapes
+            elif release.rows == "class":
+                per_class |= shapes
+            else:
+                per_client |= shapes
+                models += shapes if release.parameters else ()
+            of_any_size += shapes if release.any_size else ()
+        classes = sizes.classes if per_class else 0
+        return Expected(mean, per_client, per_class, classes, models, of_any_size)
+
+    def values(self, reply: Reply) -> int:
+        """Values that the reply's clients contribute, each for itself, as the papers count."""
+        every = sum(math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values()))
+        rows = sum(len(classes) for classes in reply.classes)
+        by_class = sum(math.prod(shape) for shape in self.per_class.values())
+        return every * len(reply.names) + by_class * rows
+
+
+def unmaskable(releases: Sequence[Sends]) -> str:
+    """Why the server needs more than totals over clients, "" if it does not."""
+    for release in releases:
+        if release.combine == "each":
+            return f"looks at each client's {release.name}"
+        if release.combine == "groups":
+            return f"averages the clients' {release.name} in groups"
+        if release.remember == "latest" and not release.of_present:
+            return f"remembers each client's latest {release.name}"
+    return "" if releases else "sends nothing"
+
+
+def averages(releases: Sequence[Sends]) -> bool:
+    """Whether the server makes a mean or a sum, in which a robust rule can take the place."""
+    return any(release.combine != "each" for release in releases)
