@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedproto_app import __version__
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
 from fedproto_app.export.events import FOLDER, EventLog, require_tensorboard
@@ -46,7 +47,6 @@ from fedproto_app.server.checkpoint import (
 )
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.resume import longer, require_resumable, stored_settings
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import ClientResult, RoundLog
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.tasks.table import FIRST_TASK, report_for

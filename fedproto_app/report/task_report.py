@@ -16,10 +16,10 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedproto_app.core.clients import ClientKey
     from fedproto_app.metrics import Metric
     from fedproto_app.report.page.charts import Section
     from fedproto_app.server.federation import Federation
-    from fedproto_app.server.roster import ClientKey
     from fedproto_app.server.round_log import ClientResult, RoundLog
 
     Results = Mapping[ClientKey, ClientResult]

@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
@@ -28,7 +29,7 @@ from fedproto_app.server.masked_sum import MaskedSum
 from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.paths import register_file
 from fedproto_app.server.replies import read_reply, received_bytes, without
-from fedproto_app.server.roster import ClientFacts, ClientKey, Roster, select
+from fedproto_app.server.roster import Roster, select
 from fedproto_app.server.round_log import ClientResult, NodeReply, RoundLog
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import PrivacyPlan, Settings

@@ -10,10 +10,10 @@ from typing import Any
 
 from flwr.app import Message
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.events import shown, tell
 from fedproto_app.messages import Refusal, Reply
 from fedproto_app.metrics import Metric, metric_of, metric_row
-from fedproto_app.server.roster import ClientKey
 
 MOST_REFUSALS = 1000  # of one node in a round that are told
 

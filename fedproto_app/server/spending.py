@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.maths.privacy_loss import epsilon_of
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import PrivacyPlan
 
 

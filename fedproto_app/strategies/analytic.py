@@ -6,11 +6,11 @@ import math
 
 import torch
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.learners.analytic import GRAM, MOMENT, sample_bound
 from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
 from fedproto_app.maths.robust_means import judged, levelled
 from fedproto_app.messages import Arrays
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import AggregationSettings
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.strategies.summed import SumsStrategy
@@ -71,4 +71,4 @@ class AnalyticStrategy(SumsStrategy):
 
     def client_sums(self) -> SumsOfRegressors:
         shapes = [release.arrays for release in self.releases]
-        return SumsOfRegressors(self.federation, shapes[0] if shapes else {})
+        return SumsOfRegressors(self.federation, shapes[0] if shapes else {}, self.received)

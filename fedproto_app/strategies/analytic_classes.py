@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.learners.class_fit import WITHIN
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import AnalyticSettings, Settings
 from fedproto_app.strategies.class_groups import ClassGroups
 from fedproto_app.strategies.class_sums import SumsOfClasses
@@ -31,7 +31,7 @@ class AnalyticClassesStrategy(SumsStrategy):
         self._groups = ClassGroups(federation, section.penalty)
 
     def client_sums(self) -> SumsOfClasses:
-        sums = SumsOfClasses(self.settings, self.federation)
+        sums = SumsOfClasses(self.settings, self.federation, self.received)
         sums.reclassed = self.section.guess_rounds > 0
         return sums
 

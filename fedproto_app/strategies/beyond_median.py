@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.messages import Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import usual
-from fedproto_app.server.roster import ClientKey
 
 # So many times what is usual in the round. All start from one model, and honest clients
 # differ by far less.
@@ -22,16 +22,25 @@ def largest_believed(sizes: Mapping[ClientKey, float]) -> float:
     return LARGEST_FACTOR * usual(list(of_node.values()))
 
 
-def refuse_largest(
-    federation: Federation, sizes: Mapping[ClientKey, float], what: str
-) -> set[ClientKey]:
-    """The clients of a round whose size is beyond the limit; they are refused.
+def largest(sizes: Mapping[ClientKey, float], what: str) -> dict[ClientKey, str]:
+    """The clients of a round whose size is beyond the limit, with the reason to refuse them.
 
     sizes: ≥ 0. what: the reason's beginning, as in "its prototype is not used: its length is".
     """
     limit = largest_believed(sizes)
-    beyond = {key for key, size in sizes.items() if 0 < limit < size}
-    for key in sorted(beyond):
-        told = f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "
-        federation.refuse(Refusal(key.node, key.client, told + "what is usual in the round"))
-    return beyond
+    return {
+        key: f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "
+        "what is usual in the round"
+        for key in sorted(sizes)
+        if 0 < limit < sizes[key]
+    }
+
+
+def refuse_largest(
+    federation: Federation, sizes: Mapping[ClientKey, float], what: str
+) -> set[ClientKey]:
+    """The same clients; they are refused."""
+    beyond = largest(sizes, what)
+    for key, reason in beyond.items():
+        federation.refuse(Refusal(key.node, key.client, reason))
+    return set(beyond)

@@ -6,7 +6,7 @@ so who is judged gets that encoder with them, not the newer one that the clients
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.learners.census import SENDS_SUMS
 from fedproto_app.learners.class_fit import COUNTS
 from fedproto_app.messages import Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import FEWEST
-from fedproto_app.server.roster import ClientKey
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import CensusSettings, Settings
 from fedproto_app.strategies.class_sums import SumsOfClasses
 from fedproto_app.strategies.fedavg import FedAvgStrategy
@@ -29,8 +29,8 @@ from fedproto_app.strategies.fedavg import FedAvgStrategy
 class SumsOfLearnedFeatures(SumsOfClasses):
     """Of functions that change from round to round."""
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
-        super().__init__(settings, federation)
+    def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
+        super().__init__(settings, federation, received)
         # Where stages come again, sums begin anew with each turn.
         self.grow = settings.classification.stage_schedule != "cyclic"
 
@@ -48,7 +48,7 @@ class CensusStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        self._sums = SumsOfLearnedFeatures(settings, federation)
+        self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
         self._sent_out = ArrayRecord()
 
     def configure_train(
@@ -64,12 +64,17 @@ class CensusStrategy(FedAvgStrategy):
     ) -> list[Message]:
         return super().configure_evaluate(server_round, self._sent_out, config, grid)
 
-    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         return replace(order, arrays={**order.arrays, **self._sums.totals()})
 
-    def absorb(self, answers: list[NodeReply]) -> None:
-        if any(COUNTS in answer.reply.arrays for answer in answers):
-            self._sums.take_in(answers)
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        if COUNTS not in reply.arrays:  # a round that is not evaluated
+            return None
+        return self._sums.fault(reply.arrays, reply.key, reply.samples)
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        sums = {reply.key: reply.arrays for reply in replies if COUNTS in reply.arrays}
+        return self._sums.outliers(sums) if sums else {}
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._sums.state()

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import Received, of_group, under
 from fedproto_app.learners.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -29,10 +31,7 @@ from fedproto_app.maths.clustering import Labels
 from fedproto_app.maths.ridge import symmetric, triangle
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.strategies.cluster_history import ClusterHistory
-from fedproto_app.strategies.latest_arrays import LatestArrays
-from fedproto_app.strategies.state_groups import of_group, under
 
 # Clients of a cluster that is told its sums, and of all others together: of two, each could take
 # its own sums from the cluster's; and whoever is told these could take them from the total. A node
@@ -53,12 +52,12 @@ class ClassGroups:
         self._keys: list[ClientKey] = []  # of the last round
         self._history = ClusterHistory()
 
-    def telling(self, latest: LatestArrays, totals: Arrays, server_round: int) -> Telling:
+    def telling(self, latest: Received, totals: Arrays, server_round: int) -> Telling:
         """Find the clusters; what it returns puts their sums into an order to clients of a node.
 
         totals: the sums over all of `latest`, which are not none.
         """
-        self._keys, total = latest.clients(), arrived(totals, torch.device("cpu"))
+        self._keys, total = latest.clients, arrived(totals, torch.device("cpu"))
         moments, counts = (
             torch.from_numpy(latest.stacked(name)).double() for name in (MOMENT, COUNTS)
         )
@@ -82,7 +81,7 @@ class ClassGroups:
         return tell if cluster_of else lambda order, _: order
 
     def _clusters(
-        self, latest: LatestArrays, total: ClassSums, moments: Tensor, counts: Tensor
+        self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
     ) -> Labels:
         """By sums in which no client has more than a few times the median client's samples: else
         one that declares many alike samples would make all others' differences look large."""
@@ -95,7 +94,7 @@ class ClassGroups:
         weights = (MOST_WEIGHT * usual / samples).clamp(max=1)
         gram = triangle(total.gram)
         for row in (weights < 1).nonzero().flatten().tolist():
-            sums = latest.of(self._keys[row])
+            sums = latest.latest(self._keys[row])
             assert sums is not None
             gram -= (1 - weights[row]) * torch.from_numpy(sums[GRAM]).double()
         return class_clusters(

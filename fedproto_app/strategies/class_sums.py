@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Received
 from fedproto_app.learners.class_fit import COUNTS, arrived, packed, sample_bound, sums_shapes
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.maths.robust_means import robust_class_sums
 from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import AggregationSettings, Settings
 from fedproto_app.strategies.beyond_median import LARGEST_FACTOR, largest_believed
 from fedproto_app.strategies.client_models import middle
@@ -33,15 +34,15 @@ class SumsOfClasses(ClientSums):
     grow = True
     reclassed = False
 
-    def __init__(self, settings: Settings, federation: Federation) -> None:
+    def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
         width = make_task(settings, federation.shape).representation_dim
-        super().__init__(federation, sums_shapes(len(federation.shape.classes), width))
+        super().__init__(federation, sums_shapes(len(federation.shape.classes), width), received)
         self._sizes: dict[ClientKey, float] = {}
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """By the samples that the client declared for all its stages."""
         declared = self.federation.roster.facts[key].samples
-        before = self.latest.of(key)
+        before = self.latest.latest(key)
         if self.grow and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
             return "its sums are of fewer samples than it sent before"
         fault = self.impossible(sums, declared)
@@ -76,8 +77,8 @@ class SumsOfClasses(ClientSums):
         """By `robust_class_sums`: a class's mean is that of `middle`."""
 
         def every() -> Iterator[ClassSums]:
-            for key in self.latest.clients():
-                sums = self.latest.of(key)
+            for key in self.latest.clients:
+                sums = self.latest.latest(key)
                 assert sums is not None
                 yield _unpacked(sums)
 
@@ -91,7 +92,7 @@ class SumsOfClasses(ClientSums):
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().restore(state)
-        every = {key: self.latest.of(key) for key in self.latest.clients()}
+        every = {key: self.latest.latest(key) for key in self.latest.clients}
         self._sizes = {key: sizes(_unpacked(sums)) for key, sums in every.items() if sums}
 
 

@@ -17,14 +17,14 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedproto_app.core.sends import Expected
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Received
+from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.learners.profile import PROFILE
 from fedproto_app.maths.graph import Adjacency
 from fedproto_app.messages import Order, Refusal
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.tasks.forecasting.graph import Vertices
 
 _STATE = "graph-"
@@ -43,7 +43,8 @@ class ClientGraph:
         self._vertices = Vertices(settings.graph)
         if federation.roster.partitions():  # one person's clients: a mistake, before work starts
             self._vertices.require([key.client for key in federation.roster.clients()])
-        self._profiles = LatestArrays(PROFILE)
+        shape = {PROFILE: (settings.data.period,)}
+        self._profiles = Received([Sends("profile", shape, remember="latest")])
         self._nameless: set[ClientKey] = set()  # who was told that its name is another's
 
     @property
@@ -59,7 +60,7 @@ class ClientGraph:
         if not self.asks_profiles:
             return
         missing = [
-            key for key in self._federation.roster.clients() if self._profiles.of(key) is None
+            key for key in self._federation.roster.clients() if self._profiles.latest(key) is None
         ]
 
         def order(keys: list[ClientKey]) -> Order:
@@ -73,7 +74,7 @@ class ClientGraph:
                     told = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"
                     self._federation.refuse(Refusal(key.node, key.client, told))
                     sent = np.zeros_like(sent)
-                self._profiles.keep(key, {PROFILE: sent})
+                self._profiles.take([ClientReply(key, 0, {PROFILE: sent})])
 
     def adjacency(self, keys: Sequence[ClientKey]) -> Adjacency:
         """[N, N] float32 weights between these clients: symmetric, ≥ 0, 0 on the diagonal.
@@ -118,7 +119,7 @@ class ClientGraph:
         """[N, B] the clients' profiles, NaN where there is none."""
         profiles = np.full((len(keys), self._settings.data.period), np.nan, np.float32)
         for row, key in enumerate(keys):
-            if (told := self._profiles.of(key)) is not None:
+            if (told := self._profiles.latest(key)) is not None:
                 profiles[row] = told[PROFILE]
         return profiles
 

@@ -18,9 +18,9 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from numpy.typing import NDArray
 from scipy.stats import trim_mean
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import FederationError
 from fedproto_app.messages import Arrays, Reply
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings
 from fedproto_app.wire import ARRAYS, array_record, numpy_arrays

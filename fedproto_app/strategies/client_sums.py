@@ -9,24 +9,25 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Received
 from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings, PrivacyPlan
 from fedproto_app.settings.privacy import FACTOR
-from fedproto_app.strategies.latest_arrays import LatestArrays
 
 
 class ClientSums(ABC):
     """The latest sums of every client ever heard from.
 
-    shapes: of a client's sums, by name. Subclasses say when sums cannot be true.
+    shapes: of a client's sums, by name. latest: where these are. Subclasses say when sums cannot be
+    true.
     """
 
-    def __init__(self, federation: Federation, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.federation, self.shapes = federation, shapes
-        self.latest = LatestArrays(*shapes)
+    def __init__(
+        self, federation: Federation, shapes: Mapping[str, tuple[int, ...]], received: Received
+    ) -> None:
+        self.federation, self.shapes, self.latest = federation, shapes, received
         self._total: Arrays = {}  # of the newest round, where sums are masked
 
     @abstractmethod
@@ -59,27 +60,6 @@ class ClientSums(ABC):
         """Why some of these sums, though possible, are not taken beside the others."""
         return {}
 
-    def take_in(self, answers: list[NodeReply]) -> None:
-        """The sums in these replies; those that are not believed are refused."""
-        reported: dict[ClientKey, Arrays] = {}
-        faults: dict[ClientKey, str] = {}
-        noised = self.federation.spending.plan is not None  # such sums need be nobody's
-        for answer in answers:
-            reply = answer.reply
-            rows = zip(answer.keys(), reply.samples, strict=True)
-            for row, (key, samples) in enumerate(rows):
-                sums = {name: reply.arrays[name][row] for name in self.shapes}
-                if not noised and (fault := self.fault(sums, key, samples)):
-                    faults[key] = fault
-                else:
-                    reported[key] = sums
-        faults |= {} if noised else self.outliers(reported)
-        for key, fault in faults.items():
-            self.federation.refuse(Refusal(key.node, key.client, fault))
-        for key, sums in reported.items():
-            if key not in faults:
-                self.latest.keep(key, sums)
-
     def totals(self) -> Arrays:
         """Over all clients, by the rule of the settings; {} before any was heard from.
 
@@ -88,7 +68,7 @@ class ClientSums(ABC):
         if self._total:
             return self._total
         rule, plan = self.federation.settings.aggregation, self.federation.spending.plan
-        if not self.latest.clients():
+        if not self.latest.clients:
             return {}
         if rule.rule != "mean":
             return self.robust_totals(rule)
@@ -101,7 +81,7 @@ class ClientSums(ABC):
 
     def _deviation(self, plan: PrivacyPlan) -> float:
         """Of the noise on every entry of the totals."""
-        counts = [self.federation.roster.facts[key].samples for key in self.latest.clients()]
+        counts = [self.federation.roster.facts[key].samples for key in self.latest.clients]
         moved = counts if plan.settings.unit == "client" else [1] * len(counts)
         most = self.sample_bound(plan.settings.clip) * FACTOR[plan.settings.neighbours]
         return plan.noise_multiplier * most * math.sqrt(sum(count**2 for count in moved))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
 from fedproto_app.maths.cluster_identity import ABSENT
-from fedproto_app.server.roster import ClientFacts, ClientKey, key_arrays
 
 MOST_CLIENTS = 200  # up to so many, whole similarity matrices are kept
 MOST_MATRICES = 12  # kept over the run: the first, the newest, and some evenly between

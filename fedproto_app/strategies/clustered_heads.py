@@ -19,17 +19,17 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import of_group, under
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.learners.evolutionary_cluster import HEAD, HEADS
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedReactSettings, Settings
 from fedproto_app.strategies.client_models import middle
-from fedproto_app.strategies.state_groups import of_group, under
 from fedproto_app.strategies.strategy import PersonalStrategy
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask
 from fedproto_app.tasks.table import make_task

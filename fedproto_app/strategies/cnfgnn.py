@@ -9,7 +9,7 @@ of Adam. In the end the network makes the g that clients are evaluated and next 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.learners.cnfgnn import COUNT, ENCODINGS, FIRST, GRADIENT, GRAPH, STEPS
@@ -29,11 +31,11 @@ from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.models.graph_network import Graph
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import usual
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import CnfgnnSettings, Settings
 from fedproto_app.strategies.client_graph import ClientGraph
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.graph_learning import Encoded, Given, GraphLearning, Proposal
+from fedproto_app.strategies.strategy import with_guidance
 from fedproto_app.wire import numpy_arrays
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
@@ -105,13 +107,13 @@ class CnfgnnStrategy(FedAvgStrategy):
         encoded = set(self._evaluated.keys)
         return [key for key in able if key in encoded]
 
-    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
-        """The model, and g of the samples that are trained on."""
-        return _with_graph(order, keys, self._trained)
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """g of the samples that are trained on, beside the model."""
+        return _graph_of(clients, self._trained)
 
-    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         """The model, and g of all samples."""
-        return _with_graph(order, keys, self._evaluated)
+        return with_guidance(order, _graph_of(keys, self._evaluated))
 
     def _server_round(self, server_round: int, model: Arrays, grid: Grid) -> None:
         """Train the graph network with the model fixed, and make g anew."""
@@ -232,15 +234,14 @@ def _far_off(times: Times) -> set[ClientKey]:
     return {key for key, its in times.items() if its.first < first or its.end > end}
 
 
-def _with_graph(order: Order, keys: list[ClientKey], given: Given) -> Order:
-    """The order with the clients' own g, of those that have one."""
+def _graph_of(clients: Sequence[ClientKey], given: Given) -> Guidance:
+    """The clients' own g, of those that have one."""
     row_of = {key: row for row, key in enumerate(given.keys)}
-    guided = [key for key in keys if key in row_of]
+    guided = [key for key in clients if key in row_of]
     if not guided:
-        return order
-    return replace(
-        order,
-        arrays={**order.arrays, GRAPH: given.values[[row_of[key] for key in guided]]},
-        guided=[key.client for key in guided],
-        options={**order.options, FIRST: given.first, COUNT: given.values.shape[1]},
+        return Guidance()
+    return Guidance(
+        {GRAPH: given.values[[row_of[key] for key in guided]]},
+        guided,
+        options={FIRST: given.first, COUNT: given.values.shape[1]},
     )

@@ -7,16 +7,16 @@ all of S, is the next φ. FedAvg's model goes on without φ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
 from fedproto_app.maths.federated_features import (
@@ -25,19 +25,14 @@ from fedproto_app.maths.federated_features import (
     matched_features,
     retrained,
 )
-from fedproto_app.messages import Order
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import CreffSettings, Settings
-from fedproto_app.strategies.class_rows import believed, rows_by_class
+from fedproto_app.strategies.class_rows import class_fault, largest_rows
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 MOST_VALUES = 2**28  # of all classes' gradients: 1 GiB
-
-Gradients = dict[ClientKey, dict[int, Tensor]]  # [C, d + 1] of each class that a client has
 
 
 class CreffStrategy(FedAvgStrategy):
@@ -57,25 +52,27 @@ class CreffStrategy(FedAvgStrategy):
         self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
         # Of all cores, threads would mostly wait for each other: the tensors are small.
         torch.set_num_threads(settings.threads)
-        self._round = 0
-        self._classifier = self._fresh_classifier()
+        self._classifier = self._fresh_classifier(0)
 
-    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
-        """The model and φ."""
-        return replace(order, arrays={**order.arrays, CLASSIFIER: self._classifier.numpy()})
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """φ, beside the model."""
+        return Guidance({CLASSIFIER: self._classifier.numpy()})
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        self._round = server_round
-        return super().aggregate_train(server_round, replies)
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        return class_fault(
+            reply,
+            GRADIENTS,
+            round_,
+            lambda row, label: gradient_fault(torch.from_numpy(row), label),
+        )
 
-    def absorb(self, answers: list[NodeReply]) -> None:
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        """Of features that are far longer a gradient would drown the others in the mean."""
+        return largest_rows(replies, GRADIENTS, lambda row: feature_norm(torch.from_numpy(row)))
+
+    def update(self, received: Received, round_: Round) -> None:
         """Match the features to the clients' mean gradients, and train φ anew on them."""
-        arrived = _received(answers)
-        # Of features that are far longer a gradient would drown the others in the mean.
-        good = believed(self.federation, arrived, gradient_fault, feature_norm, "gradients")
-        means = _means(good)
+        means = _means(received.fresh)
         if not means:
             return
         section, classes = self.section, torch.tensor(sorted(means))
@@ -89,16 +86,16 @@ class CreffStrategy(FedAvgStrategy):
         )
         number, each, width = self._features.shape
         self._classifier = retrained(
-            self._fresh_classifier(),
+            self._fresh_classifier(round_.number),
             self._features.reshape(-1, width),
             torch.arange(number).repeat_interleave(each),
             section.classifier_epochs,
             section.classifier_batch_size,
             section.classifier_rate,
-            torch_stream(self.settings.seed, "creff", "batches", self._round),
+            torch_stream(self.settings.seed, "creff", "batches", round_.number),
         )
         before, after = (distances / len(means)).tolist()
-        self.federation.note({"distance_before": before, "distance_after": after})
+        round_.figures |= {"distance_before": before, "distance_after": after}
 
     def state(self) -> dict[str, NDArray[Any]]:
         return {"features": self._features.numpy(), "classifier": self._classifier.numpy()}
@@ -113,26 +110,19 @@ class CreffStrategy(FedAvgStrategy):
         names = np.array(self.federation.shape.classes)
         return {CLASSIFIER: {"classifier": self._classifier.numpy(), "names": names}}
 
-    def _fresh_classifier(self) -> Tensor:
+    def _fresh_classifier(self, number: int) -> Tensor:
         """As a linear layer begins, drawn for the round."""
         classes, _, width = self._features.shape
         drawn = linear_parameters(
-            width, classes, torch_stream(self.settings.seed, "creff", "classifier", self._round)
+            width, classes, torch_stream(self.settings.seed, "creff", "classifier", number)
         )
         return torch.cat([drawn["weight"].T, drawn["bias"].unsqueeze(1)], dim=1)
 
 
-def _received(answers: list[NodeReply]) -> Gradients:
-    return {
-        key: {one: torch.from_numpy(row) for one, row in its.items()}
-        for key, its in rows_by_class(answers, GRADIENTS).items()
-    }
-
-
-def _means(gradients: Gradients) -> dict[int, Tensor]:
+def _means(replies: Sequence[ClientReply]) -> dict[int, Tensor]:
     """The plain mean of each class's gradients, in the order of the clients' names."""
     by_class: dict[int, list[Tensor]] = {}
-    for key in sorted(gradients):
-        for label, gradient in gradients[key].items():
-            by_class.setdefault(label, []).append(gradient)
+    for reply in sorted(replies, key=lambda one: one.key):
+        for label, gradient in reply.by_class(GRADIENTS).items():
+            by_class.setdefault(label, []).append(torch.from_numpy(gradient))
     return {one: torch.stack(its).double().mean(dim=0).float() for one, its in by_class.items()}

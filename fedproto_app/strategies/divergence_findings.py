@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
 from fedproto_app.maths.even_choice import evenly
-from fedproto_app.server.roster import ClientFacts, ClientKey, key_arrays
 
 # Whose matrix is written whole, 16 MB; that of 10,000 has 400 MB, and follows from the prototypes.
 MOST_CLIENTS = 2000

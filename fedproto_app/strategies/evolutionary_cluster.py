@@ -17,13 +17,14 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import of_group, under
 from fedproto_app.maths.affect import Affect, affect, remember
 from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, head_similarity
 from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import FedReactSettings, Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (
@@ -32,7 +33,6 @@ from fedproto_app.strategies.clustered_heads import (
 )
 from fedproto_app.strategies.head_smoothers import make_smoother
 from fedproto_app.strategies.pair_memory import PairMemory, Rows
-from fedproto_app.strategies.state_groups import of_group, under
 from fedproto_app.tasks.sequences.probe import probe_vector
 from fedproto_app.wire import numpy_arrays
 

@@ -11,7 +11,7 @@ model: their learners decide what is shared.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
 from fedproto_app.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.secure.fixed_point import WEIGHT
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.client_models import each_client, require_room, rule_of
@@ -35,9 +35,8 @@ from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 class FedAvgStrategy(MethodDefaults, FedAvg):
     """Flower's FedAvg over clients instead of nodes, with every reply checked first.
 
-    Methods that exchange more than the averaged model override `guide` (what a node gets
-    besides; `guide_evaluation` where that differs) and `absorb` (what becomes of the rest of the
-    replies).
+    Methods that exchange more than the averaged model override `update` (what becomes of the rest
+    of the replies) and `guide` (what clients get besides; `guided_evaluation` where that differs).
 
     section: the method's own settings; subclasses say which class. judges_trained: whether a model
         as its local training left it is a client's own one, where the task asks for that.
@@ -66,16 +65,9 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         """The clients that the method can evaluate."""
         return clients
 
-    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
-        """The order with what the method sends to these clients besides the model."""
-        return order
-
-    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
-        """The same of an order to evaluate."""
-        return self.guide(order, keys)
-
-    def absorb(self, answers: list[NodeReply]) -> None:
-        """Take in what the usable replies of a round hold besides the model."""
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+        """An order to evaluate with what the method sends besides the model."""
+        return self.guided(order, keys)
 
     def to_average(self, answers: list[NodeReply]) -> list[Message]:
         """What Flower averages: each node's mean with the node's weight, or each client's model."""
@@ -110,7 +102,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round, evaluate=local)
-            return self.guide(replace(plain, arrays=model, options=options), keys)
+            return self.guided(replace(plain, arrays=model, options=options), keys)
 
         return self.federation.orders(chosen, order, shared=self._initial)
 
@@ -119,12 +111,12 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.expected(server_round))
         if self.settings.aggregation.secure:
-            return self._of_total(answers), None
+            return self._of_total(answers, server_round), None
         arrays = self._averaged(server_round, self.to_average(answers))
-        self.absorb(answers)
+        self.take_in(answers, server_round)
         return arrays and _float32(arrays), None
 
-    def _of_total(self, answers: list[NodeReply]) -> ArrayRecord | None:
+    def _of_total(self, answers: list[NodeReply], server_round: int) -> ArrayRecord | None:
         """The mean by the masked sum of these nodes' models; None if that cannot be true."""
         total = self.federation.total
         if total is None:
@@ -138,7 +130,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         if fault:
             self.federation.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
             return None
-        self.absorb_total(total)
+        self.take_in_total(total, server_round)
         return array_record(mean)
 
     def _averaged(self, server_round: int, models: list[Message]) -> ArrayRecord | None:
@@ -159,7 +151,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
         def order(keys: list[ClientKey]) -> Order:
             plain = self.federation.order(keys, server_round)
-            return self.guide_evaluation(replace(plain, arrays=model), keys)
+            return self.guided_evaluation(replace(plain, arrays=model), keys)
 
         everyone = self.to_evaluate(self.federation.roster.clients())
         return self.federation.orders(everyone, order, MessageType.EVALUATE, self._initial)

@@ -19,13 +19,13 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.learners.fedda import STATISTICS, WEEKS
 from fedproto_app.maths.dual_attention import attended
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedDaSettings, Settings
 from fedproto_app.strategies.beyond_median import refuse_largest

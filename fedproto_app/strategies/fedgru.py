@@ -7,7 +7,7 @@ the mean inside each organisation, and then that over the cluster's organisation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +17,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey, key_arrays
+from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.maths.constrained_kmeans import constrained_kmeans
 from fedproto_app.maths.graph import communities
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.models.ensemble import of_member
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedGruSettings, Settings
 from fedproto_app.strategies.client_graph import ClientGraph
@@ -57,14 +58,13 @@ class FedGruStrategy(FedAvgStrategy):
         self.federation.note({n: float(len(set(found.tolist()))) for n, found in figures.items()})
         return super().configure_train(server_round, arrays, config, grid)
 
-    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """The number of each client's cluster, where there are several."""
         if self.section.clusters == 1:
-            return order
-        told = {key.client: float(self._cluster_of[key]) for key in keys}
-        return replace(order, options={**order.options, **told})
+            return Guidance()
+        return Guidance(options={key.client: float(self._cluster_of[key]) for key in clients})
 
-    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         return order
 
     def aggregate_train(

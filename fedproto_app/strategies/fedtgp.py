@@ -7,16 +7,16 @@ the clients. It goes on from round to round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.maths.trainable_prototypes import (
     EMBEDDING,
@@ -30,10 +30,8 @@ from fedproto_app.messages import Order
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedTgpSettings, Settings
-from fedproto_app.strategies.class_rows import believed, rows_by_class
+from fedproto_app.strategies.class_rows import class_fault, largest_rows
 from fedproto_app.strategies.strategy import PersonalStrategy
 
 LARGEST_VALUE = 1e6  # of a prototype
@@ -53,32 +51,33 @@ class FedTgpStrategy(PersonalStrategy):
             named = linear_parameters(width, width, draws)
             self._network |= {layer + name: value for name, value in named.items()}
         self._known = torch.zeros(classes, dtype=torch.bool)
-        self._round = 0
         # Of all cores, threads would mostly wait for each other: the tensors are small.
         torch.set_num_threads(settings.threads)
 
-    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """The prototypes of the classes that any client has had so far."""
         classes = self._classes()
         if not classes:
-            return order
-        return replace(order, arrays={PROTOTYPES: self._prototypes().numpy()}, classes=classes)
+            return Guidance()
+        return Guidance({PROTOTYPES: self._prototypes().numpy()}, classes=classes)
 
-    def guide_evaluation(self, order: Order, keys: list[ClientKey]) -> Order:
-        return self.guide(order, keys)
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+        return self.guided(order, keys)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        self._round = server_round
-        return super().aggregate_train(server_round, replies)
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        return class_fault(reply, PROTOTYPES, round_, _fault)
 
-    def absorb(self, answers: list[NodeReply]) -> None:
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        return largest_rows(replies, PROTOTYPES, _length)
+
+    def update(self, received: Received, round_: Round) -> None:
         """Train the network on the prototypes of this round."""
-        arrived = rows_by_class(answers, PROTOTYPES)
-        good = believed(self.federation, arrived, _fault, _length, "prototypes")
         # In the order of names: what is learnt must not depend on who came first.
-        pairs = [pair for key in sorted(good) for pair in sorted(good[key].items())]
+        pairs = [
+            pair
+            for reply in sorted(received.fresh, key=lambda one: one.key)
+            for pair in sorted(reply.by_class(PROTOTYPES).items())
+        ]
         if not pairs:
             return
         labels = torch.tensor([label for label, _ in pairs])
@@ -93,13 +92,13 @@ class FedTgpStrategy(PersonalStrategy):
             section.server_epochs,
             section.server_batch_size,
             section.server_rate,
-            torch_stream(self.settings.seed, "fedtgp", "batches", self._round),
+            torch_stream(self.settings.seed, "fedtgp", "batches", round_.number),
         )
         if not _finite(network):  # what it was is better than nothing for anybody
             return
         self._network = network
         self._known[labels] = True
-        self.federation.note({"margin": margin, "server_loss": loss})
+        round_.figures |= {"margin": margin, "server_loss": loss}
 
     def state(self) -> dict[str, NDArray[Any]]:
         network = {name: value.numpy() for name, value in self._network.items()}

@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import of_group, under
 from fedproto_app.learners.ifca import CHOSEN, CLUSTERS
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.settings import ChoiceSettings, Settings
 from fedproto_app.strategies.cluster_history import ClusterHistory
 from fedproto_app.strategies.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
-from fedproto_app.strategies.state_groups import of_group, under
 
 
 class IfcaStrategy(ClusteredHeadStrategy):

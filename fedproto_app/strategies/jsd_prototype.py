@@ -8,7 +8,7 @@ prototypes like its own (PR_n) and of the others (NR_n).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.learners.jsd_prototype import (
     NEGATIVE,
     POSITIVE,
@@ -30,11 +32,8 @@ from fedproto_app.maths.divergence import (
     update_divergence,
 )
 from fedproto_app.maths.robust_means import middle_of_members, shortened_mean
-from fedproto_app.messages import Order
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FuelsSettings, Settings
 from fedproto_app.strategies.client_models import middle
 from fedproto_app.strategies.divergence_findings import divergence_findings
@@ -46,7 +45,9 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     section: FuelsSettings
 
-    def __init__(self, settings: Settings, section: FuelsSettings, federation: Federation) -> None:
+    def __init__(
+        self, settings: Settings, section: FuelsSettings, federation: Federation | None = None
+    ) -> None:
         super().__init__(settings, section, federation)
         self._rows_of: dict[ClientKey, int] = {}
         self._prototypes: Tensor | None = None
@@ -63,58 +64,47 @@ class JSDPrototypeStrategy(PersonalStrategy):
         facts = self.federation.roster.facts
         return [key for key in clients if facts[key].samples >= needed]
 
-    def guide(self, order: Order, keys: list[ClientKey]) -> Order:
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """PR_n and NR_n (A, Algorithm 1, line 10) for those of the clients that have both."""
+        options = {}
         if not self.section.periodicity_aware:
-            order = replace(order, options={PROTOTYPE_BATCHES: float(self._batches)})
-        known = [key for key in keys if key in self._rows_of]
+            options = {PROTOTYPE_BATCHES: float(self._batches)}
+        known = [key for key in clients if key in self._rows_of]
         if not known or not self.section.inter:
-            return order
+            return Guidance(options=options)
         assert self._prototypes is not None
         assert self._divergence is not None
-        wanted = torch.tensor([self._rows_of[key] for key in known])
         positive, negative, has_negative = contrast_prototypes(
             self._prototypes,
             self._divergence,
             self._threshold,
-            wanted,
+            torch.tensor([self._rows_of[key] for key in known]),
             self._places(),
-            self._combine(),
+            self._members_combined(),
         )
-        guided = [key.client for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
+        guided = [key for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
         if not guided:
-            return order
+            return Guidance(options=options)
         arrays = {
             POSITIVE: positive[has_negative].numpy(),
             NEGATIVE: negative[has_negative].numpy(),
         }
-        return replace(order, arrays=arrays, guided=guided)
+        return Guidance(arrays, guided, options=options)
 
-    def absorb(self, answers: list[NodeReply]) -> None:
+    def update(self, received: Received, round_: Round) -> None:
         """Replace the reporting clients' prototypes; recompute their rows of the divergence."""
-        changed: list[int] = []
-        fresh: list[Tensor] = []
-        for answer in answers:
-            arrived = torch.from_numpy(answer.reply.arrays[PROTOTYPES])
-            for key, prototype in zip(answer.keys(), arrived, strict=True):
-                changed.append(self._rows_of.setdefault(key, len(self._rows_of)))
-                fresh.append(prototype)
-        if not changed:
-            return
-        prototypes = torch.zeros(len(self._rows_of), *fresh[0].shape)
-        if self._prototypes is not None:
-            prototypes[: len(self._prototypes)] = self._prototypes
-        rows = torch.tensor(changed)
-        prototypes[rows] = torch.stack(fresh)
-        self._compare(prototypes, rows)
+        if received.fresh:
+            self._compare(received, [reply.key for reply in received.fresh])
 
-    def _compare(self, prototypes: Tensor, changed: Tensor) -> None:
-        """Take these prototypes [N, rows, d_p], of which the rows `changed` are new."""
-        self._prototypes = prototypes
-        self._divergence = update_divergence(self._divergence, prototypes, changed)
+    def _compare(self, received: Received, changed: Sequence[ClientKey]) -> None:
+        """Compare the latest prototypes, of which those of some clients are new."""
+        self._rows_of = {key: row for row, key in enumerate(received.heard)}
+        self._prototypes = torch.from_numpy(received.stacked(PROTOTYPES, received.heard))
+        rows = torch.tensor([self._rows_of[key] for key in changed])
+        self._divergence = update_divergence(self._divergence, self._prototypes, rows)
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
 
-    def _combine(self) -> Combine | None:
+    def _members_combined(self) -> Combine | None:
         """What the rule of the settings makes of prototypes; None: their mean.
 
         A divergence is blind to what is added to all values of a row, so who copies a client's
@@ -137,20 +127,15 @@ class JSDPrototypeStrategy(PersonalStrategy):
         streams = (numpy_stream(self.settings.seed, "place", key.client) for key in self._rows_of)
         return torch.tensor([stream.random() for stream in streams])
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """names, nodes and prototypes, rows in the same order; the divergence follows from them."""
-        if self._prototypes is None:
-            return {}
-        return {**key_arrays(self._rows_of), "prototypes": self._prototypes.numpy()}
-
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        if not state:
-            return
-        prototypes = torch.from_numpy(state["prototypes"])
-        self._rows_of = {key: row for row, key in enumerate(keys_of(state))}
-        self._batches = prototypes.shape[1] // self.settings.data.period
-        self.sizes = replace(self.sizes, batches=self._batches)
-        self._compare(prototypes, torch.arange(len(prototypes)))
+        """The divergence follows from the prototypes."""
+        super().restore(state)
+        if self.received.heard:
+            self._divergence = None
+            self._compare(self.received, self.received.heard)
+            assert self._prototypes is not None
+            self._batches = self._prototypes.shape[1] // self.settings.data.period
+            self.sizes = replace(self.sizes, batches=self._batches)
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``divergence``: the state, the clients' true groups and the divergence matrix."""

@@ -7,7 +7,6 @@ prior is the mean of the others' A and B, weighed by how like they are, for ever
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +17,17 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import sums_fault, symmetric
-from fedproto_app.messages import Arrays, Order, Refusal
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import KindredSettings, Settings
 from fedproto_app.strategies.divergence_findings import divergence_findings
-from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.strategies.strategy import PersonalStrategy
 
 # A client's values have mean square 1 on its own scale, differences of two of them at most 4; a
@@ -51,25 +49,14 @@ class KindredStrategy(PersonalStrategy):
         self, settings: Settings, section: KindredSettings, federation: Federation
     ) -> None:
         super().__init__(settings, section, federation)
-        self._told = LatestArrays(PROTOTYPE, GRAM, MOMENT)
         self.final_after_training = section.sharing == "none"
-
-    def absorb(self, answers: list[NodeReply]) -> None:
-        """Take in what the clients report, unless it cannot be true."""
-        for answer in answers if self.releases else []:
-            for row, key in enumerate(answer.keys()):
-                told = {name: array[row] for name, array in answer.reply.arrays.items()}
-                if fault := self._fault(told):
-                    self.federation.refuse(Refusal(key.node, key.client, fault))
-                else:
-                    self._told.keep(key, told)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
-        known = self._told.clients()
+        known = self.received.clients
         priors = self._priors(len(known)) if len(known) > 1 else {}
         row_of = {key: row for row, key in enumerate(known if priors else [])}
 
@@ -96,7 +83,7 @@ class KindredStrategy(PersonalStrategy):
         divergence = self._divergence(clients)
         common = self.section.sharing == "common"
         temperatures = [math.inf] if common else self.section.temperatures
-        means = {name: self._told.stacked(name) for name in (GRAM, MOMENT)}
+        means = {name: self.received.stacked(name) for name in (GRAM, MOMENT)}
         priors = {
             name: np.empty((clients, len(temperatures), *every.shape[1:]), dtype=np.float32)
             for name, every in means.items()
@@ -113,25 +100,21 @@ class KindredStrategy(PersonalStrategy):
 
     def _divergence(self, clients: int) -> Tensor:
         """[N, N] of every two clients' prototypes; for the control somebody else's."""
-        divergence = pairwise_divergence(torch.from_numpy(self._told.stacked(PROTOTYPE)[:, None]))
+        divergence = pairwise_divergence(
+            torch.from_numpy(self.received.stacked(PROTOTYPE)[:, None])
+        )
         if self.section.sharing != "random":
             return divergence
         draws = numpy_stream(self.settings.seed, "random relatives")
         order = torch.from_numpy(draws.permutation(clients))
         return divergence[order][:, order]
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        return self._told.state()
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._told.restore(state)
-
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``divergence``: the prototypes [N, 1, p], the clients' groups, the divergence [N, N]."""
-        known = self._told.clients()
+        known = self.received.clients
         if len(known) < 2:
             return {}
-        prototypes = self._told.stacked(PROTOTYPE)[:, None]
+        prototypes = self.received.stacked(PROTOTYPE)[:, None]
         return divergence_findings(
             known,
             self.federation.roster.facts,
@@ -139,8 +122,11 @@ class KindredStrategy(PersonalStrategy):
             lambda rows: pairwise_divergence(torch.from_numpy(prototypes[rows])).numpy(),
         )
 
-    def _fault(self, told: Arrays) -> str | None:
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
         """Why these cannot be the means of a client's samples."""
+        told = reply.arrays
+        if not told:
+            return None
         if not told[GRAM].any():  # the calendar's, or the 1 that stands for it, never are all 0
             return "its means are of no sample"
         if (largest := float(np.abs(told[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:

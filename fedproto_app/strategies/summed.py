@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AnalyticSettings, Settings
 from fedproto_app.strategies.client_sums import ClientSums
 from fedproto_app.strategies.strategy import PersonalStrategy
@@ -45,13 +45,22 @@ class SumsStrategy(PersonalStrategy):
         """Everyone: what a client did not add up in a round, it never does."""
         return eligible
 
-    def absorb(self, answers: list[NodeReply]) -> None:
-        """Take in the sums of the clients that reported, unless they cannot be true."""
-        if self.releases:
-            self._sums.take_in(answers)
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        if self._is_noised or not reply.arrays:  # noised sums need be nobody's
+            return None
+        return self._sums.fault(reply.arrays, reply.key, reply.samples)
 
-    def absorb_total(self, total: Sums) -> None:
-        values = {name: value.astype(np.float32) for name, value in total.values.items()}
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        if self._is_noised or not self.releases:
+            return {}
+        return self._sums.outliers({reply.key: reply.arrays for reply in replies})
+
+    @property
+    def _is_noised(self) -> bool:
+        return self.federation.spending.plan is not None
+
+    def take_in_total(self, sums: Sums, server_round: int) -> None:
+        values = {name: value.astype(np.float32) for name, value in sums.values.items()}
         declared = self.federation.roster.facts.values()
         self._sums.take_in_total(values, sum(facts.samples for facts in declared))
 

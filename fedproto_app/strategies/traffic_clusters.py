@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.data.windows import lookback_text, shortest_length
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.fedda import STATISTICS
 from fedproto_app.maths.two_view_clusters import centroids, nearest, two_view_clusters
 from fedproto_app.messages import Refusal
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey, key_arrays, keys_of
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import FedDaSettings, Settings
 from fedproto_app.strategies.client_graph import ClientGraph

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +113,37 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     assert_same_rounds(runs / "deployed", folder.path)
     for state in three_nodes:  # each kept the state of its own clients
         assert list(state.rglob(f"state-{kept:06d}-*.safetensors"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_method_in_a_module_of_its_own_runs_on_nodes_that_have_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masked: bool
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    shutil.copy(Path(__file__).parents[1] / "own_methods.py", modules)
+    monkeypatch.syspath_prepend(modules)
+    environment = {"PYTHONPATH": str(modules)}
+    changes = {
+        "method": "own_methods:PULL",
+        "aggregation.secure": masked,
+        "rounds": 2,
+        "nodes.minimum": 3,
+        "nodes.start-deadline": 120.0,
+        "nodes.round-deadline": 120.0,
+    }
+    deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
+    with LocalFederation(tmp_path / "federation", environment) as federation:
+        for index, config in enumerate(synthetic_nodes(3, tmp_path / "own-state")):
+            state = {"device": "cpu", "state-dir": str(tmp_path / f"state-{index}")}
+            federation.add_node(str(index), {**config, **state}, environment=environment)
+        for node in federation.nodes:
+            node.wait_until_joined()
+        run = federation.submit(flat_settings(deployed))
+        status = federation.wait(run, deadline=300)
+        assert status.completed, f"{status}\n{federation.superlink.said()}"
+    local = small_settings(tmp_path, **{**changes, "output.name": "local"})
+    folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
+    assert_same_clients(Path(deployed.output.dir) / "deployed", folder.path)
+    sys.modules.pop("own_methods", None)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
-from fedproto_app.server.roster import ClientFacts, ClientKey, Roster
+from fedproto_app.server.roster import Roster
 from fedproto_app.server.round_log import ClientResult, RoundLog
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import Settings, settings_from

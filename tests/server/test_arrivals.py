@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import FederationError
 from fedproto_app.node import orders
 from fedproto_app.server import arrivals
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
 
 

@@ -11,11 +11,11 @@ from flwr.app import Message, MessageType
 from safetensors import SafetensorError
 
 from fedproto_app import server_app
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.messages import Order
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
 from fedproto_app.wire import QUESTION, numpy_arrays, write_order

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.messages import NodeRoster
-from fedproto_app.server.roster import ClientKey, Roster, select
+from fedproto_app.server.roster import Roster, select
 
 KEYS = [ClientKey(f"c{i}", str(i % 2)) for i in range(10)]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.errors import SettingsError
 from fedproto_app.invariants import SmallRuns, kills_change_nothing, one_node_equals_eight
@@ -17,7 +18,6 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.report.table import run_table
 from fedproto_app.server.resume import stored_settings
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import PrivacyPlan, PrivacySettings, Settings, settings_from
 from tests.local_grid import run_locally, small_settings, synthetic_nodes

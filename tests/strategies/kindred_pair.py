@@ -10,6 +10,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.halves import make_learner
@@ -18,7 +19,6 @@ from fedproto_app.learners.kindred import KindredLearner
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.randomness import torch_stream
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.kindred import KindredStrategy
@@ -91,7 +91,7 @@ class KindredPair:
         reply = Reply(names, [SAMPLES] * len(names), arrays=arrays)
         message = Message(RecordDict(), dst_node_id=1, message_type="train")
         self.strategy.federation.trained |= {ClientKey(name, NODE) for name in names}
-        self.strategy.absorb([NodeReply(NODE, reply, message)])
+        self.strategy.take_in([NodeReply(NODE, reply, message)], 1)
 
     def priors(self) -> Order:
         """What the server then sends to the node, as the node reads it."""

@@ -6,9 +6,9 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.strategy import PersonalStrategy
@@ -38,10 +38,10 @@ def report(strategy: PersonalStrategy, prototypes: dict[str, Rows]) -> None:
     array = np.array(list(prototypes.values()), dtype=np.float32)
     reply = Reply(list(prototypes), [SAMPLES] * len(prototypes), arrays={"prototypes": array})
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.absorb([NodeReply(NODE, reply, message)])
+    strategy.take_in([NodeReply(NODE, reply, message)], 1)
 
 
 def guidance(strategy: PersonalStrategy, *names: str) -> Order:
     """What the strategy sends to these clients in the next round."""
     keys = [ClientKey(name, NODE) for name in names]
-    return strategy.guide(Order("run", "token", 2, list(names)), keys)
+    return strategy.guided(Order("run", "token", 2, list(names)), keys)

@@ -39,7 +39,7 @@ def report(strategy: AnalyticStrategy, **clients: Arrays) -> None:
     arrays = {key: np.stack([one[key] for one in clients.values()]) for key in ("gram", "moment")}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.absorb([NodeReply(NODE, reply, message)])
+    strategy.take_in([NodeReply(NODE, reply, message)], 1)
 
 
 def totals(strategy: AnalyticStrategy) -> Arrays:

@@ -12,6 +12,9 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Received
+from fedproto_app.core.sends import Sends
 from fedproto_app.data.shape import DataShape
 from fedproto_app.invariants import SmallRuns, invariants_of
 from fedproto_app.learners.class_fit import packed
@@ -19,13 +22,11 @@ from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings, AnalyticSettings, settings_from
 from fedproto_app.strategies import class_groups
 from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
 from fedproto_app.strategies.class_groups import ClassGroups
-from fedproto_app.strategies.latest_arrays import LatestArrays
 from fedproto_app.wire import numpy_arrays, read_order
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
@@ -73,7 +74,7 @@ def report(
     arrays = {key: np.stack([one[key] for one in clients.values()]) for key in names}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.absorb([NodeReply(node, reply, message)])
+    strategy.take_in([NodeReply(node, reply, message)], 1)
     return {one.client: one.reason for one in strategy.federation.log.refused}
 
 
@@ -234,9 +235,9 @@ def test_nobody_is_told_what_one_other_client_has(
 
 def clusters_among(sent: dict[str, Arrays]) -> list[int]:
     """In the order of names."""
-    latest = LatestArrays("gram", "moment", "counts")
-    for name, sums in sent.items():
-        latest.keep(ClientKey(name, NODE), sums)
+    shapes = {name: array.shape for name, array in next(iter(sent.values())).items()}
+    latest = Received([Sends("sums", shapes, remember="latest")])
+    latest.take([ClientReply(ClientKey(name, NODE), 9, sums) for name, sums in sent.items()])
     federation = one_node(settings_from({}))
     samples, nobody = dict.fromkeys(sent, 9), dict.fromkeys(sent, "")
     federation.roster.admit(1, NodeRoster(NODE, 0, samples, nobody, dict.fromkeys(sent, 0.0), {}))

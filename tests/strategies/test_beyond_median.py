@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.beyond_median import refuse_largest
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.data.shape import DataShape
 from fedproto_app.invariants import SmallRuns
 from fedproto_app.learners.class_fit import packed
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.census import CensusStrategy
@@ -80,14 +80,14 @@ def report(strategy: CensusStrategy, **clients: Arrays) -> dict[str, str]:
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     strategy.federation.log.refused.clear()
-    strategy.absorb([NodeReply(NODE, reply, message)])
+    strategy.take_in([NodeReply(NODE, reply, message)], 1)
     return {one.client: one.reason for one in strategy.federation.log.refused}
 
 
 def evaluated(strategy: CensusStrategy) -> Arrays:
     """What an order to evaluate brings besides the model."""
     order = Order("run", "token", 2, ["a"])
-    return strategy.guide_evaluation(order, [ClientKey("a", NODE)]).arrays
+    return strategy.guided_evaluation(order, [ClientKey("a", NODE)]).arrays
 
 
 def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) -> None:
@@ -97,7 +97,7 @@ def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) 
     assert report(server, b=third) == {}  # in place of the second
     for name, total in evaluated(server).items():
         np.testing.assert_allclose(total, first[name] + third[name], rtol=1e-5, atol=1e-5)
-    assert server.guide(Order("run", "token", 2, ["a"]), []).arrays == {}
+    assert server.guided(Order("run", "token", 2, ["a"]), []).arrays == {}
     again = strategy_of(server.settings)
     again.restore(server.state())
     assert all((evaluated(again)[name] == one).all() for name, one in evaluated(server).items())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.server.roster import ClientFacts, ClientKey
+from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.strategies import cluster_history
 from fedproto_app.strategies.cluster_history import MOST_MATRICES, ClusterHistory
 

@@ -14,6 +14,7 @@ from flwr.app import Array, Message
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.errors import FederationError, FedProtoError
@@ -24,7 +25,6 @@ from fedproto_app.messages import SampleTimes
 from fedproto_app.models.graph_network import GraphNetwork
 from fedproto_app.node.inference import require_forecasts
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.roster import ClientFacts, ClientKey
 from fedproto_app.settings import Settings
 from fedproto_app.strategies import cnfgnn
 from fedproto_app.strategies.cnfgnn import CnfgnnStrategy

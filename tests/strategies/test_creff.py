@@ -10,13 +10,13 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
 from fedproto_app.maths.federated_features import class_gradient
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.creff import CreffStrategy
@@ -77,7 +77,7 @@ def honest(strategy: CreffStrategy) -> Sent:
 
 def test_the_first_orders_have_a_classifier_too() -> None:
     strategy = server()
-    order = strategy.guide(Order("run", "t", 1, ["a"]), [ClientKey("a", "m")])
+    order = strategy.guided(Order("run", "t", 1, ["a"]), [ClientKey("a", "m")])
     assert order.arrays[CLASSIFIER].shape == (3, WIDTH + 1)
     assert order.arrays[CLASSIFIER].any()
 
@@ -85,7 +85,7 @@ def test_the_first_orders_have_a_classifier_too() -> None:
 def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> None:
     strategy = server()
     before = {name: value.copy() for name, value in strategy.state().items()}
-    strategy.absorb([answer(honest(strategy))])
+    strategy.take_in([answer(honest(strategy))], 1)
     after = strategy.state()
     moved = (after["features"] != before["features"]).any(axis=(1, 2))
     assert moved.tolist() == [True, True, False]
@@ -93,7 +93,7 @@ def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> N
     figures = strategy.federation.log.figures
     assert figures["distance_after"] < figures["distance_before"]  # type: ignore[operator]
     assert strategy.federation.log.refused == []
-    sent = strategy.guide(Order("run", "t", 2, ["a"]), []).arrays[CLASSIFIER]
+    sent = strategy.guided(Order("run", "t", 2, ["a"]), []).arrays[CLASSIFIER]
     assert np.array_equal(sent, after["classifier"])
     found = strategy.findings()[CLASSIFIER]
     assert found["names"].tolist() == ["ant", "bee", "cat"]
@@ -105,20 +105,20 @@ def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> No
     for reverse in (False, True):
         strategy = server()
         sent = honest(strategy)
-        strategy.absorb([answer(dict(sorted(sent.items(), reverse=reverse)))])
+        strategy.take_in([answer(dict(sorted(sent.items(), reverse=reverse)))], 1)
         states.append(strategy.state()["features"].copy())
-        strategy.absorb([])
+        strategy.take_in([], 1)
         np.testing.assert_array_equal(strategy.state()["features"], states[-1])
     np.testing.assert_array_equal(*states)
 
 
 def test_a_restored_server_goes_on_as_the_first() -> None:
     first, second = server(), server()
-    first.absorb([answer(honest(first))])
+    first.take_in([answer(honest(first))], 1)
     second.restore({name: value.copy() for name, value in first.state().items()})
     sent = honest(first)
     for one in (first, second):
-        one.absorb([answer(sent)])
+        one.take_in([answer(sent)], 1)
     for name, value in first.state().items():
         np.testing.assert_array_equal(second.state()[name], value)
 
@@ -136,13 +136,13 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
         spoilt[0] = gradient(strategy, 1, 2, 2)
     else:
         spoilt[1] = gradient(strategy, 1, 2, 2)  # it has declared images of class 0 alone
-    strategy.absorb([answer({**sent, "b": spoilt})])
+    strategy.take_in([answer({**sent, "b": spoilt})], 1)
     del sent["b"]
-    expected.absorb([answer(sent)])
+    expected.take_in([answer(sent)], 1)
     np.testing.assert_array_equal(strategy.state()["features"], expected.state()["features"])
     (refusal,) = strategy.federation.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
-    assert refusal.reason.startswith("its gradients are not used: ")
+    assert refusal.reason.startswith("its class-gradients are not used: ")
 
 
 def test_what_a_client_sends_is_counted_for_itself() -> None:

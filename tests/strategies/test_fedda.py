@@ -10,6 +10,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.learners.fedda import STATISTICS
 from fedproto_app.maths.dual_attention import attended
@@ -17,7 +18,6 @@ from fedproto_app.maths.two_view_clusters import two_view_clusters
 from fedproto_app.messages import Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import traffic_clusters

@@ -35,14 +35,14 @@ def report(strategy: FedPclStrategy, prototypes: dict[str, Rows]) -> None:
     arrays = {PROTOTYPES: np.array(list(prototypes.values()), dtype=np.float32)}
     reply = Reply(list(prototypes), [4] * len(prototypes), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.absorb([NodeReply(NODE, reply, message)])
+    strategy.take_in([NodeReply(NODE, reply, message)], 1)
 
 
 def sent(strategy: FedPclStrategy) -> Any:
     order = Order("run", "t", 2, ["a"], arrays={"w": np.zeros(1, np.float32)})
-    guided = strategy.guide(order, [])
+    guided = strategy.guided(order, [])
     assert "w" in guided.arrays
-    assert strategy.guide_evaluation(order, []) is order
+    assert strategy.guided_evaluation(order, []) is order
     found = guided.arrays.get(GLOBAL_PROTOTYPES)
     return None if found is None else found.tolist()
 

@@ -9,10 +9,10 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedtgp import FedTgpStrategy
@@ -58,7 +58,7 @@ def answer(sent: Sent) -> NodeReply:
 
 
 def guidance(strategy: FedTgpStrategy) -> Order:
-    return strategy.guide(Order("run", "t", 2, ["a"]), [ClientKey("a", "m")])
+    return strategy.guided(Order("run", "t", 2, ["a"]), [ClientKey("a", "m")])
 
 
 def assert_same(ours: FedTgpStrategy, theirs: FedTgpStrategy) -> None:
@@ -71,7 +71,7 @@ def assert_same(ours: FedTgpStrategy, theirs: FedTgpStrategy) -> None:
 def test_it_sends_the_prototypes_of_classes_that_somebody_has() -> None:
     strategy = server()
     assert guidance(strategy) == Order("run", "t", 2, ["a"])
-    strategy.absorb([answer(HONEST)])
+    strategy.take_in([answer(HONEST)], 1)
     sent = guidance(strategy)
     assert sent.classes == [0, 1]
     assert sent.arrays[PROTOTYPES].shape == (2, WIDTH)
@@ -86,7 +86,7 @@ def test_it_sends_the_prototypes_of_classes_that_somebody_has() -> None:
 def test_it_goes_on_from_round_to_round() -> None:
     strategy, losses = server(**{"fedtgp.margin-threshold": 1.0}), []
     for _ in range(5):
-        strategy.absorb([answer(HONEST)])
+        strategy.take_in([answer(HONEST)], 1)
         assert strategy.federation.log.figures is not None
         losses.append(strategy.federation.log.figures["server_loss"])
     assert losses == sorted(losses, reverse=True)
@@ -96,7 +96,7 @@ def test_it_goes_on_from_round_to_round() -> None:
 def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
     """Of clients that trained in a round without evaluation."""
     strategy = server()
-    strategy.absorb([answer(HONEST)])
+    strategy.take_in([answer(HONEST)], 1)
     strategy.federation.unevaluated.add(ClientKey("a", "m"))
     (message,) = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), None)  # type: ignore[arg-type]
     assert read_order(message).classes == [0, 1]
@@ -104,19 +104,19 @@ def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
 
 def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> None:
     one, other = server(), server()
-    one.absorb([answer(HONEST)])
-    other.absorb([answer(dict(sorted(HONEST.items(), reverse=True)))])
+    one.take_in([answer(HONEST)], 1)
+    other.take_in([answer(dict(sorted(HONEST.items(), reverse=True)))], 1)
     assert_same(one, other)
-    one.absorb([])
+    one.take_in([], 1)
     assert_same(one, other)
 
 
 def test_a_restored_server_goes_on_as_the_first() -> None:
     first, second = server(), server()
-    first.absorb([answer(HONEST)])
+    first.take_in([answer(HONEST)], 1)
     second.restore({name: value.copy() for name, value in first.state().items()})
     for one in (first, second):
-        one.absorb([answer(HONEST)])
+        one.take_in([answer(HONEST)], 1)
     assert_same(second, first)
 
 
@@ -124,8 +124,8 @@ def test_a_restored_server_goes_on_as_the_first() -> None:
 def test_a_client_that_lies_is_refused_and_the_others_count(lie: dict[int, list[float]]) -> None:
     """Far longer than the others', huge, or of a class that b has declared no image of."""
     expected, strategy = server(), server()
-    strategy.absorb([answer({**HONEST, "b": lie})])
-    expected.absorb([answer({name: its for name, its in HONEST.items() if name != "b"})])
+    strategy.take_in([answer({**HONEST, "b": lie})], 1)
+    expected.take_in([answer({name: its for name, its in HONEST.items() if name != "b"})], 1)
     assert_same(strategy, expected)
     (refusal,) = strategy.federation.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
@@ -134,7 +134,7 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: dict[int, list[
 
 def test_where_training_ends_in_no_numbers_what_was_before_stays() -> None:
     strategy, before = server(**{"fedtgp.server-rate": 1e30}), server()
-    strategy.absorb([answer(HONEST)])
+    strategy.take_in([answer(HONEST)], 1)
     assert_same(strategy, before)
 
 

@@ -7,9 +7,9 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.global_local_prototype import GlobalLocalPrototypeStrategy
@@ -54,7 +54,7 @@ def answer(node: str, sent: Prototypes) -> NodeReply:
 
 def guided(strategy: GlobalLocalPrototypeStrategy) -> dict[int, list[float]]:
     """The global prototypes that go down, by class."""
-    order = strategy.guide(Order("run", "t", 2, ["a"]), [ClientKey("a", "m")])
+    order = strategy.guided(Order("run", "t", 2, ["a"]), [ClientKey("a", "m")])
     rows = order.arrays.get("prototypes", np.empty((0, WIDTH)))
     return dict(zip(order.classes, rows.tolist(), strict=True))
 
@@ -66,15 +66,15 @@ def test_before_the_first_replies_nothing_but_the_model_goes_down() -> None:
 def test_a_prototype_is_the_mean_of_the_clients_that_have_the_class() -> None:
     strategy = server()
     first = answer("m", {"a": {0: [1, 2], 1: [5, 5]}, "b": {0: [3, 6]}})
-    strategy.absorb([first, answer("n", {"c": {0: [5, 1]}})])
+    strategy.take_in([first, answer("n", {"c": {0: [5, 1]}})], 1)
     assert guided(strategy) == {0: [3, 3], 1: [5, 5]}
 
 
 def test_new_recurring_and_absent_classes_over_two_rounds() -> None:
     """C̃ ← 0.25·C̃ + 0.75·mean for class 0; class 1, whom nobody has now, stays; class 2 is new."""
     strategy = server()
-    strategy.absorb([answer("m", {"a": {0: [4, 8], 1: [5, 5]}})])
-    strategy.absorb([answer("n", {"c": {2: [7, 7], 0: [8, 0]}})])
+    strategy.take_in([answer("m", {"a": {0: [4, 8], 1: [5, 5]}})], 1)
+    strategy.take_in([answer("n", {"c": {2: [7, 7], 0: [8, 0]}})], 1)
     assert guided(strategy) == {0: [7, 2], 1: [5, 5], 2: [7, 7]}
     assert strategy.state()["classes"].tolist() == [0, 1, 2]
     assert strategy.findings()["prototypes"]["names"].tolist() == ["ant", "bee", "cat"]
@@ -88,15 +88,15 @@ def test_the_order_of_replies_does_not_matter() -> None:
     found = []
     for these in (replies, replies[::-1]):
         strategy = server()
-        strategy.absorb(these)
+        strategy.take_in(these, 1)
         found.append(guided(strategy))
     assert found[0] == found[1]
 
 
 def test_a_round_without_usable_replies_changes_nothing() -> None:
     strategy = server()
-    strategy.absorb([answer("m", {"a": {0: [4, 8]}})])
-    strategy.absorb([])
+    strategy.take_in([answer("m", {"a": {0: [4, 8]}})], 1)
+    strategy.take_in([], 1)
     assert guided(strategy) == {0: [4, 8]}
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.messages import Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.roster import ClientKey
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies import jsd_prototype
 from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy

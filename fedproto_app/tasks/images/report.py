@@ -32,10 +32,10 @@ from fedproto_app.report.task_report import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fedproto_app.core.clients import ClientKey
     from fedproto_app.report.page.charts import Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
-    from fedproto_app.server.roster import ClientKey
     from fedproto_app.server.round_log import RoundLog
 
 MODELS = ("global", "local")

@@ -1,0 +1,129 @@
+"""What a strategy receives: the latest of each client, this round's, or a total under masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
+from fedproto_app.core.sends import Sends
+from fedproto_app.settings import settings_from
+from fedproto_app.strategies.fedproto import FedProtoStrategy
+from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
+
+LATEST = [Sends("both", {"x": (1,), "y": (1, 2)}, combine="mean", remember="latest")]
+NOW = [Sends("x", {"x": (1,)}, combine="mean")]
+BY_CLASS = [Sends("rows", {"rows": (2,)}, rows="class", combine="mean")]
+
+
+def reply(client: str, x: float, node: str = "n") -> ClientReply:
+    arrays = {"x": np.float32([x]), "y": np.float32([[x, -x]]), "else": np.float32([0])}
+    return ClientReply(ClientKey(client, node), 4, arrays)
+
+
+def test_the_latest_of_each_client_counts_in_the_order_of_names() -> None:
+    received = Received(LATEST)
+    assert (received.clients, received.state(), received.mean("x")) == ([], {}, None)
+    received.take([reply("b", 1.0), reply("a", 2.0), reply("a", 3.0, "m")])
+    received.take([reply("b", 4.0)])
+    assert received.clients == [("a", "m"), ("a", "n"), ("b", "n")]
+    assert received.heard == [("b", "n"), ("a", "n"), ("a", "m")]
+    assert received.stacked("y").tolist() == [[[3, -3]], [[2, -2]], [[4, -4]]]
+    mean = received.mean("x")
+    assert mean is not None
+    assert mean.tolist() == [3]
+    assert received.totals()["x"].tolist() == [9]
+    assert [one.key.client for one in received.fresh] == ["b"]
+
+    again = Received(LATEST)
+    again.restore({})
+    again.restore(received.state())
+    assert again.heard == received.heard
+    for name, array in received.state().items():
+        np.testing.assert_array_equal(again.state()[name], array)
+
+
+def test_what_is_not_remembered_counts_in_its_round_alone() -> None:
+    received = Received(NOW)
+    received.take([reply("b", 1.0), reply("a", 2.0)])
+    assert received.mean("x").tolist() == [1.5]  # type: ignore[union-attr]
+    received.take([reply("b", 5.0)])
+    again = Received(NOW)
+    again.restore(received.state())  # the next round's guidance may be made of it
+    for one in (received, again):
+        assert one.mean("x").tolist() == [5]  # type: ignore[union-attr]
+        assert one.clients == []
+
+
+def test_a_rule_takes_the_place_of_the_mean() -> None:
+    received = Received(LATEST, lambda rows: np.median(rows, axis=0).astype(np.float32))
+    received.take([reply("a", 1.0), reply("b", 2.0), reply("c", 600.0)])
+    assert received.mean("x").tolist() == [2]  # type: ignore[union-attr]
+
+
+def test_under_masks_the_mean_is_of_those_who_took_part_and_lasts() -> None:
+    received = Received(LATEST)
+    received.take_total(Total({"x": np.array([6.0]), "y": np.zeros((1, 2))}, 3, np.zeros(0, int)))
+    again = Received(LATEST)
+    again.restore(received.state())
+    for one in (received, again):
+        assert one.mean("x").tolist() == [2]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_means_by_class_are_over_the_clients_that_have_the_class(masked: bool) -> None:
+    received = Received(BY_CLASS)
+    if masked:
+        sums = np.array([[4.0, 6.0], [0, 0], [5, 5]])
+        received.take_total(Total({"rows": sums}, 2, np.array([2, 0, 1])))
+    else:
+        a = ClientReply(ClientKey("a", "n"), 4, {"rows": np.float32([[5, 5], [1, 2]])}, [2, 0])
+        b = ClientReply(ClientKey("b", "n"), 4, {"rows": np.float32([[3, 4]])}, [0])
+        received.take([b, a])
+    again = Received(BY_CLASS)
+    again.restore(received.state())
+    for one in (received, again):
+        means = one.class_means("rows", 3)
+        assert means is not None
+        assert means[0].tolist() == [[2, 3], [0, 0], [5, 5]]
+        assert means[1].tolist() == [True, False, True]
+
+
+# --- strategies, called with arrays alone -------------------------------------------------------
+
+A, B, C = (ClientKey(name, "n") for name in "abc")
+ALIKE_A, ALIKE_B, OTHER = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]], [[0.0, 3.0], [3.0, 0]]
+
+
+def told(strategy: Any, sent: dict[ClientKey, Any], asked: list[ClientKey]) -> Guidance:
+    """The strategy's guidance after clients have sent these prototypes."""
+    replies = [
+        ClientReply(key, 4, {"prototypes": np.array(rows, dtype=np.float32)})
+        for key, rows in sent.items()
+    ]
+    strategy.received.take(replies)
+    strategy.update(strategy.received, Round(1))
+    found: Guidance = strategy.guide(strategy.received, asked, Round(2))
+    return found
+
+
+def test_fuels_by_hand() -> None:
+    settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, "fuels.beta": 40})
+    strategy = JSDPrototypeStrategy(settings, settings.fuels)
+    guidance = told(strategy, {A: ALIKE_A, B: ALIKE_B, C: OTHER}, [C, A])
+    assert guidance.clients == [C, A]
+    mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
+    np.testing.assert_allclose(guidance.arrays["positive"], [OTHER, mean], rtol=1e-6)
+    np.testing.assert_allclose(guidance.arrays["negative"], [mean, OTHER], rtol=1e-6)
+
+
+def test_fedproto_by_hand() -> None:
+    settings = settings_from({"method": "fedproto", "data.period": 2})
+    strategy = FedProtoStrategy(settings, settings.fedproto)
+    assert told(strategy, {}, [A]) == Guidance()
+    guidance = told(strategy, {A: ALIKE_A, C: OTHER}, [A])
+    np.testing.assert_allclose(guidance.arrays["prototype"], np.full((2, 2), 1.5))
+    assert not guidance.clients  # for everybody

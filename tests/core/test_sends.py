@@ -1,0 +1,61 @@
+"""What follows from a declaration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedproto_app.core.sends import Expected, Sends, Sizes, averages, model
+from fedproto_app.messages import Reply
+
+SIZES = Sizes(
+    period=24, width=8, classes=3, parameters={"encoder.w": (8, 2), "head.w": (8,), "head.b": ()}
+)
+ROWS = Sends("rows", {"rows": (4,)}, rows="class")
+SUMS = Sends("sums", {"sums": (2, 2)}, combine="sum", any_size=True, when="evaluated")
+ANSWER = Sends("answer", {"answer": (9,)}, when="question")
+
+
+def test_replies_are_expected_as_declared() -> None:
+    releases = [model("encoder."), Sends("p", {"p": (24, 8)}), ROWS, SUMS, ANSWER]
+    plain = Expected.of(releases, SIZES, evaluates=False)
+    assert plain == Expected(
+        mean={"encoder.w": (8, 2)},
+        per_client={"p": (24, 8)},
+        per_class={"rows": (4,)},
+        classes=3,
+        models=[],
+        of_any_size=[],
+    )
+    judged = Expected.of(releases, SIZES, nodes_average=False, evaluates=True)
+    assert judged.mean == {}
+    assert judged.per_client == {"encoder.w": (8, 2), "p": (24, 8), "sums": (2, 2)}
+    assert (judged.models, judged.of_any_size) == (["encoder.w"], ["sums"])
+
+
+def test_values_are_counted_for_each_client() -> None:
+    expected = Expected.of([model("head."), ROWS], SIZES, evaluates=False)
+    reply = Reply(["a", "b"], [1, 1], classes=[[0, 2], [1]])
+    assert expected.values(reply) == 2 * (8 + 1) + 3 * 4
+
+
+def test_a_changed_declaration_changes_the_costs() -> None:
+    small = Sends("p", {"p": (24, 8)})
+    large = replace(small, arrays={"p": (24, 80)})
+    reply = Reply(["a"], [1])
+    values = [Expected.of([one], SIZES, evaluates=False).values(reply) for one in (small, large)]
+    assert values == [192, 1920]
+
+
+@pytest.mark.parametrize(
+    ("release", "rule"),
+    [
+        (model(), True),
+        (Sends("head", combine="groups"), True),
+        (Sends("sums", combine="sum"), True),
+        (Sends("prototype"), False),
+    ],
+)
+def test_a_robust_rule_can_replace_means_and_sums(release: Sends, rule: bool) -> None:
+    assert averages([release]) == rule

@@ -1,0 +1,140 @@
+"""Two methods as somebody may bring them in a module: FedAvg with a penalty, and a prototype.
+
+Tests copy this file into a folder of their own; nothing else of the app or of its tests knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.fedavg import FedAvgLearner
+from fedproto_app.learners.learner import Context, Contribution, Learner
+from fedproto_app.learners.prototype import PeriodPrototype
+from fedproto_app.messages import Order
+from fedproto_app.methods import Method
+from fedproto_app.settings import Section, setting
+from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+
+class PenaltySettings(Section):
+    penalty: float = setting(0.01, "of the squared parameters")
+
+
+class PenaltyLearner(FedAvgLearner):
+    """FedAvg's loss, and the squares of the parameters."""
+
+    section: PenaltySettings  # type: ignore[assignment]
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
+    ) -> dict[str, Tensor]:
+        squares = [value.flatten(start_dim=1).square().sum(dim=1) for value in parameters.values()]
+        penalty = self.section.penalty * torch.stack(squares).sum(dim=0)
+        return {**super().loss(parameters, batch, context), "penalty": penalty}
+
+
+PENALTY = Method(
+    name="penalty",
+    strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
+    learner="own_methods:PenaltyLearner",
+    settings=PenaltySettings,
+)
+
+
+class PullContext(Context):
+    def __init__(self, clients: int, mean: Tensor | None) -> None:
+        self.own, self.mean = PeriodPrototype(clients), mean
+
+    def start_epoch(self) -> None:
+        self.own.clear()
+
+
+class PullLearner(Learner[PullContext, ForecastingTask]):
+    """The supervised loss, and the distance from all clients' mean prototype."""
+
+    needs_representation = True
+
+    @classmethod
+    def sends(cls, section: Section, sizes: Sizes) -> list[Sends]:
+        shape = (sizes.period, sizes.width)
+        return [Sends("prototype", {"mine": shape}, combine="mean", clip="rows")]
+
+    def context(self, order: Order, cohort: Cohort) -> PullContext:
+        mean = order.arrays.get("all")
+        return PullContext(len(cohort.names), None if mean is None else torch.from_numpy(mean))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: PullContext
+    ) -> dict[str, Tensor]:
+        represented = self.task.represent(parameters, batch)
+        context.own.add(represented.detach(), batch.age)
+        prediction = self.task.predict(parameters, represented, batch)
+        terms = {"prediction": self.task.loss(prediction, batch)}
+        if context.mean is not None:
+            terms["pull"] = (represented - context.mean).square().mean(dim=(1, 2))
+        return terms
+
+    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+        return Contribution({"mine": context.own.value().numpy()})
+
+
+class PullStrategy(PersonalStrategy):
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        mean = received.mean("mine")
+        return Guidance() if mean is None else Guidance({"all": mean})
+
+
+PULL = Method(
+    name="pull",
+    strategy="own_methods:PullStrategy",
+    learner="own_methods:PullLearner",
+    tasks=("forecasting",),
+)
+
+
+class SilentLearner(PullLearner):
+    """Forgets to declare what it sends."""
+
+    @classmethod
+    def sends(cls, section: Section, sizes: Sizes) -> list[Sends]:
+        return list(super(PullLearner, cls).sends(section, sizes))
+
+
+class UndeclaredLearner(PullLearner):
+    """Sends more than it declares."""
+
+    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+        own = context.own.value().numpy()
+        return Contribution({"mine": own, "secret": own[:, :1]})
+
+
+class MisshapenLearner(PullLearner):
+    """Sends another shape than it declares."""
+
+    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+        return Contribution({"mine": context.own.value().numpy()[:, :1]})
+
+
+WRONG = {
+    name: Method(
+        name=name,
+        strategy="own_methods:PullStrategy",
+        learner=f"own_methods:{learner}",
+        tasks=("forecasting",),
+    )
+    for name, learner in (
+        ("silent", "SilentLearner"),
+        ("undeclared", "UndeclaredLearner"),
+        ("misshapen", "MisshapenLearner"),
+    )
+}
+SILENT, UNDECLARED, MISSHAPEN = WRONG.values()

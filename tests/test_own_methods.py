@@ -1,0 +1,89 @@
+"""A module in a folder is all that a method needs: masks, noise, rules and resuming come by its
+declaration."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.invariants import SmallRuns, invariants_of, results
+from fedproto_app.report.runs import read_rounds
+
+METHODS = ["own_methods:PENALTY", "own_methods:PULL"]
+MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
+NOISED = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+TRIMMED = {"aggregation.rule": "trimmed-mean", "aggregation.hostile-share": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    shutil.copy(Path(__file__).with_name("own_methods.py"), tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own_methods", None)
+
+
+def numbers(runs: SmallRuns, label: str, **changes: Any) -> np.ndarray:
+    found = results(runs.run(label, 3, **changes))
+    return np.array([found[name] for name in sorted(found)])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
+    """Among them: killed and resumed it ends the same."""
+    runs = SmallRuns("forecasting", method, tmp_path)
+    deviations = {name: check(runs) for name, check in invariants_of("forecasting").items()}
+    assert {name: one for name, one in deviations.items() if not one.held} == {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_masks_hide_and_change_nothing(tmp_path: Path, method: str) -> None:
+    runs = SmallRuns("forecasting", method, tmp_path)
+    np.testing.assert_allclose(
+        numbers(runs, "masked", **MASKED), numbers(runs, "plain"), rtol=1e-3, atol=1e-3
+    )
+    killed = numbers(runs, "killed", **MASKED, deaths=(9, 14))
+    np.testing.assert_array_equal(killed, numbers(runs, "masked", **MASKED))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("changes", [NOISED, TRIMMED], ids=["noised", "trimmed"])
+def test_noise_and_rules_change_what_is_learnt(
+    tmp_path: Path, method: str, changes: dict[str, Any]
+) -> None:
+    runs = SmallRuns("forecasting", method, tmp_path)
+    changed = numbers(runs, "changed", **changes)
+    assert np.isfinite(changed).all()
+    assert not np.allclose(changed, numbers(runs, "plain"), rtol=1e-4)
+
+
+def test_costs_are_those_declared(tmp_path: Path) -> None:
+    runs = SmallRuns("forecasting", "own_methods:PULL", tmp_path)
+    first = read_rounds(runs.run("plain", 3))[0]
+    assert first["parameters_up"] == 8 * 24 * 16  # clients, period, width
+
+
+def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"(?s)SilentLearner does not declare .*def sends\("):
+        SmallRuns("forecasting", "own_methods:SILENT", tmp_path).run("run", 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "named"),
+    [
+        ("UNDECLARED", r"sends 'secret' of shape \(1, 16\), which it does not declare"),
+        ("MISSHAPEN", r"'mine'.*\(8, 1, 16\).*\(8, 24, 16\)"),
+    ],
+)
+def test_what_differs_from_the_declaration_is_refused_at_the_first_reply(
+    tmp_path: Path, method: str, named: str
+) -> None:
+    with pytest.raises(FederationError, match=named):
+        SmallRuns("forecasting", f"own_methods:{method}", tmp_path).run("run", 1)
