@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedproto_app.api import ClientModel, Run, load, resume, run
 
-__version__ = "0.1.0"  # the same as in pyproject.toml: Flower needs it static there
+__version__ = "0.2.0"  # the same as in pyproject.toml: Flower needs it static there
 __all__ = ["ClientModel", "Run", "load", "resume", "run"]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedproto_app.messages import NodeRoster
 from fedproto_app.wire import (
+    protocol_fault,
     read_masking_order,
     read_order,
     required_masking_order,
@@ -34,6 +36,8 @@ def roster(message: Message, context: Context) -> Message:
     from fedproto_app.node.orders import tell_roster
     from fedproto_app.node.process import in_simulation
 
+    if fault := protocol_fault(message.content, "server", "node"):
+        return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=fault), to=message)
     return write_roster(tell_roster(context, simulated=in_simulation()), to=message)
 
 

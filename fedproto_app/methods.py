@@ -37,6 +37,8 @@ _LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
 _FREQUENT = "fedproto_app.learners.constant_answers:FrequentClassLearner"
 _CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
 _CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
+_FEDPROTO_CLASSES = "fedproto_app.strategies.fedproto:FedProtoClassesStrategy"
+_FEDPROTO_CLASSES_LEARNER = "fedproto_app.learners.fedproto:FedProtoClassesLearner"
 _NEAR_VECTORS = "fedproto_app.learners.knn_per:KnnPerVectorsLearner"
 
 _TABLE = (
@@ -184,10 +186,18 @@ _TABLE = (
     ),
     Method(
         name="fedproto",
-        strategy="fedproto_app.strategies.fedproto:FedProtoStrategy",
-        learner="fedproto_app.learners.fedproto:FedProtoLearner",
+        strategy={
+            "forecasting": "fedproto_app.strategies.fedproto:FedProtoStrategy",
+            "classification": _FEDPROTO_CLASSES,
+            "sequence-classification": _FEDPROTO_CLASSES,
+        },
+        learner={
+            "forecasting": "fedproto_app.learners.fedproto:FedProtoLearner",
+            "classification": _FEDPROTO_CLASSES_LEARNER,
+            "sequence-classification": _FEDPROTO_CLASSES_LEARNER,
+        },
         section=attrgetter("fedproto"),
-        tasks=("forecasting",),
+        tasks=("forecasting", "classification", "sequence-classification"),
     ),
     Method(
         name="fedpcl",

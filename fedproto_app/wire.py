@@ -26,6 +26,7 @@ from flwr.app import (
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from fedproto_app import __version__
 from fedproto_app.messages import (
     Arrays,
     MaskingOrder,
@@ -44,6 +45,10 @@ MASKING = f"{MessageType.QUERY}.masking"  # a step of a masked sum
 TOLD, ARRAYS = "told", "arrays"  # records
 OF_MASKING, VECTOR = "masking", "vector"  # records of a masked sum beside them
 JSON, SECONDS = "json", "seconds"  # fields of what is told
+# Fields of a roster query and its answer: server and node must have the same protocol. Raise it
+# with every change of a message that the other side would misread.
+PROTOCOL_FIELD, VERSION_FIELD = "protocol", "version"
+PROTOCOL = 2
 MOST_BYTES = 32 * 2**20  # of JSON: 20,000 clients of a node have room for 80 numbers each
 MOST_REASON = 4096  # characters of a text
 MOST_FAULTS = 100  # that are looked at one by one
@@ -188,6 +193,30 @@ def _first_fault(error: ValidationError) -> str:
     return f"{'.'.join(map(str, fault['loc']))[:200]}: {fault['msg']}".removeprefix(": ")
 
 
+def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
+    """Why sender and reader cannot work together, None if their messages are of one protocol.
+
+    content: of a roster query or its answer. sender, reader: "server" and "node", or "node" and
+    "server".
+    """
+    record = content.get(TOLD)
+    fields = record if isinstance(record, ConfigRecord) else ConfigRecord()
+    if fields.get(PROTOCOL_FIELD) == PROTOCOL:
+        return None
+    version, theirs = fields.get(VERSION_FIELD), "before 0.2"
+    if isinstance(version, str) and len(version) <= 40 and not _CODES.search(version):
+        theirs = version
+    return (
+        f"the {sender} runs fedproto-app {theirs}, this {reader} {__version__}: they cannot read "
+        "each other's messages; install the same version on both"
+    )
+
+
+def _with_protocol(record: ConfigRecord) -> ConfigRecord:
+    record[PROTOCOL_FIELD], record[VERSION_FIELD] = PROTOCOL, __version__
+    return record
+
+
 # --- the node's side --------------------------------------------------------------------------
 
 
@@ -279,7 +308,7 @@ def write_roster(roster: NodeRoster, to: Message) -> Message:
     """The node's answer to the roster query."""
     cut = {name: _cut(getattr(roster, name)) for name in ("refused", "notes")}
     told = _record(RosterTold, roster, error=roster.error[:MOST_REASON], **cut)
-    return Message(_content(told, {}), reply_to=to)
+    return Message(_content(_with_protocol(told), {}), reply_to=to)
 
 
 def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -324,7 +353,8 @@ def read_masking_reply(message: Message) -> MaskingReply:
 
 def roster_query(node_id: int) -> Message:
     """Ask a node for its clients."""
-    return Message(RecordDict(), dst_node_id=node_id, message_type=ROSTER, group_id="0")
+    content = RecordDict({TOLD: _with_protocol(ConfigRecord())})
+    return Message(content, dst_node_id=node_id, message_type=ROSTER, group_id="0")
 
 
 def alive_query(node_id: int) -> Message:

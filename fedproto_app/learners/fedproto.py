@@ -7,19 +7,27 @@ the period: B × d_r values. The loss adds the distance to the global prototype.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
+from fedproto_app.learners.global_prototypes import received_prototypes
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
+from fedproto_app.maths.class_prototypes import class_means, nearness_of_classes
 from fedproto_app.maths.losses import prototype_distance
+from fedproto_app.maths.trainable_prototypes import pull
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
 from fedproto_app.settings import FedProtoSettings
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, and what comes down
 
@@ -77,3 +85,72 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
         self, cohort: Cohort, context: PrototypeContext, server_round: int
     ) -> Contribution:
         return Contribution({PROTOTYPES: context.own.value().cpu().numpy()})
+
+
+class ClassPrototypesContext(Context):
+    """The global prototypes [C, D], and which classes have one [C]."""
+
+    def __init__(self, prototypes: Tensor, known: Tensor) -> None:
+        self.prototypes, self.known = prototypes, known
+
+
+class FedProtoClassesLearner(
+    Learner[ClassPrototypesContext, ClassificationTask | SequenceClassificationTask]
+):
+    """Of classes: the supervised loss, and the distance of each representation from the global
+    prototype of its class (Tan et al. 2022, eq. 7)."""
+
+    section: FedProtoSettings
+    needs_representation = True
+
+    @classmethod
+    def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "prototypes",
+                {CLASS_PROTOTYPES: (sizes.width,)},
+                rows="class",
+                combine="mean",
+                weight="clients",
+                clip="rows",
+                reveals="a prototype for each class of which a client has samples",
+                consent="tells-classes",
+            )
+        ]
+
+    def context(self, order: Order, cohort: Cohort) -> ClassPrototypesContext:
+        return ClassPrototypesContext(*received_prototypes(order, self.task))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ClassPrototypesContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        prediction = self.task.predict(parameters, representation, batch)
+        terms = {"prediction": self.task.loss(prediction, batch)}
+        if context.known.any():
+            labels = self.task.labels_of(batch)
+            distance = pull(
+                representation, labels, batch.present, context.prototypes, context.known
+            )
+            terms["prototypes"] = self.section.prototype_weight * distance
+        return terms
+
+    def contribution(
+        self, cohort: Cohort, context: ClassPrototypesContext, server_round: int
+    ) -> Contribution:
+        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
+        means, count = class_means(*vectors, len(self.task.shape.classes))
+        return Contribution({CLASS_PROTOTYPES: means.cpu().numpy()}, count > 0)
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """By the nearest global prototype (eq. 8) or by the head, as the settings say; by the head
+        as long as there is no prototype."""
+        shared, known = received_prototypes(order, self.task)
+        if self.section.inference == "head" or not known.any():
+            return self.task.evaluate(cohort.parameters, cohort.samples)
+        shared = shared.expand(len(cohort.names), -1, -1)
+
+        def nearness(representation: Tensor) -> Tensor:
+            return nearness_of_classes(representation, shared, known)
+
+        return self.task.judge_scores(cohort.parameters, cohort.samples, nearness)

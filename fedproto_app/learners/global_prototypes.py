@@ -7,11 +7,14 @@ from torch import Tensor
 
 from fedproto_app.messages import Order
 from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
 
 
-def received_prototypes(order: Order, task: ClassificationTask) -> tuple[Tensor, Tensor]:
+def received_prototypes(
+    order: Order, task: ClassificationTask | SequenceClassificationTask
+) -> tuple[Tensor, Tensor]:
     """[C, D], zeros for unknown classes, and which are known, [C] bool: none before there are."""
     classes, device = len(task.shape.classes), task.device
     shared = torch.zeros(classes, task.representation_dim, device=device)

@@ -90,6 +90,13 @@ def nearest_prototype(representation: Tensor, prototypes: Tensor, known: Tensor)
     return torch.where(known.any(dim=1, keepdim=True), nearest, -1)
 
 
+def nearness_of_classes(representation: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """How near each class's prototype is, [K, n, D], [K, C, D] → [K, n, C]: the negative distance;
+    −∞ for a class without one, known [C] bool."""
+    distance = torch.cdist(representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    return -distance.masked_fill(~known, torch.inf)
+
+
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
     """[K, C] → the mean over the classes in the mask, 0 without any."""
     kept = torch.where(mask, values, 0.0)

@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from fedproto_app import __version__
+from fedproto_app.errors import SettingsError
 from fedproto_app.whole_file import flush
 
 CHECKPOINTS_KEPT = 2
@@ -35,6 +37,11 @@ MODEL, STRATEGY, SERVER, DIGESTS = (
     "server.json",
     "digests.json",
 )
+
+# Of what the files hold. A checkpoint of another format is refused: raise it with every change
+# that an earlier version would misread, or whose checkpoints this one would.
+FORMAT = 2
+LAST_OF_FORMAT = {1: "0.1"}  # the versions that can resume earlier ones
 
 Memory = dict[str, Any]  # of values that JSON has
 State = Mapping[str, NDArray[Any]]
@@ -74,7 +81,7 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
         with (beside / STRATEGY).open("wb") as file:
             np.savez(file, allow_pickle=False, **checkpoint.strategy)
     server = {name: getattr(checkpoint, name) for name in _IN_SERVER}
-    server["order"] = list(checkpoint.model)
+    server |= {"order": list(checkpoint.model), "format": FORMAT}
     (beside / SERVER).write_text(json.dumps(server))
     digests = {path.name: _digest(path) for path in sorted(beside.iterdir())}
     (beside / DIGESTS).write_text(json.dumps(digests))
@@ -94,6 +101,8 @@ def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
     for place in reversed(_all(root)):
         try:
             return _read(place), faults
+        except SettingsError:
+            raise
         # What a damaged file raises is its reader's own business.
         except Exception as error:
             faults.append(f"checkpoint {place} is damaged: {error}")
@@ -116,6 +125,12 @@ def _read(place: Path) -> Checkpoint:
         if _digest(place / name) != digest:
             raise ValueError(f"{name} is not what was written")
     server = json.loads((place / SERVER).read_text())
+    if (found := server.pop("format", 1)) != FORMAT:
+        able = f"fedproto-app {LAST_OF_FORMAT.get(found, 'of a later version')}"
+        raise SettingsError(
+            f"{place}: of format {found}, this is fedproto-app {__version__} with format {FORMAT}; "
+            f"{able} can resume it"
+        )
     strategy: dict[str, NDArray[Any]] = {}
     if STRATEGY in digests:
         file = (place / STRATEGY).open("rb")  # which a damaged archive leaves open

@@ -27,6 +27,7 @@ from fedproto_app.wire import (
     ReplyTold,
     RosterTold,
     Unusable,
+    protocol_fault,
     read_array,
     read_record,
 )
@@ -45,6 +46,8 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
 
     multiple: every client's train samples are a positive multiple of it.
     """
+    if fault := protocol_fault(message.content, "node", "server"):
+        raise Unusable(fault)
     told = dict(read_record(message.content, RosterTold))
     times = {name: SampleTimes(*of_client) for name, of_client in told["times"].items()}
     roster = NodeRoster(**told | {"times": times})

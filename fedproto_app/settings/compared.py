@@ -101,6 +101,11 @@ class FedProtoSettings(Section):
     """``[fedproto]``."""
 
     prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")
+    inference: Literal["prototypes", "head"] = setting(
+        "prototypes",
+        "of classes: a client answers with the class of the nearest global prototype, or by its "
+        "head; series are always forecast by the head",
+    )
 
 
 class FedPclSettings(Section):

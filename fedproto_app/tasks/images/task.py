@@ -314,6 +314,21 @@ class ClassificationTask(Task[ClientImages, CohortImages, ImageBatch]):
     ) -> dict[Metric, list[float]]:
         return self.judge(parameters, samples, {"": self.by_head(parameters)})
 
+    def labels_of(self, batch: ImageBatch) -> Tensor:
+        """[k, B] the classes of a batch's images."""
+        return batch.labels
+
+    def judge_scores(
+        self,
+        parameters: Mapping[str, Tensor],
+        samples: CohortImages,
+        scores: Callable[[Tensor], Tensor],
+    ) -> dict[Metric, list[float]]:
+        """Metrics by the highest of the classes' scores [K, n, C] of representations [K, n, D];
+        by the head besides."""
+        rules = {"": lambda r: scores(r).argmax(dim=2), "head": self.by_head(parameters)}
+        return self.judge(parameters, samples, rules)
+
     def by_head(self, parameters: Mapping[str, Tensor]) -> Rule:
         """The rule that takes the head's largest logit."""
         return lambda representation: self.predict(parameters, representation).argmax(dim=2)

@@ -7,7 +7,7 @@ The supervised methods train an encoder and a linear head together (`represent`,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -307,6 +307,19 @@ class SequenceClassificationTask(SequenceTask):
             prediction.flatten(end_dim=1), batch.targets.flatten(), reduction="none"
         ).view_as(batch.present)
         return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+
+    def labels_of(self, batch: SequenceBatch) -> Tensor:
+        """[k, B] the classes of a batch's sequences."""
+        return batch.targets
+
+    def judge_scores(
+        self,
+        parameters: Mapping[str, Tensor],
+        samples: CohortSequences,
+        scores: Callable[[Tensor], Tensor],
+    ) -> dict[Metric, list[float]]:
+        """Metrics by the highest of the classes' scores [K, m, C] of representations [K, m, D]."""
+        return self.judge(scores(self._test_vectors(parameters, samples)), samples)
 
     def judge(self, outputs: Tensor, samples: CohortSequences) -> dict[Metric, list[float]]:
         """``accuracy`` on test and ``validation-error`` on validation sequences."""
