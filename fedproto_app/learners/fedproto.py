@@ -98,7 +98,7 @@ class FedProtoClassesLearner(
     Learner[ClassPrototypesContext, ClassificationTask | SequenceClassificationTask]
 ):
     """Of classes: the supervised loss, and the distance of each representation from the global
-    prototype of its class (Tan et al. 2022, eq. 7)."""
+    prototype of its class."""
 
     section: FedProtoSettings
     needs_representation = True
@@ -143,7 +143,7 @@ class FedProtoClassesLearner(
         return Contribution({CLASS_PROTOTYPES: means.cpu().numpy()}, count > 0)
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
-        """By the nearest global prototype (eq. 8) or by the head, as the settings say; by the head
+        """By the nearest global prototype or by the head, as the settings say; by the head
         as long as there is no prototype."""
         shared, known = received_prototypes(order, self.task)
         if self.section.inference == "head" or not known.any():

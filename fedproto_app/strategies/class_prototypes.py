@@ -32,7 +32,7 @@ class ClassPrototypes(MethodDefaults):
         self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
 
     def update(self, received: Received, round_: Round) -> None:
-        """GLDP, eq. 11; without memory FedProto, eq. 6."""
+        """GLDP, eq. 11; without memory, FedProto's mean of the round."""
         means = received.class_means(PROTOTYPES, self.sizes.classes)
         if means is not None:
             new, new_known = map(torch.from_numpy, means)

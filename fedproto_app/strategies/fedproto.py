@@ -21,7 +21,7 @@ class FedProtoStrategy(PersonalStrategy):
 
 
 class FedProtoClassesStrategy(ClassPrototypes, PersonalStrategy):
-    """Of classes: the mean of a class's prototypes over the round's clients that have it (eq. 6).
+    """Of classes: the mean of a class's prototypes over the round's clients that have it.
 
     Clients are judged by the prototypes that they have just helped to make.
     """

@@ -119,7 +119,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ),
         ({**IMAGES, "method": "ifca"}, ["method = 'ifca'", "task = 'classification' has gldp"]),
         ({**SEQUENCES, "method": "gldp"}, ["method = 'gldp'", "has fed-react, ifca, flsc, solo"]),
-        ({**SEQUENCES, "method": "fedproto"}, ["task = 'forecasting' only", "apfl, ditto"]),
+        ({**SEQUENCES, "method": "fedpcl"}, ["task = 'forecasting' only", "apfl, ditto"]),
         ({**SEQUENCES, "task": "sequences"}, ["task = 'sequences'", "'sequence-regression'"]),
         (
             {**SEQUENCES, "method": "ifca", "fed-react.clusters": 0},
