@@ -43,6 +43,11 @@ MODEL, STRATEGY, SERVER, DIGESTS = (
 FORMAT = 2
 LAST_OF_FORMAT = {1: "0.1"}  # the versions that can resume earlier ones
 
+
+class OtherFormatError(SettingsError):
+    """A checkpoint of a version that writes other files."""
+
+
 Memory = dict[str, Any]  # of values that JSON has
 State = Mapping[str, NDArray[Any]]
 
@@ -96,16 +101,22 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, None if there is none; why newer ones are refused."""
+    """The newest checkpoint that is whole, None if there is none; why newer ones are refused.
+
+    Raises `OtherFormatError` if there are only checkpoints of other versions.
+    """
     faults: list[str] = []
+    other: OtherFormatError | None = None
     for place in reversed(_all(root)):
         try:
             return _read(place), faults
-        except SettingsError:
-            raise
+        except OtherFormatError as error:
+            other, faults = error, [*faults, str(error)]
         # What a damaged file raises is its reader's own business.
         except Exception as error:
             faults.append(f"checkpoint {place} is damaged: {error}")
+    if other is not None:
+        raise other
     return None, faults
 
 
@@ -127,7 +138,7 @@ def _read(place: Path) -> Checkpoint:
     server = json.loads((place / SERVER).read_text())
     if (found := server.pop("format", 1)) != FORMAT:
         able = f"fedproto-app {LAST_OF_FORMAT.get(found, 'of a later version')}"
-        raise SettingsError(
+        raise OtherFormatError(
             f"{place}: of format {found}, this is fedproto-app {__version__} with format {FORMAT}; "
             f"{able} can resume it"
         )

@@ -80,12 +80,12 @@ def test_neither_side_works_with_an_earlier_one(
 
 def test_a_checkpoint_of_an_earlier_version_says_which_can_resume_it(tmp_path: Path) -> None:
     run = SmallRuns("forecasting", "fedavg", tmp_path).run("run", 1)
-    place = max((run / "checkpoint").iterdir())
-    server = json.loads((place / "server.json").read_text())
-    del server["format"]
-    (place / "server.json").write_text(json.dumps(server))
-    digests = json.loads((place / "digests.json").read_text())
-    digests["server.json"] = sha256((place / "server.json").read_bytes()).hexdigest()
-    (place / "digests.json").write_text(json.dumps(digests))
+    for place in (run / "checkpoint").iterdir():
+        server = json.loads((place / "server.json").read_text())
+        del server["format"]
+        (place / "server.json").write_text(json.dumps(server))
+        digests = json.loads((place / "digests.json").read_text())
+        digests["server.json"] = sha256((place / "server.json").read_bytes()).hexdigest()
+        (place / "digests.json").write_text(json.dumps(digests))
     with pytest.raises(SettingsError, match=r"of format 1, .*; fedproto-app 0\.1 can resume it"):
         newest_checkpoint(run / "checkpoint")
