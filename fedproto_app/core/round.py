@@ -71,19 +71,16 @@ def mean_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass
 class Round:
-    """What a strategy may ask of the world, and what it says of the round.
+    """What a strategy is told of a round, and what it reports.
 
-    number: of the round. clients: who is connected. facts: what nodes declared of all that ever
-    came. class_names: of the labels. combine: the mean of clients' rows, or the robust rule in
-    force. refused: clients whose values were not used, with the reason. figures: what the method
-    reports of the round.
+    number: of the round, from 1. facts: what nodes declared of every client that ever came.
+    class_names: the labels' names. refused: clients whose values are not used, with the reason.
+    figures: what the method reports of the round.
     """
 
     number: int = 1
-    clients: Sequence[ClientKey] = ()
     facts: Mapping[ClientKey, ClientFacts] = field(default_factory=dict)
     class_names: Sequence[str] = ()
-    combine: Combine = mean_of
     refused: dict[ClientKey, str] = field(default_factory=dict)
     figures: dict[str, float | None] = field(default_factory=dict)
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedproto_app.errors import SettingsError
 from fedproto_app.messages import Reply
 
 Shape = tuple[int, ...]
@@ -44,6 +45,17 @@ class Sizes:
     parameters: Mapping[str, Shape] = field(default_factory=dict)
     encoder: str = "encoder."
     head: str = "head."
+
+
+_ALLOWED: dict[str, tuple[str, ...]] = {
+    "rows": ("client", "class"),
+    "combine": ("each", "groups", "mean", "sum"),
+    "weight": ("samples", "clients"),
+    "remember": ("round", "latest"),
+    "when": ("training", "evaluated", "question"),
+    "clip": ("", "step", "rows", "sums"),
+    "consent": ("", "tells-classes", "shares-classes"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,20 @@ class Sends:
     any_size: bool = False
     reveals: str = ""
     consent: str = ""
+
+    def __post_init__(self) -> None:
+        for key, allowed in _ALLOWED.items():
+            if getattr(self, key) not in allowed:
+                raise SettingsError(
+                    f"Sends({self.name!r}): {key} = {getattr(self, key)!r}: expected "
+                    f"{', '.join(map(repr, allowed))}"
+                )
+        # Noise would go to the parameters alone, and leave the arrays as they are, or the reverse.
+        if self.clip and (self.clip == "step") != bool(self.parameters and not self.arrays):
+            raise SettingsError(
+                f"Sends({self.name!r}): clip = {self.clip!r}: 'step' goes with parameters, 'rows' "
+                "and 'sums' with arrays"
+            )
 
     def shapes(self, sizes: Sizes) -> Mapping[str, Shape]:
         """The shapes of what is sent, by name."""

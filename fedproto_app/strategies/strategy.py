@@ -128,9 +128,8 @@ class MethodDefaults:
 
     def round_of(self, server_round: int) -> Round:
         """The round as `update` and `guide` see it."""
-        roster = self.federation.roster
-        names = self.federation.shape.classes
-        return Round(server_round, roster.clients(), roster.facts, names, self._combine)
+        federation = self.federation
+        return Round(server_round, federation.roster.facts, federation.shape.classes)
 
     def take_in(self, answers: Iterable[NodeReply], server_round: int) -> None:
         """Validate what the clients sent besides the model, and update the method's state."""

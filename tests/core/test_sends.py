@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fedproto_app.core.sends import Expected, Sends, Sizes, averages, model
+from fedproto_app.errors import SettingsError
 from fedproto_app.messages import Reply
 
 SIZES = Sizes(
@@ -59,3 +61,19 @@ def test_a_changed_declaration_changes_the_costs() -> None:
 )
 def test_a_robust_rule_can_replace_means_and_sums(release: Sends, rule: bool) -> None:
     assert averages([release]) == rule
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"combine": "average"}, "combine = 'average': expected 'each', 'groups', 'mean', 'sum'"),
+        ({"clip": "all"}, "clip = 'all': expected '', 'step', 'rows', 'sums'"),
+        ({"consent": "anything"}, "consent = 'anything'"),
+        ({"clip": "step", "arrays": {"p": (2,)}}, "'step' goes with parameters"),
+        ({"clip": "rows", "parameters": ("",)}, "'rows' and 'sums' with arrays"),
+    ],
+)
+def test_a_declaration_that_cannot_be_kept_is_refused(fields: Any, named: str) -> None:
+    """Noise on a step would leave arrays that are declared with it as they are."""
+    with pytest.raises(SettingsError, match=named):
+        Sends("p", **fields)
