@@ -36,7 +36,6 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
@@ -48,6 +47,7 @@ from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import flat
 from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 

@@ -33,7 +33,12 @@ from benchmarks.result_runs import (
 )
 from fedproto_app.report.runs import Group, Run, flat, read_run
 from fedproto_app.report.task_report import UNKNOWN, percent_text
-from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.settings import (
+    defaults_of,
+    flat_settings,
+    settings_from,
+    without_other_methods,
+)
 
 # Settings that no figure depends on: a run may have been made with others.
 _OF_NO_MATTER = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")
@@ -161,7 +166,7 @@ def _require_settings(run: Run, config: str, row: Row) -> None:
     text = (ROOT / "configs" / config).read_text(encoding="utf-8")
     wanted = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
     # A setting that is younger than the run: what it then did is the default now.
-    found = flat_settings(Settings()) | dict(run.settings)
+    found = {**defaults_of(str(run.settings["method"])), **without_other_methods(run.settings)}
     pairs = [
         (key, found[key], value)
         for key, value in wanted.items()

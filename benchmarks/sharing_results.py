@@ -31,12 +31,20 @@ from benchmarks.result_runs import ROOT, data_root, write_section
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
-from fedproto_app.learners.kindred import GRAM, MOMENT, PROTOTYPE, Fits, KindredLearner, Means
 from fedproto_app.maths.candidates import Family
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
 from fedproto_app.messages import Arrays
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.kindred import KindredSettings
+from fedproto_app.strategies.kindred.learner import (
+    GRAM,
+    MOMENT,
+    PROTOTYPE,
+    Fits,
+    KindredLearner,
+    Means,
+)
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
@@ -130,9 +138,11 @@ def series_of(chosen: DataSet, settings: Settings) -> list[ClientSeries]:
 
 def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner:
     if kind is OnePenalty:
-        section = settings.kindred.model_copy(update={"eta": 0.3})
-        settings = settings.model_copy(update={"kindred": section})
-    return kind(settings.training, settings.kindred, ForecastingTask(settings))
+        section = settings.method_table(KindredSettings).model_copy(update={"eta": 0.3})
+        settings = settings.model_copy(update={"method_settings": section})
+    return kind(
+        settings.training, settings.method_table(KindredSettings), ForecastingTask(settings)
+    )
 
 
 def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) -> Errors:
@@ -150,7 +160,7 @@ def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) 
             name: np.concatenate([arrays[name] for _, arrays in fitted])
             for name in (PROTOTYPE, GRAM, MOMENT)
         }
-        priors = priors_of(sent, settings.kindred.temperatures)
+        priors = priors_of(sent, settings.method_table(KindredSettings).temperatures)
         for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
             errors[method + suffix] = []
             for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):

@@ -35,6 +35,7 @@ from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Context
 from fedproto_app.messages import Order
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard
 
@@ -169,7 +170,12 @@ def step_flop(method: str) -> float:
     states = (data.close_window - 1) + (data.periodic_window - 1)
     forward = states * 2 * rows * hidden * 3 * hidden
     if method == "fuels":
-        forward += 2 * rows * settings.model.representation_dim * settings.fuels.prototype_dim
+        forward += (
+            2
+            * rows
+            * settings.model.representation_dim
+            * settings.method_table(FuelsSettings).prototype_dim
+        )
     return 3.0 * forward
 
 
@@ -256,7 +262,7 @@ def _cohorts(learner: AnyLearner, settings: Settings) -> Iterator[tuple[Cohort, 
     """All clients at the start of training, with random prototypes as their guidance."""
     shard = _shard()
     names = list(shard.clients)
-    shape = (len(names), settings.data.period, settings.fuels.prototype_dim)
+    shape = (len(names), settings.data.period, settings.method_table(FuelsSettings).prototype_dim)
     generator = torch.Generator().manual_seed(0)
     guidance = {key: torch.randn(shape, generator=generator) for key in ("positive", "negative")}
     arrays = {key: value.numpy() for key, value in guidance.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import ENCODER_LEARNER, for_task, method_named
+from fedproto_app.methods import ENCODER_LEARNER, method_named, part_of
 from fedproto_app.tasks.table import make_task
 from fedproto_app.users_code import load
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from fedproto_app.learners.learner import AnyLearner
     from fedproto_app.server.federation import Federation
     from fedproto_app.settings import Settings
-    from fedproto_app.strategies.strategy import MethodStrategy
+    from fedproto_app.strategies.common.strategy import MethodStrategy
     from fedproto_app.tasks.task import AnyTask
 
 # The server half of a run with rounds in which an encoder is learned without labels.
-ENCODER_FIRST = "fedproto_app.strategies.pretrained:PretrainedStrategy"
+ENCODER_FIRST = "fedproto_app.strategies.fed_react.encoder:PretrainedStrategy"
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
@@ -32,9 +32,8 @@ def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> An
         encoder_learner = load(ENCODER_LEARNER, "the encoder's learner")
         learner = encoder_learner(settings.training, settings.encoder, task)
     else:
-        named = for_task(method.learner, settings.task)
-        of_method = load(named, f"{method.name}'s learner = {named!r}")
-        learner = of_method(settings.training, method.section(settings), task)
+        of_method = part_of(method, "learner", settings.task)
+        learner = of_method(settings.training, settings.method_settings, task)
     return learner
 
 
@@ -45,9 +44,8 @@ def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
     """
     method = method_named(settings.method)
     _require_fitting_model(settings, federation.shape)
-    named = for_task(method.strategy, settings.task)
-    of_method = load(named, f"{method.name}'s strategy = {named!r}")
-    strategy: MethodStrategy = of_method(settings, method.section(settings), federation)
+    of_method = part_of(method, "strategy", settings.task)
+    strategy: MethodStrategy = of_method(settings, settings.method_settings, federation)
     if method.encoder_first:
         strategy = load(ENCODER_FIRST, "its strategy")(settings, federation, strategy)
     return strategy

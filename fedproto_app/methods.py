@@ -1,19 +1,23 @@
-"""The table of methods, and how to find one.
+"""All methods by name, and what of them fits the settings of a run.
 
-A new method is one file in ``strategies/``, one in ``learners/``, one settings section, one row
-here. A method of somebody's own is a `Method` in a module of theirs. Classes are named by strings,
-which `halves` imports when they are asked for.
+A method is a module or a folder in ``strategies/`` or ``strategies/compared/`` with a record
+``METHOD``, and its name is that of the file, with dashes. Nothing else lists it. A method from
+outside the app is a `Method` in a module of the user's, ``package.module:NAME``. A method's module
+is imported when the method is asked for.
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
 
-from fedproto_app import method_checks
+from fedproto_app.core.method import SEQUENCE_TASKS, ByTask, Method, for_task
+from fedproto_app.core.section import Section, kebab
 from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
 from fedproto_app.errors import SettingsError, did_you_mean
-from fedproto_app.method import SEQUENCE_TASKS, ByTask, Method, for_task
 from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
@@ -31,305 +35,36 @@ __all__ = [
     "require_known",
 ]
 
-# Of the rounds in which an encoder is learned without labels.
-ENCODER_LEARNER = "fedproto_app.learners.contrastive_encoder:ContrastiveEncoderLearner"
-_LINEAR = "fedproto_app.tasks.forecasting.own_models:linear"
-_FREQUENT = "fedproto_app.learners.constant_answers:FrequentClassLearner"
-_CLASSES = "fedproto_app.strategies.analytic_classes:AnalyticClassesStrategy"
-_CLASSES_LEARNER = "fedproto_app.learners.analytic_classes:AnalyticClassesLearner"
-_FEDPROTO_CLASSES = "fedproto_app.strategies.fedproto:FedProtoClassesStrategy"
-_FEDPROTO_CLASSES_LEARNER = "fedproto_app.learners.fedproto:FedProtoClassesLearner"
-_NEAR_VECTORS = "fedproto_app.learners.knn_per:KnnPerVectorsLearner"
+ENCODER_LEARNER = "fedproto_app.strategies.fed_react.encoder_learner:ContrastiveEncoderLearner"
+_PACKAGES = ("fedproto_app.strategies", "fedproto_app.strategies.compared")
+_NO_METHODS = ("common", "compared")
 
-_TABLE = (
-    Method(
-        name="fuels",
-        strategy="fedproto_app.strategies.jsd_prototype:JSDPrototypeStrategy",
-        learner="fedproto_app.learners.jsd_prototype:JSDPrototypeLearner",
-        section=attrgetter("fuels"),
-        tasks=("forecasting",),
-    ),
-    Method(
-        name="gldp",
-        strategy="fedproto_app.strategies.global_local_prototype:GlobalLocalPrototypeStrategy",
-        learner="fedproto_app.learners.global_local_prototype:GlobalLocalPrototypeLearner",
-        section=attrgetter("gldp"),
-        tasks=("classification",),
-    ),
-    Method(
-        name="fed-react",
-        strategy="fedproto_app.strategies.evolutionary_cluster:EvolutionaryClusterStrategy",
-        learner="fedproto_app.learners.evolutionary_cluster:EvolutionaryClusterLearner",
-        section=attrgetter("fed_react"),
-        tasks=SEQUENCE_TASKS,
-        encoder_first=True,
-        check=method_checks.heads_can_be_compared,
-        check_clients=method_checks.clients_fill_the_clusters,
-    ),
-    Method(
-        name="ifca",
-        strategy="fedproto_app.strategies.ifca:IfcaStrategy",
-        learner="fedproto_app.learners.ifca:IfcaLearner",
-        section=lambda settings: settings.fed_react.choosing(1),
-        tasks=SEQUENCE_TASKS,
-        encoder_first=True,
-        check=method_checks.clusters_can_be_chosen,
-        check_clients=method_checks.clients_fill_the_clusters,
-    ),
-    Method(
-        name="flsc",
-        strategy="fedproto_app.strategies.ifca:IfcaStrategy",
-        learner="fedproto_app.learners.ifca:IfcaLearner",
-        section=lambda settings: settings.fed_react.choosing(settings.flsc.overlap),
-        tasks=SEQUENCE_TASKS,
-        encoder_first=True,
-        check=method_checks.overlap_fits_the_clusters,
-        check_clients=method_checks.clients_fill_the_clusters,
-    ),
-    Method(
-        name="solo",
-        strategy="fedproto_app.strategies.solo:SoloStrategy",
-        learner="fedproto_app.learners.solo:SoloLearner",
-    ),
-    Method(
-        name="naive",
-        strategy="fedproto_app.strategies.solo:SoloStrategy",
-        learner={
-            "forecasting": "fedproto_app.learners.naive:NaiveLearner",
-            "classification": _FREQUENT,
-            "sequence-classification": _FREQUENT,
-            "sequence-regression": "fedproto_app.learners.constant_answers:MeanNumberLearner",
-        },
-        model={
-            "forecasting": _LINEAR,
-            "classification": "fedproto_app.tasks.images.own_models:constant",
-            "sequence-classification": "fedproto_app.tasks.sequences.own_models:constant",
-            "sequence-regression": "fedproto_app.tasks.sequences.own_models:constant",
-        },
-        rounds=method_checks.one_a_stage,
-    ),
-    Method(
-        name="seasonal-naive",
-        strategy="fedproto_app.strategies.solo:SoloStrategy",
-        learner="fedproto_app.learners.naive:SeasonalNaiveLearner",
-        tasks=("forecasting",),
-        model=_LINEAR,
-        rounds=method_checks.one,
-    ),
-    Method(
-        name="analytic",
-        strategy={
-            "forecasting": "fedproto_app.strategies.analytic:AnalyticStrategy",
-            "classification": _CLASSES,
-            "sequence-classification": _CLASSES,
-        },
-        learner={
-            "forecasting": "fedproto_app.learners.analytic:AnalyticLearner",
-            "classification": _CLASSES_LEARNER,
-            "sequence-classification": _CLASSES_LEARNER,
-        },
-        section=attrgetter("analytic"),
-        tasks=("forecasting", "classification", "sequence-classification"),
-        model={
-            "forecasting": _LINEAR,
-            "classification": "fedproto_app.tasks.images.own_models:random_patches",
-            "sequence-classification": "fedproto_app.tasks.sequences.own_models:random_kernels",
-        },
-        rounds=method_checks.a_stage_and_guesses,
-        guesses=method_checks.classes_are_guessed,
-        check=method_checks.closed_form_can_be_had,
-    ),
-    Method(
-        name="kindred",
-        strategy="fedproto_app.strategies.kindred:KindredStrategy",
-        learner="fedproto_app.learners.kindred:KindredLearner",
-        section=attrgetter("kindred"),
-        tasks=("forecasting",),
-        model="fedproto_app.tasks.forecasting.own_models:random_features",
-        rounds=method_checks.one,
-    ),
-    Method(
-        name="fedavg",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.fedavg:FedAvgLearner",
-        section=attrgetter("fedavg"),
-    ),
-    Method(
-        name="fedavg-ft",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.fedavg:FedAvgLearner",
-        section=attrgetter("fedavg.fine_tuned"),
-    ),
-    Method(
-        name="fedprox",
-        strategy="fedproto_app.strategies.fedprox:FedProxStrategy",
-        learner="fedproto_app.learners.fedprox:FedProxLearner",
-        section=attrgetter("fedprox"),
-    ),
-    Method(
-        name="fedrep",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.fedrep:FedRepLearner",
-        section=attrgetter("fedrep"),
-    ),
-    Method(
-        name="per-fedavg",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.per_fedavg:PerFedAvgLearner",
-        section=attrgetter("per_fedavg"),
-    ),
-    Method(
-        name="pfedme",
-        strategy="fedproto_app.strategies.pfedme:PFedMeStrategy",
-        learner="fedproto_app.learners.pfedme:PFedMeLearner",
-        section=attrgetter("pfedme"),
-    ),
-    Method(
-        name="fedproto",
-        strategy={
-            "forecasting": "fedproto_app.strategies.fedproto:FedProtoStrategy",
-            "classification": _FEDPROTO_CLASSES,
-            "sequence-classification": _FEDPROTO_CLASSES,
-        },
-        learner={
-            "forecasting": "fedproto_app.learners.fedproto:FedProtoLearner",
-            "classification": _FEDPROTO_CLASSES_LEARNER,
-            "sequence-classification": _FEDPROTO_CLASSES_LEARNER,
-        },
-        section=attrgetter("fedproto"),
-        tasks=("forecasting", "classification", "sequence-classification"),
-    ),
-    Method(
-        name="fedpcl",
-        strategy="fedproto_app.strategies.fedpcl:FedPclStrategy",
-        learner="fedproto_app.learners.fedpcl:FedPclLearner",
-        section=attrgetter("fedpcl"),
-        tasks=("forecasting",),
-    ),
-    Method(
-        name="fedda",
-        strategy="fedproto_app.strategies.fedda:FedDaStrategy",
-        learner="fedproto_app.learners.fedda:FedDaLearner",
-        section=attrgetter("fedda"),
-        tasks=("forecasting",),
-        small={"data.periodic-window": 1, "data.synthetic.days": 24, "fedda.warm-up-epochs": 2},
-    ),
-    Method(
-        name="apfl",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.apfl:ApflLearner",
-        section=attrgetter("apfl"),
-    ),
-    Method(
-        name="ditto",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.ditto:DittoLearner",
-        section=attrgetter("ditto"),
-    ),
-    Method(
-        name="fedgru",
-        strategy="fedproto_app.strategies.fedgru:FedGruStrategy",
-        learner="fedproto_app.learners.fedgru:FedGruLearner",
-        section=attrgetter("fedgru"),
-        tasks=("forecasting",),
-        model="fedproto_app.tasks.forecasting.own_models:gru_of_clusters",
-        check=method_checks.organisations_have_places,
-        small={"fedgru.hidden": 8, "fedgru.organisations": 4},
-    ),
-    Method(
-        name="fcgcn",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.fedavg:FedAvgLearner",
-        section=attrgetter("fcgcn"),
-        tasks=("forecasting",),
-        model="fedproto_app.tasks.forecasting.own_models:community_gcn",
-        joined_clients="fedproto_app.tasks.forecasting.communities:with_communities",
-        needs_simulation=method_checks.pools_windows,
-        cannot_forecast="it needs the values of all clients of its community at the same time",
-    ),
-    Method(
-        name="fedala",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner="fedproto_app.learners.fedala:FedAlaLearner",
-        section=attrgetter("fedala"),
-    ),
-    Method(
-        name="fedtgp",
-        strategy="fedproto_app.strategies.fedtgp:FedTgpStrategy",
-        learner="fedproto_app.learners.fedtgp:FedTgpLearner",
-        section=attrgetter("fedtgp"),
-        tasks=("classification",),
-        small={"fedtgp.server-epochs": 5},
-    ),
-    Method(
-        name="knn-per",
-        strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-        learner={
-            "forecasting": "fedproto_app.learners.knn_per:KnnPerForecastLearner",
-            "classification": _NEAR_VECTORS,
-            "sequence-classification": _NEAR_VECTORS,
-            "sequence-regression": _NEAR_VECTORS,
-        },
-        section=attrgetter("knn_per"),
-        model={
-            "forecasting": "fedproto_app.tasks.forecasting.own_models:remembering",
-            "classification": "fedproto_app.tasks.images.own_models:remembering",
-            "sequence-classification": "fedproto_app.tasks.sequences.own_models:remembering",
-            "sequence-regression": "fedproto_app.tasks.sequences.own_models:remembering",
-        },
-        small={"knn-per.most-samples": 50},
-    ),
-    Method(
-        name="cnfgnn",
-        strategy="fedproto_app.strategies.cnfgnn:CnfgnnStrategy",
-        learner="fedproto_app.learners.cnfgnn:CnfgnnLearner",
-        section=attrgetter("cnfgnn"),
-        tasks=("forecasting",),
-        model="fedproto_app.tasks.forecasting.own_models:graph_forecaster",
-        needs_simulation=method_checks.needs_the_graph_network,
-        cannot_forecast=(
-            "its decoder needs what the server's graph network makes of all clients' encodings of "
-            "the same time"
-        ),
-        by_time=True,
-        small={"cnfgnn.hidden": 8, "cnfgnn.server-rate": 1e-4},
-    ),
-    Method(
-        name="census",
-        strategy="fedproto_app.strategies.census:CensusStrategy",
-        learner="fedproto_app.learners.census:CensusLearner",
-        section=attrgetter("census"),
-        tasks=("classification",),
-        model="fedproto_app.tasks.images.own_models:learned_and_random_patches",
-        small={"census.features": 2},
-    ),
-    Method(
-        name="creff",
-        strategy="fedproto_app.strategies.creff:CreffStrategy",
-        learner="fedproto_app.learners.creff:CreffLearner",
-        section=attrgetter("creff"),
-        tasks=("classification",),
-        small={
-            "creff.features-per-class": 10,
-            "creff.match-steps": 10,
-            "creff.classifier-epochs": 10,
-        },
-    ),
-    Method(
-        name="fedic",
-        strategy="fedproto_app.strategies.fedic:FedicStrategy",
-        learner="fedproto_app.learners.fedic:FedicLearner",
-        section=attrgetter("fedic"),
-        tasks=("classification",),
-        small={
-            "data.partition.reserve-per-class": 4,
-            "fedic.tuning-steps": 5,
-            "fedic.calibration-steps": 5,
-            "fedic.student-steps": 5,
-        },
-    ),
-)
-METHODS: dict[str, Method] = {method.name: method for method in _TABLE}
+
+class Methods(Mapping[str, Method]):
+    """The app's methods by name; asking for one imports its module."""
+
+    def __init__(self) -> None:
+        folder = Path(__file__).parent / "strategies"
+        self._modules: dict[str, str] = {}
+        for package, place in zip(_PACKAGES, (folder, folder / "compared"), strict=True):
+            names = sorted(module.name for module in iter_modules([str(place)]))
+            self._modules |= {kebab(n): f"{package}.{n}" for n in names if n not in _NO_METHODS}
+
+    def __getitem__(self, name: str) -> Method:
+        method: Method = import_module(self._modules[name]).METHOD
+        return method
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+
+METHODS = Methods()
 
 
 def methods_of(task: str) -> list[str]:
@@ -371,7 +106,7 @@ def require_fit(method: Method, settings: Settings) -> None:
             f"{', '.join(methods_of(settings.task))}"
         )
     for part in (method.strategy, method.learner, method.model):
-        if not isinstance(part, str) and settings.task not in part:
+        if isinstance(part, Mapping) and settings.task not in part:
             raise SettingsError(
                 f"method = {settings.method!r}: has parts for task = "
                 f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
@@ -421,18 +156,28 @@ def _unmaskable(name: str, settings: Settings) -> str:
     return unmaskable(releases_of(METHODS[name], settings))
 
 
+def part_of(method: Method, half: str, task: str) -> Any:
+    """The class of a method's half for a task. half: "strategy" or "learner"."""
+    part = for_task(getattr(method, half), task)
+    return load(part, f"{method.name}'s {half} = {part!r}") if isinstance(part, str) else part
+
+
 def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
     """What clients send by a method with these settings; shapes are not known yet."""
-    named = for_task(method.learner, settings.task)
-    learner = load(named, f"{method.name}'s learner = {named!r}")
-    return tuple(learner.sends(method.section(settings), Sizes()))
+    learner = part_of(method, "learner", settings.task)
+    return tuple(learner.sends(table_of(method, settings), Sizes()))
 
 
 def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
     """What clients get by a method with these settings, where a site must allow it."""
-    named = for_task(method.learner, settings.task)
-    learner = load(named, f"{method.name}'s learner = {named!r}")
-    return tuple(learner.returns(method.section(settings)))
+    learner = part_of(method, "learner", settings.task)
+    return tuple(learner.returns(table_of(method, settings)))
+
+
+def table_of(method: Method, settings: Settings) -> Section:
+    """The method's table of these settings; its defaults if they are those of another method."""
+    mine = isinstance(settings.method_settings, method.settings)
+    return settings.method_settings if mine else method.settings()
 
 
 def encoder_releases(settings: Settings) -> tuple[Sends, ...]:

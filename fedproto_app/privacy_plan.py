@@ -21,11 +21,6 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     privacy = settings.privacy
     if not privacy.is_on:
         return None
-    if settings.fuels.noise != "none":
-        raise SettingsError(
-            f"fuels.noise = {settings.fuels.noise!r}: is no protection; with privacy.mechanism = "
-            f"{privacy.mechanism!r} it must be 'none'"
-        )
     method = method_named(settings.method)
     learnt = _require(settings, encoder_releases(settings)) if settings.encoder_rounds else ()
     own = _require(settings, releases_of(method, settings))

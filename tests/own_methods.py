@@ -15,13 +15,13 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.fedavg import FedAvgLearner
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
 from fedproto_app.messages import Order
 from fedproto_app.methods import Method
 from fedproto_app.settings import Section, setting
-from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 

@@ -20,13 +20,13 @@ from fedproto_app.invariants import (
     results,
     seeds_repeat,
 )
-from fedproto_app.methods import METHODS, for_task, methods_of
+from fedproto_app.methods import METHODS, methods_of, part_of
 from fedproto_app.settings import TASK_NAMES
 from tests.local_grid import run_locally, small_settings
 
 # Every method's client half once, and the whole product where there is time for it.
 ONCE = {
-    for_task(METHODS[method].learner, task): task
+    part_of(METHODS[method], "learner", task): task
     for task in reversed(TASK_NAMES)
     for method in methods_of(task)
 }
@@ -37,7 +37,7 @@ def _cases() -> Iterator[Any]:
     """Every method under the invariant that most would break, the papers' ones under all three."""
     for task in TASK_NAMES:
         for method in methods_of(task):
-            once = ONCE[for_task(METHODS[method].learner, task)] == task
+            once = ONCE[part_of(METHODS[method], "learner", task)] == task
             for invariant in REPEATING:
                 soon = invariant is one_node_equals_eight or method in (
                     "fuels",
@@ -70,7 +70,7 @@ def test_what_is_kept_is_what_forecasts(tmp_path: Path, method: str) -> None:
 LAWLESS = """
 import torch
 
-from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.methods import Method
 
 

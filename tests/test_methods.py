@@ -21,9 +21,9 @@ from fedproto_app.methods import (
     METHODS,
     SEQUENCE_TASKS,
     Method,
-    for_task,
     method_named,
     methods_of,
+    part_of,
     require_fit,
 )
 from fedproto_app.report.artefacts import settings_digest
@@ -31,13 +31,13 @@ from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.resume import require_resumable
 from fedproto_app.settings import (
     TASK_NAMES,
-    Section,
     Settings,
     default_run_name,
     flat_settings,
     flower_config,
     settings_from,
 )
+from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.users_code import load
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[1]
 
 # A method in a file of its own: Solo, whose loss is multiplied by a number of its settings.
 LOUD = """
-from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.methods import Method
 from fedproto_app.settings import Section, setting
 
@@ -71,7 +71,7 @@ METHOD = Method(
     settings=LoudSettings,
     tasks=("forecasting",),
 )
-BARE = Method("bare", METHOD.strategy, "fedproto_app.learners.solo:SoloLearner")
+BARE = Method("bare", METHOD.strategy, "fedproto_app.strategies.solo:SoloLearner")
 NO_SECTION = Method("none", METHOD.strategy, METHOD.learner, settings=dict)
 TAKEN = Method("fuels", METHOD.strategy, METHOD.learner)
 def check(settings):
@@ -82,14 +82,9 @@ def check(settings):
 WARY = Method("wary", METHOD.strategy, METHOD.learner, LoudSettings, check=check)
 LOST = Method("lost", METHOD.strategy, f"{__name__}:Learner")
 NUMBER = 3
+DATA = Method("data", METHOD.strategy, METHOD.learner)
 """
 LOUD_METHOD = "loud_method:METHOD"
-
-
-class Loudness(Section):
-    """The section that the settings of the app would have."""
-
-    loudness: float = 2.0
 
 
 # What docs/methods.md calls tasks.
@@ -118,9 +113,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_both_halves_of_every_method_are_there(method: Method) -> None:
     for task in TASK_NAMES:
-        for part in (method.strategy, method.learner):
+        for part in ("strategy", "learner"):
             if method.works_with(task):
-                assert isinstance(load(for_task(part, task), "it"), type)
+                assert isinstance(part_of(method, part, task), type)
     for target in (ENCODER_LEARNER, ENCODER_FIRST):
         assert isinstance(load(target, "it"), type)
 
@@ -142,21 +137,19 @@ def test_a_task_that_a_part_of_a_method_lacks_is_refused(part: str) -> None:
         require_fit(method, Settings())
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
-def test_a_methods_section_is_the_table_of_its_name(method: Method) -> None:
-    settings = Settings()
-    shared = {"ifca": settings.fed_react, "flsc": settings.fed_react, "solo": None, "fedavg": None}
-    table = getattr(settings, method.name.replace("-", "_"), None)
-    wanted = shared.get(method.name, table)
-    section = method.section(settings)
-    assert (wanted or settings.own).model_dump().items() <= section.model_dump().items()
+@pytest.mark.parametrize("name", METHODS)
+def test_a_methods_name_is_that_of_its_file_and_a_table_that_of_a_method(name: str) -> None:
+    method = METHODS[name]
+    assert method.name == name
+    assert method.table_name in METHODS
+    assert method.table_name not in Settings.tables()
 
 
 def test_clients_choose_one_cluster_or_as_many_as_they_overlap() -> None:
-    settings = settings_from({"fed-react.clusters": 7, "flsc.overlap": 4})
-    assert METHODS["ifca"].section(settings).overlap == 1
-    assert METHODS["flsc"].section(settings).overlap == 4
-    assert METHODS["flsc"].section(settings).clusters == 7
+    table = {"task": SEQUENCE_TASKS[0], "fed-react.clusters": 7, "fed-react.overlap": 4}
+    for method, choices in (("ifca", 1), ("flsc", 4)):
+        section = settings_from({**table, "method": method}).method_table(FedReactSettings)
+        assert (section.choices, section.clusters) == (choices, 7)
 
 
 def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) -> None:
@@ -164,7 +157,7 @@ def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) ->
     losses = {}
     for name, method in {
         "solo": {"method": "solo"},
-        "loud": {"method": LOUD_METHOD, "own.loudness": 3.0},
+        "loud": {"method": LOUD_METHOD, "loud.loudness": 3.0},
     }.items():
         few = {"rounds": 2, "optimizer.learning-rate": 1e-12, "output.name": name}
         settings = small_settings(tmp_path, **method, **few)
@@ -175,56 +168,65 @@ def test_a_method_from_outside_runs_and_its_own_number_counts(tmp_path: Path) ->
         assert json.loads((folder.path / "summary.json").read_text())["method"] == name
     assert losses["loud"] == pytest.approx(3 * losses["solo"], rel=1e-5)
     stored = tomllib.loads((tmp_path / "runs" / "loud" / "settings.toml").read_text())
-    assert stored["own"] == {"loudness": 3.0, "inner-steps": 1}
+    assert stored["loud"] == {"loudness": 3.0, "inner-steps": 1}
 
 
-def test_a_row_of_the_table_is_all_that_a_method_of_the_app_needs(
+def test_a_module_in_the_folder_is_all_that_a_method_of_the_app_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`methods.py` is the file that is touched; with numbers of its own the settings, too."""
-    halves = method_named(LOUD_METHOD)
-    row = replace(halves, name="built-in", settings=None, section=lambda settings: Loudness())
-    monkeypatch.setitem(METHODS, row.name, row)
-    assert row.name in methods_of("forecasting")
-    runs = SmallRuns("forecasting", row.name, tmp_path)
+    monkeypatch.setitem(METHODS._modules, "loud", "loud_method")
+    assert "loud" in methods_of("forecasting")
+    runs = SmallRuns("forecasting", "loud", tmp_path)
     assert cohorts_equal_their_clients(runs).held
-    assert read_run(runs.run("one-node", 1)).summary["method"] == "built-in"
+    assert read_run(runs.run("one-node", 1)).summary["method"] == "loud"
+    with pytest.raises(SettingsError, match=r"loud\.loudnes: unknown setting; did you mean"):
+        settings_from({"method": "loud", "loud.loudnes": 3.0})
 
 
 def test_its_own_table_survives_every_way_that_settings_take(tmp_path: Path) -> None:
-    settings = settings_from({"method": LOUD_METHOD, "own.loudness": 3.0, "own": ""})
-    assert settings.own.model_dump() == {"loudness": 3.0, "inner_steps": 1}
-    assert flat_settings(settings)["own.loudness"] == 3.0
+    settings = settings_from({"method": LOUD_METHOD, "loud.loudness": 3.0, "method-settings": ""})
+    assert settings.method_settings.model_dump() == {"loudness": 3.0, "inner_steps": 1}
+    assert flat_settings(settings)["loud.loudness"] == 3.0
     assert settings_from(flat_settings(settings)) == settings
     of_flower = flower_config(settings)
-    assert tomllib.loads(of_flower["own"]) == {"loudness": 3.0, "inner-steps": 1}
+    text = tomllib.loads(of_flower["method-settings"])
+    assert text.items() >= {"loudness": 3.0, "inner-steps": 1}.items()
+    assert sorted(text) == ["encoder", "graph", "inner-steps", "loudness"]
     assert settings_from(of_flower) == settings
-    assert settings_from({"method": LOUD_METHOD, "own": {"loudness": 3}}) == settings
-    assert settings_from({"method": LOUD_METHOD, "own": "loudness = 3.0"}) == settings
+    assert settings_from({"method": LOUD_METHOD, "loud": {"loudness": 3}}) == settings
+    assert settings_from({"method": LOUD_METHOD, "method-settings": "loudness = 3.0"}) == settings
     assert hash(settings_from(of_flower)) == hash(settings)
     assert default_run_name(settings).startswith("loud-synthetic-traffic-s0-")
 
 
 def test_flower_takes_its_table_for_its_keys_are_the_apps() -> None:
-    settings = settings_from({"method": LOUD_METHOD, "own.loudness": 3.0})
+    settings = settings_from({"method": LOUD_METHOD, "loud.loudness": 3.0})
     sent = flatten_dict(flower_config(settings))
     assert settings_from(get_fused_config_from_dir(ROOT, sent)) == settings
 
 
 def test_runs_with_other_numbers_of_its_own_are_other_runs(tmp_path: Path) -> None:
     slow = settings_from({"method": LOUD_METHOD})
-    fast = settings_from({"method": LOUD_METHOD, "own.inner-steps": 2})
+    fast = settings_from({"method": LOUD_METHOD, "loud.inner-steps": 2})
     assert slow != fast
     assert settings_digest(slow) != settings_digest(fast)
     (tmp_path / "settings.toml").write_text(tomli_w.dumps(slow.model_dump(by_alias=True)))
     require_resumable(slow, tmp_path)
-    with pytest.raises(SettingsError, match=r"own\.inner-steps = 2, was 1$"):
+    with pytest.raises(SettingsError, match=r"loud\.inner-steps = 2, was 1$"):
         require_resumable(fast, tmp_path)
 
 
-def test_without_a_method_from_outside_nothing_of_it_is_told() -> None:
-    assert "own" not in Settings().model_dump()
-    assert "own" not in flower_config(Settings())
+def test_the_tables_of_other_methods_may_be_there_and_are_left_alone() -> None:
+    several = settings_from({"fuels.beta": 30.0, "gldp.balance": 7.0, "kindred.nothing": 1})
+    assert several == settings_from({"fuels.beta": 30.0})
+    assert "gldp" not in several.model_dump(by_alias=True)
+
+
+def test_several_settings_of_a_method_stand_on_one_line() -> None:
+    text = "temperature = 0.05, negatives = 'similarity', encoder.rounds = 3"
+    settings = settings_from({"method-settings": text})
+    table = {"fuels.temperature": 0.05, "fuels.negatives": "similarity", "encoder.rounds": 3}
+    assert settings == settings_from(table)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +240,22 @@ def test_without_a_method_from_outside_nothing_of_it_is_told() -> None:
         ({"method": "broken_method:METHOD"}, "cannot be imported: ZeroDivisionError: division"),
         ({"method": "loud_method:TAKEN"}, "name = 'fuels' is that of a method of the app"),
         ({"method": "loud_method:NO_SECTION"}, "expected a class derived from"),
-        ({"method": "loud_method:BARE", "own.x": 1}, "own.x: unknown setting"),
-        ({"method": LOUD_METHOD, "own.loudnes": 1}, "own.loudnes: unknown setting; did you mean "),
-        ({"method": LOUD_METHOD, "own.loudnes": 1}, "own.loudness? known in [own]: inner-steps, "),
+        ({"method": "loud_method:BARE", "bare.x": 1}, "bare.x: unknown setting"),
+        (
+            {"method": LOUD_METHOD, "loud.loudnes": 1},
+            "loud.loudnes: unknown setting; did you mean ",
+        ),
+        (
+            {"method": LOUD_METHOD, "loud.loudnes": 1},
+            "loud.loudness? known in [loud]: inner-steps, ",
+        ),
+        ({"method": LOUD_METHOD, "own.loudness": 1.0}, "stand in a table of the method's name now"),
+        ({"method": "loud_method:DATA"}, "its table of settings cannot be called 'data'"),
         ({"method": "loud_method:WARY", "rounds": 100}, "rounds = 100: too loud"),
-        ({"method": LOUD_METHOD, "own.loudness": "x"}, "own.loudness = 'x': input should be a val"),
+        (
+            {"method": LOUD_METHOD, "loud.loudness": "x"},
+            "loud.loudness = 'x': input should be a val",
+        ),
         (
             {"method": LOUD_METHOD, "task": "sequence-regression"},
             "method = 'loud_method:METHOD': works with task = 'forecasting' only",

@@ -15,7 +15,14 @@ from fedproto_app.report.runs import flat
 from fedproto_app.run_lock import require_unwritten
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.server.resume import FREE, RAISABLE, require_resumable, stored_settings
-from fedproto_app.settings import Settings, default_run_name, flat_settings, settings_from
+from fedproto_app.settings import (
+    FIRST_METHOD,
+    Settings,
+    default_run_name,
+    defaults_of,
+    flat_settings,
+    settings_from,
+)
 from fedproto_app.settings.changes import parsed
 
 NODES = 2  # of a simulation, if nobody says how many
@@ -118,8 +125,8 @@ def _table_of(app: Path) -> dict[str, Any]:
     table = _app_in(read_toml(file))
     if table is None:
         raise SettingsError(f"{file}: it has no table [tool.flwr.app]")
-    defaults = flat_settings(Settings())
     listed = flat(table.get("config", {}))
+    defaults = defaults_of(str(listed.get("method", FIRST_METHOD)))
     return {key: value for key, value in listed.items() if value != defaults.get(key)}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.solo import SoloLearner
+from fedproto_app.strategies.solo import SoloLearner
 
 
 class OwnModelLearner(SoloLearner):

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, Field
 
+from fedproto_app.core.section import kebab
 from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.methods import method_named
 from fedproto_app.settings import Count, Section, Settings
-from fedproto_app.settings.section import kebab
 from fedproto_app.users_code import is_code
 
-_NO_CODE = ("device", "own")  # settings whose texts may have a colon and name no code
+_NO_CODE = ("device", "method-settings")  # settings whose texts may have a colon and name no code
 
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
@@ -132,18 +132,12 @@ def require_masks(settings: Settings, least: int) -> None:
 
 
 def _counted(settings: Settings) -> Iterator[tuple[str, Section]]:
-    """The tables of a run's settings that say how much a client works, each with its prefix.
-
-    Those of other methods than the run's say nothing.
-    """
+    """The tables of a run's settings that say how much a client works, each with its prefix."""
     method = method_named(settings.method)
-    own = method.section(settings)
     yield "", settings
-    for name, table in settings:
-        if isinstance(table, Section) and (
-            type(table) is type(own) or (name == "encoder" and method.encoder_first)
-        ):
-            yield f"{kebab(name)}.", own if type(table) is type(own) else table
+    yield f"{method.table_name}.", settings.method_settings
+    if method.encoder_first:
+        yield "encoder.", settings.encoder
 
 
 def _most(name: str, limits: Limits) -> tuple[str, int] | None:

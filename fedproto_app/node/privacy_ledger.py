@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from fedproto_app.core.section import NonNegative, Share
 from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.maths.privacy_loss import epsilon_of
 from fedproto_app.settings import PrivacySettings, Section
 from fedproto_app.settings.privacy import FACTOR
-from fedproto_app.settings.section import NonNegative, Share
 from fedproto_app.whole_file import write_whole
 
 FOLDER = "privacy"  # in a site's state directory

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedproto_app.core.section import kebab
 from fedproto_app.data.choice import require_meaning
 from fedproto_app.errors import SettingsError
 from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy
@@ -28,7 +29,6 @@ from fedproto_app.settings import (
     explain,
 )
 from fedproto_app.settings.choice import Decimal, Delimiter, Header, NameList, TimeUnit
-from fedproto_app.settings.section import kebab
 
 Text = Annotated[str, Field(min_length=1)]
 

@@ -9,7 +9,6 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.task_report import badness
-from fedproto_app.settings import Settings, flat_settings
+from fedproto_app.settings import defaults_of, without_other_methods
 from fedproto_app.tasks.table import FIRST_TASK, TASKS, report_for
 
 Parsed = TypeVar("Parsed")
@@ -213,12 +212,7 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
 
 def known_settings(run: Run) -> dict[str, Any]:
     """The run's settings; what one younger than the run does by default, the run did."""
-    return _defaults() | dict(run.settings)
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return flat_settings(Settings())
+    return {**defaults_of(str(run.settings["method"])), **without_other_methods(run.settings)}
 
 
 def _comparable(group: Group) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.report.task_report import metric_values
 from fedproto_app.server.checkpoint import Checkpoint, Memory
 from fedproto_app.server.federation import Federation
-from fedproto_app.strategies.strategy import MethodStrategy
+from fedproto_app.strategies.common.strategy import MethodStrategy
 from fedproto_app.tasks.table import task_class
 from fedproto_app.wire import array_record, numpy_arrays
 

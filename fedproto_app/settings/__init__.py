@@ -5,59 +5,7 @@ Flower lets ``--run-config`` override only keys listed there. `tables` writes it
 docs/settings.md.
 """
 
-from fedproto_app.methods import SEQUENCE_TASKS
-from fedproto_app.settings.aggregation import AggregationSettings
-from fedproto_app.settings.choice import DELIMITERS, Choice
-from fedproto_app.settings.compared import (
-    ApflSettings,
-    CnfgnnSettings,
-    DittoSettings,
-    FedAlaSettings,
-    FedAvgSettings,
-    FedDaSettings,
-    FedPclSettings,
-    FedProtoSettings,
-    FedProxSettings,
-    FedRepSettings,
-    FedTgpSettings,
-    KnnPerSettings,
-    PerFedAvgSettings,
-    PFedMeSettings,
-)
-from fedproto_app.settings.data import (
-    ClusterSettings,
-    DataSettings,
-    PartitionSettings,
-    SequenceSettings,
-    SyntheticSettings,
-)
-from fedproto_app.settings.faults import explain
-from fedproto_app.settings.fedgru import FedGruSettings
-from fedproto_app.settings.graph import FcgcnSettings, GraphSettings
-from fedproto_app.settings.methods import (
-    AnalyticSettings,
-    CensusSettings,
-    ChoiceSettings,
-    Cosine,
-    CreffSettings,
-    EncoderSettings,
-    FedicSettings,
-    FedReactSettings,
-    FuelsSettings,
-    GldpSettings,
-    HeadSimilarity,
-    KindredSettings,
-)
-from fedproto_app.settings.model import ModelSettings, OptimizerSettings
-from fedproto_app.settings.privacy import PrivacyPlan, PrivacySettings
-from fedproto_app.settings.reading import (
-    default_run_name,
-    flat_settings,
-    flower_config,
-    settings_from,
-)
-from fedproto_app.settings.run import SMALL_COHORT, TASK_NAMES, Settings, Training
-from fedproto_app.settings.section import (
+from fedproto_app.core.section import (
     PLAIN_NAME,
     Count,
     CountOrZero,
@@ -67,52 +15,50 @@ from fedproto_app.settings.section import (
     setting,
     without_markdown,
 )
+from fedproto_app.methods import SEQUENCE_TASKS
+from fedproto_app.settings.aggregation import AggregationSettings
+from fedproto_app.settings.choice import DELIMITERS, Choice
+from fedproto_app.settings.data import (
+    ClusterSettings,
+    DataSettings,
+    PartitionSettings,
+    SequenceSettings,
+    SyntheticSettings,
+)
+from fedproto_app.settings.encoder import EncoderSettings
+from fedproto_app.settings.faults import explain
+from fedproto_app.settings.graph import GraphSettings
+from fedproto_app.settings.model import ModelSettings, OptimizerSettings
+from fedproto_app.settings.privacy import PrivacyPlan, PrivacySettings
+from fedproto_app.settings.reading import (
+    default_run_name,
+    defaults_of,
+    flat_settings,
+    flower_config,
+    settings_from,
+    without_other_methods,
+)
+from fedproto_app.settings.run import FIRST_METHOD, SMALL_COHORT, TASK_NAMES, Settings, Training
 
 __all__ = [
     "DELIMITERS",
+    "FIRST_METHOD",
     "PLAIN_NAME",
     "SEQUENCE_TASKS",
     "SMALL_COHORT",
     "TASK_NAMES",
     "AggregationSettings",
-    "AnalyticSettings",
-    "ApflSettings",
-    "CensusSettings",
     "Choice",
-    "ChoiceSettings",
     "ClusterSettings",
-    "CnfgnnSettings",
-    "Cosine",
     "Count",
     "CountOrZero",
-    "CreffSettings",
     "DataSettings",
     "Device",
-    "DittoSettings",
     "EncoderSettings",
-    "FcgcnSettings",
-    "FedAlaSettings",
-    "FedAvgSettings",
-    "FedDaSettings",
-    "FedGruSettings",
-    "FedPclSettings",
-    "FedProtoSettings",
-    "FedProxSettings",
-    "FedReactSettings",
-    "FedRepSettings",
-    "FedTgpSettings",
-    "FedicSettings",
-    "FuelsSettings",
-    "GldpSettings",
     "GraphSettings",
-    "HeadSimilarity",
-    "KindredSettings",
-    "KnnPerSettings",
     "ModelSettings",
     "OptimizerSettings",
-    "PFedMeSettings",
     "PartitionSettings",
-    "PerFedAvgSettings",
     "PlainName",
     "PrivacyPlan",
     "PrivacySettings",
@@ -122,10 +68,12 @@ __all__ = [
     "SyntheticSettings",
     "Training",
     "default_run_name",
+    "defaults_of",
     "explain",
     "flat_settings",
     "flower_config",
     "setting",
     "settings_from",
     "without_markdown",
+    "without_other_methods",
 ]

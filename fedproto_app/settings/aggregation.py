@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedproto_app.settings.section import Count, Section, setting
+from fedproto_app.core.section import Count, Section, setting
 
 Rule = Literal["mean", "clipped-mean", "median", "trimmed-mean", "krum", "multi-krum"]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from fedproto_app.settings.section import kebab
+from fedproto_app.core.section import kebab
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 NAMES = "names between commas"  # what is allowed, in the documents

@@ -7,17 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedproto_app.settings.choice import (
-    NAMES,
-    Choice,
-    Decimal,
-    Delimiter,
-    Header,
-    NameList,
-    TimeUnit,
-    names_in,
-)
-from fedproto_app.settings.section import (
+from fedproto_app.core.section import (
     PLAIN_NAMES,
     Count,
     CountOrZero,
@@ -27,6 +17,16 @@ from fedproto_app.settings.section import (
     Share,
     ShareOrZero,
     setting,
+)
+from fedproto_app.settings.choice import (
+    NAMES,
+    Choice,
+    Decimal,
+    Delimiter,
+    Header,
+    NameList,
+    TimeUnit,
+    names_in,
 )
 
 

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedproto_app.core.section import Section
 from fedproto_app.settings.run import Settings
-from fedproto_app.settings.section import Section
 
 _MOST_HINTS = 3
 
 
 def explain_all(
-    faults: Sequence[Any], table: type[Section] = Settings, under: Sequence[str] = ()
+    faults: Sequence[Any],
+    table: type[Section] = Settings,
+    under: Sequence[str] = (),
+    beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
-    """All of pydantic's faults of such a table; what is known there is said once."""
+    """All of pydantic's faults of such a table; what is known there is said once.
+
+    beside: further tables that may be meant by an unknown key.
+    """
     told: list[str] = []
     said: set[str] = set()
     for fault in faults:
-        line, known, keys = explain(fault, table, under).partition(" known")
+        line, known, keys = explain(fault, table, under, beside).partition(" known")
         told.append(line.rstrip(";") if keys in said else line + known + keys)
         said.add(keys)
     return "; ".join(told)
 
 
-def explain(fault: Any, table: type[Section] = Settings, under: Sequence[str] = ()) -> str:
+def explain(
+    fault: Any,
+    table: type[Section] = Settings,
+    under: Sequence[str] = (),
+    beside: Mapping[str, type[Section]] | None = None,
+) -> str:
     """One line for one of pydantic's faults of such a table.
 
     under: the names of the tables around it.
@@ -40,7 +51,7 @@ def explain(fault: Any, table: type[Section] = Settings, under: Sequence[str] = 
     location = [str(part) for part in fault["loc"]]
     key = ".".join([*under, *location])
     if fault["type"] == "extra_forbidden":
-        return _unknown(location, table, under)
+        return _unknown(location, table, under, beside or {})
     if fault["type"] == "missing":
         return f"{key}: must be set"
     if fault["type"] == "model_type":
@@ -66,7 +77,12 @@ def subtable(field: FieldInfo) -> type[Section] | None:
     return None
 
 
-def _unknown(location: Sequence[str], table: type[Section], under: Sequence[str]) -> str:
+def _unknown(
+    location: Sequence[str],
+    table: type[Section],
+    under: Sequence[str],
+    beside: Mapping[str, type[Section]],
+) -> str:
     *above, name = location
     section = table
     for part in above:
@@ -75,7 +91,10 @@ def _unknown(location: Sequence[str], table: type[Section], under: Sequence[str]
         section = inner
     place = ".".join([*under, *above])
     here = _near(name, section)
-    paths = [path for path in _leaves(table) if name in (path[-1], "-".join(path))]
+    every = [*_leaves(table), *((key, *p) for key, t in beside.items() for p in _leaves(t))]
+    paths = [path for path in every if name in (path[-1], "-".join(path))]
+    if not place:
+        here += get_close_matches(name.lower(), beside)
     elsewhere = [".".join([*under, *path]) for path in paths]
     meant = elsewhere + [f"{place}.{key}" if place else key for key in here]
     hint = f"did you mean {' or '.join(meant[:_MOST_HINTS])}? " if meant else ""

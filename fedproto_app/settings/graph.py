@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from fedproto_app.settings.section import Count, NonNegative, Section, setting
+from fedproto_app.core.section import Count, NonNegative, Section, setting
 
 
 class GraphSettings(Section):
@@ -43,9 +43,3 @@ class GraphSettings(Section):
         if self.source != "file" and self.names:
             raise ValueError(f"graph.names = {self.names!r}: only with graph.source = 'file'")
         return self
-
-
-class FcgcnSettings(Section):
-    """``[fcgcn]``."""
-
-    hidden: Count = setting(64, "width of the first layer of the graph convolutional network")

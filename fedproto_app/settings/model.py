@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedproto_app.settings.section import (
+from fedproto_app.core.section import (
     Count,
     NonNegative,
     Positive,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedproto_app.settings.section import NonNegative, Section, Share, setting
+from fedproto_app.core.section import NonNegative, Section, Share, setting
 
 Unit = Literal["client", "sample"]
 Neighbours = Literal["remove", "replace"]

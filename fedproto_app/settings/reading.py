@@ -4,8 +4,11 @@ Flower hands the app a flat dictionary with dotted keys (``fuels.temperature``);
 files nest the same keys as TOML tables. Both become one `Settings` object here, before any node is
 asked to work. Keys are kebab-case outside and snake_case inside.
 
-Flower lets ``--run-config`` override only keys that the app's pyproject.toml lists, so the table
-``[own]``, whose keys only a method from outside knows, travels as one text.
+Each method has a table of its own, whose class lives with the method. A run reads the table of its
+method; those of other methods may be there, as in a file that compares several, and are left
+alone. Flower lets ``--run-config`` override only keys that the app's pyproject.toml lists. So what
+few methods read travels as one text, ``method-settings``: the method's table, and in tables of
+their names `BESIDE`.
 """
 
 from __future__ import annotations
@@ -13,20 +16,26 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import ValidationError
 
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import Section
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import method_named, require_fit
+from fedproto_app.methods import METHODS, method_named, require_fit, require_known
 from fedproto_app.settings.faults import explain_all
-from fedproto_app.settings.run import Settings
-from fedproto_app.settings.section import Section
+from fedproto_app.settings.run import FIRST_METHOD, Settings
 from fedproto_app.tasks.table import check_settings
 
 SectionT = TypeVar("SectionT", bound=Section)
+
+TEXT = "method-settings"
+BESIDE = ("encoder", "graph")  # tables that only some methods read
 
 
 def settings_from(config: Mapping[str, Any]) -> Settings:
@@ -35,15 +44,63 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     Raises `SettingsError` with one line per fault: the key, the value, what is allowed.
     """
     table = _nested(config)
-    own = table.pop("own", {})
-    settings = _validated(Settings, table)
-    settings = settings.model_copy(update={"own": _own_section(settings.method, own)})
-    method = method_named(settings.method)
+    method = _method(table.get("method", FIRST_METHOD))
+    _refuse_renamed(table, method)
+    text = table.pop(TEXT, "")
+    for name, value in _nested(_table_in(text)).items():
+        place = table if name in BESIDE else table.setdefault(method.table_name, {})
+        if not isinstance(place, dict):
+            raise SettingsError(f"{method.table_name} = {place!r}: must be a table of settings")
+        merged = isinstance(value, dict) and isinstance(place.get(name), dict)
+        place[name] = place[name] | value if merged else value
+    given = table.pop(method.table_name, {})
+    others = {name: table.pop(name) for name in METHODS if name in table}
+    for name, value in others.items():
+        if not isinstance(value, dict):
+            raise SettingsError(f"{name} = {value!r}: must be a table of settings")
+    faults: list[str] = []
+    own = _validated(faults, method.settings, given, {}, method.table_name)
+    beside = dict.fromkeys(METHODS, Section) | {method.table_name: method.settings}
+    settings = _validated(faults, Settings, {**table, TEXT: own or Section()}, beside)
+    if settings is None or own is None:
+        raise SettingsError("; ".join(faults))
     if method.rounds is not None:
         settings = settings.model_copy(update={"rounds": method.rounds(settings)})
     require_fit(method, settings)
     check_settings(settings)
     return settings
+
+
+def _method(name: object) -> Method:
+    """The record of a method that is named in the settings."""
+    if not isinstance(name, str):
+        raise SettingsError(f"method = {name!r}: must be a text")
+    try:
+        method = method_named(require_known(name))
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    if not (isinstance(method.settings, type) and issubclass(method.settings, Section)):
+        raise SettingsError(
+            f"method = {name!r}: its settings = {method.settings!r}, expected a class derived from "
+            "fedproto_app.settings.Section"
+        )
+    if method.table_name in Settings.tables():
+        raise SettingsError(
+            f"method = {name!r}: its table of settings cannot be called {method.table_name!r}, as "
+            "all runs have a table of that name"
+        )
+    return method
+
+
+def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
+    """`SettingsError` for keys of earlier versions, with what they are called now."""
+    if own := table.pop("own", None):
+        raise SettingsError(
+            f"own = {own!r}: a method's settings stand in a table of the method's name now, "
+            "or as text in method-settings"
+        )
+    if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
+        raise SettingsError("flsc.overlap: is called fed-react.overlap now")
 
 
 def default_run_name(settings: Settings) -> str:
@@ -67,49 +124,61 @@ def flat_settings(settings: Settings) -> dict[str, Any]:
     return flat
 
 
+@cache
+def defaults_of(method: str) -> Mapping[str, Any]:
+    """With dotted keys what a run has by default whose method is this; `method` itself is `fuels`.
+
+    Of a method from outside the app only what all runs have: its code is not imported.
+    """
+    if method in METHODS:
+        return {**flat_settings(Settings(method=method)), "method": FIRST_METHOD}
+    every = flat_settings(Settings())
+    return {key: value for key, value in every.items() if not key.startswith(f"{FIRST_METHOD}.")}
+
+
+def without_other_methods(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """These flat settings without the tables of methods that are not theirs."""
+    method = settings.get("method", FIRST_METHOD)
+    own = METHODS[method].table_name if method in METHODS else ""
+    return {
+        key: value
+        for key, value in settings.items()
+        if (name := key.partition(".")[0]) == own or name not in METHODS
+    }
+
+
 def flower_config(settings: Settings) -> dict[str, Any]:
     """The settings as a nested run configuration whose keys Flower knows, all of them."""
     table = settings.model_dump(by_alias=True)
-    if "own" in table:
-        table["own"] = tomli_w.dumps(table["own"])
-    return table
+    own = table.pop(method_named(settings.method).table_name, {})
+    return table | {TEXT: tomli_w.dumps(own | {name: table.pop(name) for name in BESIDE})}
 
 
 def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=+-]+", "-", text)[:60]
 
 
-def _own_section(method: str, table: object) -> Section:
-    """``[own]``, as the method's record declares it; empty for the app's own methods."""
-    declared = method_named(method).settings
-    if not isinstance(table, Mapping):
-        raise SettingsError(f"own = {table!r}: must be a table of settings")
-    if declared is None:
-        for key in table:
-            raise SettingsError(
-                f"own.{key}: unknown setting; method = {method!r} has no table [own]"
-            )
-        return Section()
-    if not (isinstance(declared, type) and issubclass(declared, Section)):
-        raise SettingsError(
-            f"method = {method!r}: its settings = {declared!r}, expected a class derived from "
-            "fedproto_app.settings.Section"
-        )
-    return _validated(declared, table, "own")
+def _validated(
+    faults: list[str],
+    section: type[SectionT],
+    table: object,
+    beside: Mapping[str, type[Section]],
+    *under: str,
+) -> SectionT | None:
+    """The section of this table; or None, and what is wrong is added to the faults.
 
-
-def _validated(section: type[SectionT], table: object, *under: str) -> SectionT:
+    beside: further tables that may be meant by an unknown key.
+    """
     try:
         return section.model_validate(table)
     except ValidationError as error:
-        raise SettingsError(explain_all(error.errors(), section, under)) from None
+        faults.append(explain_all(error.errors(), section, under, beside))
+        return None
 
 
 def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in config.items():
-        if key == "own" and isinstance(value, str):
-            value = _table_in(value)
         *tables, leaf = key.split(".")
         table = nested
         for name in tables:
@@ -127,9 +196,16 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _table_in(text: str) -> dict[str, Any]:
-    """The table that ``own`` holds as text."""
+def _table_in(text: object) -> Mapping[str, Any]:
+    """The table that a text holds: lines of TOML, or several keys on one line between commas."""
+    if isinstance(text, Mapping):
+        return text
+    if not isinstance(text, str):
+        raise SettingsError(f"{TEXT} = {text!r}: must be a table in TOML")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"own = {text!r}: not a table in TOML: {error}") from None
+        with suppress(tomllib.TOMLDecodeError):
+            table: dict[str, Any] = tomllib.loads(f"table = {{{text}}}")["table"]
+            return table
+        raise SettingsError(f"{TEXT} = {text!r}: not a table in TOML: {error}") from None

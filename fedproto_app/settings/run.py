@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from fedproto_app.methods import METHODS, method_named, require_known
-from fedproto_app.settings.aggregation import AggregationSettings
-from fedproto_app.settings.compared import (
-    ApflSettings,
-    CnfgnnSettings,
-    DittoSettings,
-    FedAlaSettings,
-    FedAvgSettings,
-    FedDaSettings,
-    FedPclSettings,
-    FedProtoSettings,
-    FedProxSettings,
-    FedRepSettings,
-    FedTgpSettings,
-    KnnPerSettings,
-    PerFedAvgSettings,
-    PFedMeSettings,
-)
-from fedproto_app.settings.data import DataSettings
-from fedproto_app.settings.fedgru import FedGruSettings
-from fedproto_app.settings.graph import FcgcnSettings, GraphSettings
-from fedproto_app.settings.methods import (
-    AnalyticSettings,
-    CensusSettings,
-    CreffSettings,
-    EncoderSettings,
-    FedicSettings,
-    FedReactSettings,
-    FlscSettings,
-    FuelsSettings,
-    GldpSettings,
-    KindredSettings,
-)
-from fedproto_app.settings.model import (
-    ClassificationSettings,
-    ModelSettings,
-    OptimizerSettings,
-    SequenceModelSettings,
-)
-from fedproto_app.settings.privacy import PrivacySettings
-from fedproto_app.settings.section import (
+from fedproto_app.core.section import (
     DEVICES,
     PLAIN_NAMES,
     Count,
@@ -58,11 +25,28 @@ from fedproto_app.settings.section import (
     Section,
     ShareOrEither,
     ShareOrOne,
+    kebab,
     setting,
 )
+from fedproto_app.methods import METHODS, method_named, require_known
+from fedproto_app.settings.aggregation import AggregationSettings
+from fedproto_app.settings.data import DataSettings
+from fedproto_app.settings.encoder import EncoderSettings
+from fedproto_app.settings.graph import GraphSettings
+from fedproto_app.settings.model import (
+    ClassificationSettings,
+    ModelSettings,
+    OptimizerSettings,
+    SequenceModelSettings,
+)
+from fedproto_app.settings.privacy import PrivacySettings
 from fedproto_app.tasks.table import FIRST_TASK, TASKS, require_known_task
 
 SMALL_COHORT = 16  # as many as a CPU's caches like; a GPU would wait for Python
+
+FIRST_METHOD = "fuels"  # of runs whose settings name none
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 
@@ -149,7 +133,7 @@ class Training:
 class Settings(Section):
     """Everything a run can be told.
 
-    own: the section of a method from outside the app, empty for the app's own methods.
+    Files and dictionaries have the method's own table under the table's name: see `settings_from`.
     """
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
@@ -159,7 +143,7 @@ class Settings(Section):
         f"`{' '.join(TASKS)}`",
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
-        "fuels",
+        FIRST_METHOD,
         "what trains; [each one's tasks](methods.md), or [one of your own](#a-method-of-your-own)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
     )
@@ -212,12 +196,11 @@ class Settings(Section):
         "clients trained together in one vectorised step; changes speed, not results. 0: 16 on a "
         "CPU, on a GPU as many as its memory holds",
     )
-    own: SerializeAsAny[Section] = Field(
+    method_settings: SerializeAsAny[Section] = Field(
         default=Section(),
-        description="the numbers of [a method of your own](#a-method-of-your-own): a table in "
-        "files, the same table as text where Flower reads the settings",
+        description="the method's own table, such as `[fuels]`; where Flower reads the settings a "
+        "text in TOML, which may have `[encoder]` and `[graph]` too ([how](#the-methods-table))",
         json_schema_extra={"allowed": "what the method's record declares"},
-        exclude_if=lambda own: own == Section(),
     )
     data: DataSettings = DataSettings()
     graph: GraphSettings = GraphSettings()
@@ -226,35 +209,40 @@ class Settings(Section):
     classification: ClassificationSettings = ClassificationSettings()
     aggregation: AggregationSettings = AggregationSettings()
     privacy: PrivacySettings = PrivacySettings()
-    analytic: AnalyticSettings = AnalyticSettings()
-    kindred: KindredSettings = KindredSettings()
-    fuels: FuelsSettings = FuelsSettings()
-    gldp: GldpSettings = GldpSettings()
-    census: CensusSettings = CensusSettings()
-    creff: CreffSettings = CreffSettings()
-    fedic: FedicSettings = FedicSettings()
     sequence: SequenceModelSettings = SequenceModelSettings()
     encoder: EncoderSettings = EncoderSettings()
-    fed_react: FedReactSettings = FedReactSettings()
-    flsc: FlscSettings = FlscSettings()
-    ditto: DittoSettings = DittoSettings()
-    apfl: ApflSettings = ApflSettings()
-    fedavg: FedAvgSettings = FedAvgSettings()
-    per_fedavg: PerFedAvgSettings = PerFedAvgSettings()
-    pfedme: PFedMeSettings = PFedMeSettings()
-    fedala: FedAlaSettings = FedAlaSettings()
-    fedprox: FedProxSettings = FedProxSettings()
-    fedrep: FedRepSettings = FedRepSettings()
-    fedproto: FedProtoSettings = FedProtoSettings()
-    fedgru: FedGruSettings = FedGruSettings()
-    fcgcn: FcgcnSettings = FcgcnSettings()
-    fedpcl: FedPclSettings = FedPclSettings()
-    fedda: FedDaSettings = FedDaSettings()
-    fedtgp: FedTgpSettings = FedTgpSettings()
-    knn_per: KnnPerSettings = KnnPerSettings()
-    cnfgnn: CnfgnnSettings = CnfgnnSettings()
     nodes: NodesSettings = NodesSettings()
     output: OutputSettings = OutputSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_defaults(cls, given: Any) -> Any:
+        """The table of the method, if it is not given."""
+        keys = ("method_settings", "method-settings")
+        name = given.get("method", FIRST_METHOD) if isinstance(given, dict) else ""
+        if not isinstance(name, str) or any(key in given for key in keys):
+            return given
+        return {**given, "method-settings": method_named(require_known(name)).settings()}
+
+    @model_serializer(mode="wrap")
+    def _tables_have_their_names(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The method's table under the table's name, and none if it is empty."""
+        table: dict[str, Any] = handler(self)
+        for key in ("method_settings", "method-settings"):
+            if own := table.pop(key, None):
+                table[method_named(self.method).table_name] = own
+        return table
+
+    @classmethod
+    def tables(cls) -> tuple[str, ...]:
+        """The names of the tables that all runs have."""
+        fields = cls.model_fields.items()
+        return tuple(kebab(n) for n, f in fields if isinstance(f.default, Section))
+
+    def method_table(self, kind: type[SectionT]) -> SectionT:
+        """The method's own settings, which are of this class."""
+        assert isinstance(self.method_settings, kind)
+        return self.method_settings
 
     @property
     def cohort_on_cpu(self) -> int:

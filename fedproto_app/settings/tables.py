@@ -17,9 +17,11 @@ from typing import Any, get_args
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
 
+from fedproto_app.core.section import Section, without_markdown
+from fedproto_app.methods import METHODS
 from fedproto_app.settings.faults import fields, subtable
+from fedproto_app.settings.reading import BESIDE
 from fedproto_app.settings.run import Settings
-from fedproto_app.settings.section import Section, without_markdown
 
 _COMMENT_AT, _WIDTH = 32, 100  # columns of pyproject.toml
 _TOML_TABLE = "[tool.flwr.app.config"
@@ -29,14 +31,21 @@ _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 
 def pyproject_tables() -> str:
-    """``[tool.flwr.app.config]`` and the tables in it, with comments."""
+    """``[tool.flwr.app.config]`` and the tables in it, with comments.
+
+    Without the tables that only some methods read: these go into `method-settings`.
+    """
     return "\n".join(_toml(Settings, ()))
 
 
 def docs_table() -> str:
-    """The Markdown table of all keys of a run."""
+    """The Markdown table of all keys of a run, those of each method's own table last."""
     lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
-    for key, field in _leaves(Settings, ()):
+    tables: dict[str, type[Section]] = {}
+    for method in METHODS.values():
+        tables.setdefault(method.table_name, method.settings)
+    own = (leaf for name in sorted(tables) for leaf in _leaves(tables[name], (name,)))
+    for key, field in (*_leaves(Settings, ()), *own):
         cells = (f"`{key}`", _shown(field), allowed(field), field.description or "")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
@@ -72,6 +81,8 @@ def _toml(section: type[Section], above: tuple[str, ...]) -> Iterator[str]:
     yield ".".join([_TOML_TABLE, *above]) + "]"
     tables = []
     for key, field in fields(section).items():
+        if not above and key in BESIDE:
+            continue
         if (inner := subtable(field)) is not None:
             tables.append((key, inner))
             continue

@@ -1,11 +1,14 @@
-"""FedAvg (McMahan et al., AISTATS 2017), server half, on Flower's own strategy.
+"""FedAvg (McMahan et al., AISTATS 2017): train the global model, send it back.
 
-A node answers with the sample-weighted mean of its clients' models and their samples' sum, so
-Flower's weighted mean over nodes is FedAvg over clients exactly. Where another rule than the mean
-makes the model, or the method looks at each client's own, nodes send each, and the server applies
-the rule to clients. FedRep (Collins et al., ICML
-2021) is the same with the encoder alone, APFL (Deng et al., 2020) with the global half of its
-model: their learners decide what is shared.
+Adam starts afresh each round, because its moments belong to a model that averaging replaced.
+Clients can be judged by the shared model, or by what some epochs on their own data make of it,
+which is the plainest way to a personal model.
+
+The server half is Flower's own strategy. A node answers with the sample-weighted mean of its
+clients' models and their samples' sum, so Flower's weighted mean over nodes is FedAvg over clients
+exactly. Where another rule than the mean makes the model, or the method looks at each client's own,
+nodes send each, and the server applies the rule to clients. Methods that share a part of their
+model alone, such as FedRep, use this strategy as it is: their learners declare what is shared.
 """
 
 from __future__ import annotations
@@ -19,17 +22,64 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import CountOrZero, Section, setting
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.learners.cohort import Cohort, fine_tuned
+from fedproto_app.learners.learner import Phase
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
 from fedproto_app.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.secure.fixed_point import WEIGHT
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
-from fedproto_app.settings import Settings
-from fedproto_app.strategies.client_models import each_client, require_room, rule_of
-from fedproto_app.strategies.strategy import MethodDefaults
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.common.client_models import each_client, require_room, rule_of
+from fedproto_app.strategies.common.strategy import MethodDefaults
+from fedproto_app.strategies.solo import SoloLearner
+from fedproto_app.tasks.task import AnyTask
 from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
+
+
+class FedAvgSettings(Section):
+    """``[fedavg]``."""
+
+    fine_tune_epochs: CountOrZero = setting(
+        0,
+        "epochs on a client's own data that make its model of the shared one; 0: it is that one, "
+        "with `fedavg-ft` 1 epoch",
+    )
+
+    @property
+    def fine_tuned(self) -> FedAvgSettings:
+        """These, with at least one epoch."""
+        return FedAvgSettings(fine_tune_epochs=max(1, self.fine_tune_epochs))
+
+
+class FedAvgLearner(SoloLearner):
+    """Solo's local training, on a model of which everything comes from the server."""
+
+    section: FedAvgSettings
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model()]
+
+    def __init__(self, training: Training, section: Any, task: AnyTask) -> None:
+        super().__init__(training, section, task)
+        # A method from outside that builds on this one has a section of its own.
+        self._fine_tuning = getattr(section, "fine_tune_epochs", 0)
+
+    def personalises(self) -> bool:
+        return self._fine_tuning > 0
+
+    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
+        if not self._fine_tuning:
+            return None
+        phase = Phase("fine-tune", ("",), self._fine_tuning)
+        return fine_tuned(self, cohort, self.context(order, cohort), phase)
 
 
 class FedAvgStrategy(MethodDefaults, FedAvg):
@@ -167,3 +217,11 @@ def _float32(arrays: ArrayRecord) -> ArrayRecord:
     """Flower multiplies by Python floats, which keeps float32; check it all the same."""
     assert all(array.dtype == "float32" for array in arrays.values())
     return arrays
+
+
+METHOD = Method(
+    name="fedavg",
+    strategy=FedAvgStrategy,
+    learner=FedAvgLearner,
+    settings=FedAvgSettings,
+)

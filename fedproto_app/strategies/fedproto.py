@@ -1,15 +1,178 @@
-"""FedProto (Tan et al., AAAI 2022), server half: the mean of the clients' prototypes, for all."""
+"""FedProto (Tan et al., AAAI 2022), carried over to forecasting as FUELS does.
+
+A client's prototype is its mean representation over the batches of an epoch, one row a phase of
+the period: B × d_r values. The loss adds the distance to the global prototype.
+
+The server sends the mean of the clients' prototypes to all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.method import Method
 from fedproto_app.core.round import Guidance, Received, Round
-from fedproto_app.learners.fedproto import PROTOTYPE, PROTOTYPES
+from fedproto_app.core.section import NonNegative, Section, setting
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
+from fedproto_app.learners.global_prototypes import received_prototypes
+from fedproto_app.learners.learner import Context, Contribution, Learner
+from fedproto_app.learners.prototype import PeriodPrototype
+from fedproto_app.maths.class_prototypes import class_means, nearness_of_classes
+from fedproto_app.maths.losses import prototype_distance
+from fedproto_app.maths.trainable_prototypes import pull
 from fedproto_app.messages import Order
-from fedproto_app.strategies.class_prototypes import ClassPrototypes
-from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.metrics import Metric
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.tasks.forecasting.samples import Batch
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.sequences.task import SequenceClassificationTask
+
+
+class FedProtoSettings(Section):
+    """``[fedproto]``."""
+
+    prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")
+    inference: Literal["prototypes", "head"] = setting(
+        "prototypes",
+        "of classes: a client answers with the class of the nearest global prototype, or by its "
+        "head; series are always forecast by the head",
+    )
+
+
+PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what goes up, by client, and what comes down
+
+
+class PrototypeContext(Context):
+    """The global prototype [B, D], if there is one yet, and the cohort's own, being gathered."""
+
+    def __init__(self, clients: int, global_prototype: Tensor | None) -> None:
+        self.global_prototype = global_prototype
+        self.own = PeriodPrototype(clients)
+
+    def start_epoch(self) -> None:
+        self.own.clear()
+
+
+class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
+    """The supervised loss and the distance to the global prototype."""
+
+    needs_representation = True
+    section: FedProtoSettings
+
+    @classmethod
+    def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "prototype",
+                {PROTOTYPES: (sizes.period, sizes.width)},
+                combine="mean",
+                weight="clients",
+                remember="latest",
+                of_present="the mean over the clients that take part",
+                clip="rows",
+                reveals="the mean representation of each time of its period",
+            )
+        ]
+
+    def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
+        received = order.arrays.get(PROTOTYPE)
+        known = None if received is None else torch.from_numpy(received).to(self.task.device)
+        return PrototypeContext(len(cohort.names), known)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: PrototypeContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        context.own.add(representation.detach(), batch.age)
+        prediction = self.task.predict(parameters, representation, batch)
+        terms = {"prediction": self.task.loss(prediction, batch)}
+        if context.global_prototype is not None:
+            distance = prototype_distance(representation, context.global_prototype)
+            terms["prototype"] = self.section.prototype_weight * distance
+        return terms
+
+    def contribution(
+        self, cohort: Cohort, context: PrototypeContext, server_round: int
+    ) -> Contribution:
+        return Contribution({PROTOTYPES: context.own.value().cpu().numpy()})
+
+
+class ClassPrototypesContext(Context):
+    """The global prototypes [C, D], and which classes have one [C]."""
+
+    def __init__(self, prototypes: Tensor, known: Tensor) -> None:
+        self.prototypes, self.known = prototypes, known
+
+
+class FedProtoClassesLearner(
+    Learner[ClassPrototypesContext, ClassificationTask | SequenceClassificationTask]
+):
+    """Of classes: the supervised loss, and the distance of each representation from the global
+    prototype of its class."""
+
+    section: FedProtoSettings
+    needs_representation = True
+
+    @classmethod
+    def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "prototypes",
+                {CLASS_PROTOTYPES: (sizes.width,)},
+                rows="class",
+                combine="mean",
+                weight="clients",
+                clip="rows",
+                reveals="a prototype for each class of which a client has samples",
+                consent="tells-classes",
+            )
+        ]
+
+    def context(self, order: Order, cohort: Cohort) -> ClassPrototypesContext:
+        return ClassPrototypesContext(*received_prototypes(order, self.task))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ClassPrototypesContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        prediction = self.task.predict(parameters, representation, batch)
+        terms = {"prediction": self.task.loss(prediction, batch)}
+        if context.known.any():
+            labels = self.task.labels_of(batch)
+            distance = pull(
+                representation, labels, batch.present, context.prototypes, context.known
+            )
+            terms["prototypes"] = self.section.prototype_weight * distance
+        return terms
+
+    def contribution(
+        self, cohort: Cohort, context: ClassPrototypesContext, server_round: int
+    ) -> Contribution:
+        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
+        means, count = class_means(*vectors, len(self.task.shape.classes))
+        return Contribution({CLASS_PROTOTYPES: means.cpu().numpy()}, count > 0)
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """By the nearest global prototype or by the head, as the settings say; by the head
+        as long as there is no prototype."""
+        shared, known = received_prototypes(order, self.task)
+        if self.section.inference == "head" or not known.any():
+            return self.task.evaluate(cohort.parameters, cohort.samples)
+        shared = shared.expand(len(cohort.names), -1, -1)
+
+        def nearness(representation: Tensor) -> Tensor:
+            return nearness_of_classes(representation, shared, known)
+
+        return self.task.judge_scores(cohort.parameters, cohort.samples, nearness)
 
 
 class FedProtoStrategy(PersonalStrategy):
@@ -30,3 +193,20 @@ class FedProtoClassesStrategy(ClassPrototypes, PersonalStrategy):
 
     def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         return self.guided(order, keys)
+
+
+METHOD = Method(
+    name="fedproto",
+    strategy={
+        "forecasting": FedProtoStrategy,
+        "classification": FedProtoClassesStrategy,
+        "sequence-classification": FedProtoClassesStrategy,
+    },
+    learner={
+        "forecasting": FedProtoLearner,
+        "classification": FedProtoClassesLearner,
+        "sequence-classification": FedProtoClassesLearner,
+    },
+    settings=FedProtoSettings,
+    tasks=("forecasting", "classification", "sequence-classification"),
+)

@@ -1,5 +1,9 @@
-"""IFCA (Ghosh et al., NeurIPS 2020), server half, on heads; FLSC (Li et al. 2021) is the same with
-clients in several clusters.
+"""IFCA (Ghosh et al., NeurIPS 2020) and FLSC (Li, Li and Varshney, IEEE Internet of Things Journal
+2021), on heads.
+
+The server sends the heads of all clusters. The client chooses the one with the lowest loss on its
+samples of the round, in FLSC the ``fed-react.overlap`` lowest. It sends its choice with the head
+that it fits to the samples.
 
 A cluster's head is the mean of the heads of the clients that chose it, averaged over the rounds
 (approach A1, as Fed-REACT, section 4.1.2 has it for these two). A client predicts with the mean of
@@ -8,35 +12,84 @@ the heads of its clusters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
+from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.method import SEQUENCE_TASKS, Method
 from fedproto_app.core.round import of_group, under
-from fedproto_app.learners.ifca import CHOSEN, CLUSTERS
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.errors import SettingsError
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays, Refusal
+from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.settings import ChoiceSettings, Settings
-from fedproto_app.strategies.cluster_history import ClusterHistory
-from fedproto_app.strategies.clustered_heads import (
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.cluster_history import ClusterHistory
+from fedproto_app.strategies.fed_react import FedReactSettings, clients_fill_the_clusters
+from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
+from fedproto_app.strategies.fed_react.learner import EvolutionaryClusterLearner, HeadContext
+
+CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; the choices go up
+
+
+class ChoiceContext(HeadContext):
+    """Also which clusters each client chose, [K, C] float, 1 for a chosen one."""
+
+    def __init__(self, drawn: HeadContext, chosen: Tensor) -> None:
+        super().__init__(drawn.vectors, drawn.targets)
+        self.chosen = chosen
+
+
+class IfcaLearner(EvolutionaryClusterLearner):
+    """Fed-REACT's heads in clusters that the clients choose themselves."""
+
+    section: FedReactSettings
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        (head,) = super().sends(section, sizes)
+        chosen = Sends(
+            "cluster", {CHOSEN: (section.clusters,)}, any_size=True, reveals="its cluster"
+        )
+        return [replace(head, remember="round"), chosen]
+
+    def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
+        drawn = super().context(order, cohort)
+        heads, wanted = order.arrays[CLUSTERS], self.section.choices
+        chosen = torch.zeros(len(cohort.names), len(heads))
+        for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
+            losses = [self.task.head_loss(head, vectors, targets) for head in heads]
+            chosen[row, np.argsort(losses, kind="stable")[:wanted].tolist()] = 1
+        return ChoiceContext(drawn, chosen)
+
+    def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
+        assert isinstance(context, ChoiceContext)
+        sent = super().contribution(cohort, context, server_round)
+        return Contribution({**sent.arrays, CHOSEN: context.chosen.numpy()})
 
 
 class IfcaStrategy(ClusteredHeadStrategy):
     """The heads of all clusters, [C, outputs, D + 1], from a random start."""
 
-    section: ChoiceSettings
+    section: FedReactSettings
 
-    def __init__(self, settings: Settings, section: ChoiceSettings, federation: Federation) -> None:
+    def __init__(
+        self, settings: Settings, section: FedReactSettings, federation: Federation
+    ) -> None:
         super().__init__(settings, section, federation)
         shape = (section.clusters, *self.head_shape)
         start = numpy_stream(settings.seed, "clusters' heads").standard_normal(shape)
@@ -65,7 +118,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
     def _choices(self, fitted: Mapping[ClientKey, Fitted]) -> dict[ClientKey, NDArray[np.bool_]]:
         """The clusters [C] of each client; a client that sends anything else is refused."""
-        wanted = self.section.overlap
+        wanted = self.section.choices
         choices = {}
         for key, one in fitted.items():
             said = one.others[CHOSEN]
@@ -81,7 +134,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         there = set(self.federation.roster.clients())
         keys = [key for key in self._chosen if key in there]
         figures: dict[str, float | None] = {"clusters": float(len(self._heads))}
-        if keys and self.section.overlap == 1:
+        if keys and self.section.choices == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
             groups = [self.federation.roster.facts[key].group for key in keys]
             rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
@@ -120,3 +173,24 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
 def _mean(cluster: int) -> str:
     return f"mean-{cluster}"
+
+
+def clusters_can_be_chosen(settings: Settings) -> None:
+    """Raises `SettingsError` where nobody says how many clusters there are."""
+    if settings.method_table(FedReactSettings).clusters == 0:
+        raise SettingsError(
+            f"fed-react.clusters = 0: method = {settings.method!r} needs to know how many there are"
+        )
+
+
+METHOD = Method(
+    name="ifca",
+    strategy=IfcaStrategy,
+    learner=IfcaLearner,
+    settings=FedReactSettings,
+    tasks=SEQUENCE_TASKS,
+    table="fed-react",
+    encoder_first=True,
+    check=clusters_can_be_chosen,
+    check_clients=clients_fill_the_clusters,
+)

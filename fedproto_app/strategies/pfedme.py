@@ -1,15 +1,92 @@
-"""pFedMe (T. Dinh, Tran, Nguyen, NeurIPS 2020), server half: w ← (1 − β)·w + β·mean of the w_n."""
+"""pFedMe (T. Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
+NeurIPS 2020).
+
+A client's objective is the Moreau envelope of its loss, and its personal model θ is where that
+is reached:
+
+    F(w) = min_θ f(θ) + λ/2·‖θ − w‖²
+
+On each batch θ takes K steps of the optimiser towards it, then w ← w − η·λ·(w − θ). Only w is
+sent. As in the authors' program a round begins with θ = w; from batch to batch θ goes on.
+
+The server takes w ← (1 − β)·w + β·mean of the w_n.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from torch import Tensor
 
-from fedproto_app.settings import PFedMeSettings
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
+from fedproto_app.learners.batches import Repeated, repeated
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Phase
+from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
+from fedproto_app.maths.losses import proximal_term
+from fedproto_app.messages import Order
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import numpy_arrays
+
+
+class PFedMeSettings(Section):
+    """``[pfedme]``."""
+
+    proximal_lambda: Positive = setting(15.0, "λ, the personal model's pull to the global one")
+    inner_steps: Count = setting(5, "K, of the optimiser on each batch, by the personal model")
+    outer_step: ShareOrOne = setting(
+        0.1, "η·λ, the share of its way to the personal model that w goes after each batch"
+    )
+    server_step: Positive = setting(
+        1.0, "β, the share of the clients' mean in the new shared model; above 1 beyond it"
+    )
+
+
+class PFedMeLearner(PersonalModelLearner[Context]):
+    """A personal model near w, and w drawn towards it."""
+
+    section: PFedMeSettings
+
+    def phases(self) -> Sequence[Phase]:
+        """The optimiser moves θ alone."""
+        return [Phase("local", (PERSONAL,), self.training.local_epochs)]
+
+    def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Repeated]:
+        return repeated(super().batches(samples, generators), self.section.inner_steps)
+
+    def begin(self, cohort: Cohort) -> None:
+        for name, value in self.personal_model(cohort.parameters).items():
+            value.copy_(cohort.parameters[name])
+        cohort.optimizer.renew(torch.ones(len(cohort.names), dtype=torch.bool))
+
+    def context(self, order: Order, cohort: Cohort) -> Context:
+        return Context()
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Repeated, context: Context
+    ) -> dict[str, Tensor]:
+        theta = self.personal_model(parameters)
+        near = {name: parameters[name] for name in theta}
+        return {
+            "prediction": self.loss_of(theta, batch.batch),
+            "proximal": proximal_term(theta, near, self.section.proximal_lambda),
+        }
+
+    def stepped(self, cohort: Cohort, batch: Repeated) -> None:
+        """After the last of a batch's K steps w moves the share η·λ of its way to θ."""
+        if not batch.last:
+            return
+        active = len(batch.inputs)
+        for name, theta in self.personal_model(cohort.parameters).items():
+            cohort.parameters[name][:active].lerp_(theta[:active], self.section.outer_step)
+
+    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.personal_model(parameters)
 
 
 class PFedMeStrategy(FedAvgStrategy):
@@ -32,3 +109,11 @@ class PFedMeStrategy(FedAvgStrategy):
             for name, value in numpy_arrays(mean).items()
         }
         return ArrayRecord({name: Array(value) for name, value in mixed.items()}), metrics
+
+
+METHOD = Method(
+    name="pfedme",
+    strategy=PFedMeStrategy,
+    learner=PFedMeLearner,
+    settings=PFedMeSettings,
+)

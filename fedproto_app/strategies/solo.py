@@ -1,9 +1,44 @@
-"""Solo, server half: ask every client to train, listen to its errors, send nothing."""
+"""Solo: every client trains alone; nothing crosses the wire."""
 
 from __future__ import annotations
 
-from fedproto_app.strategies.strategy import PersonalStrategy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Learner
+from fedproto_app.messages import Order
+from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.tasks.task import AnyTask
+
+
+class SoloLearner(Learner[Context, AnyTask]):
+    """The supervised loss alone, on the client's own model."""
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return ()
+
+    def context(self, order: Order, cohort: Cohort) -> Context:
+        return Context()
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
+    ) -> dict[str, Tensor]:
+        prediction = self.task.predict(parameters, self.task.represent(parameters, batch), batch)
+        return {"prediction": self.task.loss(prediction, batch)}
 
 
 class SoloStrategy(PersonalStrategy):
     """The base strategy, with nothing to exchange."""
+
+
+METHOD = Method(
+    name="solo",
+    strategy=SoloStrategy,
+    learner=SoloLearner,
+)

@@ -96,7 +96,8 @@ def test_settings_come_from_app_then_file_then_command_line(
     app, config, nodes, cpus, gpus = fake.submitted[0]
     assert (app, nodes, cpus, gpus) == (here.parent, 3, 1, 0.0)
     assert (config["rounds"], config["seed"], config["local-epochs"]) == (7, 6, 1)
-    assert config["fuels"] | {"beta": 0.5, "threshold": "absolute"} == config["fuels"]
+    text = tomllib.loads(config["method-settings"])
+    assert text | {"beta": 0.5, "threshold": "absolute"} == text
     assert config["nodes"]["minimum"] == 3  # a simulation need not start without some nodes
 
 
@@ -131,15 +132,15 @@ def test_a_method_of_the_current_folder_is_found_and_its_table_travels_as_text(
         "METHOD = Method('mine', METHODS['solo'].strategy, METHODS['solo'].learner, Mine)\n"
     )
     method = ("--set", "method=method_of_mine:METHOD")
-    outcome = fedproto("run", *method, "--set", "own.rate=0.25")
+    outcome = fedproto("run", *method, "--set", "mine.rate=0.25")
     assert outcome.code == 0, outcome.err
     config = fake.submitted[0][1]
-    assert config["own"] == "rate = 0.25\n"
+    assert config["method-settings"].startswith("rate = 0.25\n")
     assert config["output"]["name"].startswith("mine-synthetic-traffic-s0-")
     assert fake.import_paths == [here]
-    outcome = fedproto("run", *method, "--set", "own.rat=0.25")
+    outcome = fedproto("run", *method, "--set", "mine.rat=0.25")
     assert outcome.code == 2
-    assert "error: own.rat: unknown setting; did you mean own.rate?" in outcome.err
+    assert "error: mine.rat: unknown setting; did you mean mine.rate?" in outcome.err
 
 
 def test_the_path_of_an_encoder_becomes_absolute(

@@ -12,7 +12,7 @@ from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Tota
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedproto import FedProtoStrategy
-from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
+from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
 
 LATEST = [Sends("both", {"x": (1,), "y": (1, 2)}, combine="mean", remember="latest")]
 NOW = [Sends("x", {"x": (1,)}, combine="mean")]
@@ -112,7 +112,7 @@ def told(strategy: Any, sent: dict[ClientKey, Any], asked: list[ClientKey]) -> G
 
 def test_fuels_by_hand() -> None:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, "fuels.beta": 40})
-    strategy = JSDPrototypeStrategy(settings, settings.fuels)
+    strategy = JSDPrototypeStrategy(settings, settings.method_settings)
     guidance = told(strategy, {A: ALIKE_A, B: ALIKE_B, C: OTHER}, [C, A])
     assert guidance.clients == [C, A]
     mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
@@ -122,7 +122,7 @@ def test_fuels_by_hand() -> None:
 
 def test_fedproto_by_hand() -> None:
     settings = settings_from({"method": "fedproto", "data.period": 2})
-    strategy = FedProtoStrategy(settings, settings.fedproto)
+    strategy = FedProtoStrategy(settings, settings.method_settings)
     assert told(strategy, {}, [A]) == Guidance()
     guidance = told(strategy, {A: ALIKE_A, C: OTHER}, [A])
     np.testing.assert_allclose(guidance.arrays["prototype"], np.full((2, 2), 1.5))

@@ -10,7 +10,6 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedproto_app.learners.analytic_classes import AnalyticClassesLearner
 from fedproto_app.learners.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -25,6 +24,7 @@ from fedproto_app.maths.class_gaussian import ClassSums
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD
+from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
 ORDER = Order("run", "token", 1, ["a", "b"])

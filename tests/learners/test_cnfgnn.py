@@ -9,7 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.cnfgnn import (
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.maths.losses import prediction_loss
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.compared.cnfgnn.learner import (
     COUNT,
     ENCODINGS,
     FIRST,
@@ -18,11 +23,6 @@ from fedproto_app.learners.cnfgnn import (
     STEPS,
     CnfgnnLearner,
 )
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.maths.losses import prediction_loss
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.randomness import torch_stream
 from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, train
 
 HIDDEN = 3

@@ -10,11 +10,11 @@ import torch
 
 from fedproto_app.invariants import SmallRuns
 from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.constant_answers import FrequentClassLearner
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_run
+from fedproto_app.strategies.naive import FrequentClassLearner
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 from tests.learners.tiny_sequences import head_learner, sequence_cohort, vector_client
 

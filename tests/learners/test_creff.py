@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.federated_features import class_gradient
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric
+from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS
 from tests.learners.tiny_images import CLASSES, image_cohort, image_learner, shared_model
 
 WIDTH = 6

@@ -14,13 +14,13 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.evolutionary_cluster import HAS_RECEIVED, LOCAL, RECEIVED
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import blocks_in, read_block
 from fedproto_app.node.store import ClientStore
+from fedproto_app.strategies.fed_react.learner import HAS_RECEIVED, LOCAL, RECEIVED
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.fedala import LEARNED, OWN, TRAINED, WEIGHT
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.strategies.fedala import LEARNED, OWN, TRAINED, WEIGHT
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner
 
@@ -123,7 +123,7 @@ def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedproto_app.learners.fedala.MOST_EPOCHS", 13)
+    monkeypatch.setattr("fedproto_app.strategies.fedala.MOST_EPOCHS", 13)
     learner = tiny_learner("fedala", **{"fedala.threshold": 1e-30, "fedala.rate": 0.01})
     cohort = tiny_cohort(learner)
     train(learner, cohort, order(1, global_model(learner)))

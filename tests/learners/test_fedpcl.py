@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.learners.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from fedproto_app.maths.losses import prototype_contrast
 from fedproto_app.messages import Order
+from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,

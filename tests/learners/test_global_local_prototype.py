@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.global_local_prototype import NEW, NEW_KNOWN, OLD, OLD_KNOWN
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
+from fedproto_app.strategies.gldp.learner import NEW, NEW_KNOWN, OLD, OLD_KNOWN
 from tests.learners.tiny_images import at_round, image_cohort, image_learner, shared_model
 
 WIDTH = 6

@@ -11,11 +11,11 @@ import torch
 
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.halves import make_learner
-from fedproto_app.learners.analytic_classes import AnalyticClassesLearner
 from fedproto_app.learners.class_fit import COUNTS, GRAM, MOMENT, arrived
 from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.maths.class_gaussian import class_sums
 from fedproto_app.messages import Arrays, Order
+from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
 from tests.learners.tiny_sequences import (
     sequence_client,
     sequence_cohort,

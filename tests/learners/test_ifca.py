@@ -53,16 +53,16 @@ def test_ifca_chooses_the_cluster_with_the_lowest_loss() -> None:
 def test_flsc_chooses_the_clusters_with_the_lowest_losses() -> None:
     """Losses of a, whose labels are 0: (2² + 2²), 1 + 1 + 0, 0, in this order of clusters."""
     heads = [says(-1, 1, -1), says(0, 0, -1), says(1, -1, -1)]
-    flsc = head_learner("flsc", **{"flsc.overlap": 2})
+    flsc = head_learner("flsc", **{"fed-react.overlap": 2})
     chosen = sent(flsc, heads)["chosen"]
     assert chosen[0].tolist() == [0, 1, 1]
     # Of b with label 2: 2² + 2² · 2 = 12 − 4 of the first, 1 + 1 + 2² of the second, 8 of the last.
     assert chosen[1].tolist() == [1, 1, 0]
     assert (
-        sent(head_learner("flsc", **{"flsc.overlap": 3}), heads)["chosen"].tolist()
+        sent(head_learner("flsc", **{"fed-react.overlap": 3}), heads)["chosen"].tolist()
         == [[1, 1, 1]] * 3
     )
-    one = sent(head_learner("flsc", **{"flsc.overlap": 1}), heads)
+    one = sent(head_learner("flsc", **{"fed-react.overlap": 1}), heads)
     assert np.array_equal(one["chosen"], sent(head_learner("ifca"), heads)["chosen"])
 
 
@@ -101,7 +101,7 @@ def test_the_choice_is_by_the_samples_of_the_round() -> None:
 def test_the_choice_follows_the_loss_of_random_heads() -> None:
     rng = np.random.default_rng(0)
     heads = [rng.normal(size=(3, WIDTH + 1)).astype(np.float32) for _ in range(3)]
-    learner = head_learner("flsc", **{"fed-react.samples": 0, "flsc.overlap": 2})
+    learner = head_learner("flsc", **{"fed-react.samples": 0, "fed-react.overlap": 2})
     chosen = sent(learner, heads)["chosen"]
     for row, client in enumerate((A, B, C)):
         vectors = np.concatenate(client.train.values)

@@ -14,11 +14,11 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import new_cohort
-from fedproto_app.learners.kindred import KindredLearner, extent
 from fedproto_app.maths.ridge import symmetric
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.strategies.kindred.learner import KindredLearner, extent
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, tiny_windows, train
 
@@ -116,7 +116,7 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
         return encode(parameters, inputs)
 
     bound = 3 * len(NAMES) * learner.model.representation_dim
-    monkeypatch.setattr("fedproto_app.learners.kindred.VALUES_AT_ONCE", bound)
+    monkeypatch.setattr("fedproto_app.strategies.kindred.learner.VALUES_AT_ONCE", bound)
     monkeypatch.setattr(learner.task, "encode", watched)
     parts = learner.context(ORDER, cohort)
     assert max(read) == 3
@@ -220,7 +220,7 @@ def test_long_validation_parts_are_judged_in_parts(monkeypatch: pytest.MonkeyPat
     context = learner.context(ORDER, cohort)
     learner.conclude(cohort, context)
     fitted = cohort.parameters[COEFFICIENTS].clone()
-    monkeypatch.setattr("fedproto_app.learners.analytic.VALUES_AT_ONCE", 1)
+    monkeypatch.setattr("fedproto_app.strategies.analytic.learner.VALUES_AT_ONCE", 1)
     learner.conclude(cohort, context)
     torch.testing.assert_close(cohort.parameters[COEFFICIENTS], fitted)
 

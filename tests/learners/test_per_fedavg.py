@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from fedproto_app.learners.batches import pairs_of
-from fedproto_app.learners.per_fedavg import PerFedAvgLearner
-from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.messages import Order
-from fedproto_app.settings import PerFedAvgSettings
+from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings
+from fedproto_app.strategies.solo import SoloLearner
 from tests.learners.quadratic import NAME, after_a_round, learner_of
 from tests.learners.tiny_cohort import NAMES, tiny_batches, tiny_cohort, tiny_learner, train
 from tests.made_series import forecasts_have_the_reported_errors

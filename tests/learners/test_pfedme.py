@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.learners.pfedme import PFedMeLearner
-from fedproto_app.settings import PFedMeSettings
+from fedproto_app.strategies.pfedme import PFedMeLearner, PFedMeSettings
 from tests.learners.quadratic import NAME, after_a_round, learner_of
 from tests.learners.tiny_cohort import tiny_learner
 

@@ -24,7 +24,7 @@ from fedproto_app.maths.clustering import (
     head_similarity,
     similarity,
 )
-from fedproto_app.settings import FedReactSettings
+from fedproto_app.strategies.fed_react import FedReactSettings
 
 # Clients 0 and 2 against clients 1, 3 and 4.
 TWO_GROUPS = np.array(

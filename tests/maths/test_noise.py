@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from fedproto_app.maths.noise import Noise, noisy
-from fedproto_app.settings import FuelsSettings
+from fedproto_app.strategies.fuels import FuelsSettings
 
 SCALE = 0.5
 DISTRIBUTIONS = {

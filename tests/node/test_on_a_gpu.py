@@ -68,7 +68,11 @@ class OnDevice:
         arrays = {name: v.numpy() for name, v in initial if self.learner.is_shared(name)}
         names = list(self.shard.clients)[:clients]
         if self.settings.method == "fuels":
-            shape = (clients, self.settings.data.period, self.settings.fuels.prototype_dim)
+            shape = (
+                clients,
+                self.settings.data.period,
+                self.settings.method_settings.prototype_dim,
+            )
             rng = np.random.default_rng(server_round)
             arrays = {key: rng.normal(size=shape).astype(np.float32) for key in GUIDANCE}
         judged = self.settings.encoder_rounds == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
-from flwr.common.config import get_fab_config, get_fused_config_from_dir
+from flwr.common.config import flatten_dict, get_fab_config, get_fused_config_from_dir
 
 from fedproto_app.methods import METHODS
 from fedproto_app.ops.flower_app import write_app
@@ -41,7 +41,8 @@ def test_it_is_the_app_of_the_repository_without_its_code(app: Path) -> None:
 
 def test_a_run_can_change_every_setting(app: Path) -> None:
     given = flat_settings(Settings(method=next(iter(METHODS)), seed=3))
-    fused = get_fused_config_from_dir(app, given | {"own": "rate = 0.5\n"})
-    assert fused.pop("own") == "rate = 0.5\n"
+    sent = flatten_dict(flower_config(settings_from(given)))
+    assert sent.keys() == flatten_dict(PYPROJECT["tool"]["flwr"]["app"]["config"]).keys()
+    fused = get_fused_config_from_dir(app, sent)
     assert settings_from(fused) == settings_from(given)
     assert settings_from(flower_config(settings_from(fused))).seed == 3

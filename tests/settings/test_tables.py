@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from fedproto_app.settings import Section, flat_settings, setting, settings_from
+from fedproto_app.methods import METHODS
+from fedproto_app.settings import Section, Settings, flat_settings, setting
 from fedproto_app.settings.faults import fields
 from fedproto_app.settings.tables import DOCUMENTS, allowed, docs_table, main
 
@@ -33,9 +34,10 @@ def test_a_document_that_is_out_of_date_is_mended() -> None:
 
 def test_every_key_has_a_row_with_its_meaning() -> None:
     rows = [line.split(" | ") for line in docs_table().splitlines()[2:]]
-    assert {row[0].removeprefix("| ") for row in rows} == {
-        f"`{key}`" for key in [*flat_settings(settings_from({})), "own"]
-    }
+    keys = {"method-settings"}
+    for method in METHODS:
+        keys |= flat_settings(Settings(method=method)).keys()
+    assert {row[0].removeprefix("| ") for row in rows} == {f"`{key}`" for key in keys}
     for row in rows:
         assert len(row) == 4, row
         assert len(row[3].removesuffix(" |")) > 0, row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
+from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from tests.strategies.heads_by_hand import at
 
 APART = dict(zip("abcd", at(0, 10, 90, 100), strict=True))

@@ -18,12 +18,11 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.messages import NodeRoster, Order, Reply
-from fedproto_app.methods import method_named
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
-from fedproto_app.strategies.evolutionary_cluster import EvolutionaryClusterStrategy
+from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
+from fedproto_app.strategies.fed_react.strategy import EvolutionaryClusterStrategy
 from fedproto_app.strategies.ifca import IfcaStrategy
 from fedproto_app.wire import array_record, read_order, write_reply
 
@@ -99,8 +98,7 @@ def server(
     """The strategy of `method`, by default Fed-REACT's with C = 2 and without smoothing."""
     federation = federation_of(nodes, groups or {}, **changes)
     settings = federation.settings
-    section = method_named(settings.method).section(settings)
-    return STRATEGIES[settings.method](settings, section, federation)
+    return STRATEGIES[settings.method](settings, settings.method_settings, federation)
 
 
 def at(*degrees: float, length: float = 1.0) -> list[Head]:

@@ -15,13 +15,13 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.learners.kindred import KindredLearner
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.kindred import KindredStrategy
+from fedproto_app.strategies.kindred.learner import KindredLearner
+from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.wire import read_order
 from tests.strategies.one_node import NAMES, NODE, SAMPLES, one_node
@@ -62,7 +62,7 @@ class KindredPair:
         assert isinstance(learner, KindredLearner)
         self.learner = learner
         self.strategy = KindredStrategy(
-            self.settings, self.settings.kindred, one_node(self.settings)
+            self.settings, self.settings.method_settings, one_node(self.settings)
         )
         self.strategy.federation.log.server_round = 1
 
@@ -167,7 +167,7 @@ def _trained(means: Any, phi: Floats, rest: Floats, there: Any, fit: Floats) -> 
 
 
 def _features(inputs: Floats, settings: Settings) -> Floats:
-    data, width = settings.data, settings.kindred.features
+    data, width = settings.data, settings.method_settings.features
     times = inputs[:, -1].astype(int)
     newest, values = inputs[:, [data.close_window - 1]], inputs[:, :-1]
     others = np.delete(values, data.close_window - 1, axis=1)

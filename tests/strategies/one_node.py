@@ -11,7 +11,7 @@ from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.strategy import PersonalStrategy
+from fedproto_app.strategies.common.strategy import PersonalStrategy
 
 NODE = "n"
 NAMES = ["a", "b", "c"]

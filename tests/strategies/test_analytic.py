@@ -13,7 +13,7 @@ from fedproto_app.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import flat_settings, settings_from
-from fedproto_app.strategies.analytic import AnalyticStrategy
+from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
 from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NODE, SAMPLES, one_node
@@ -25,7 +25,7 @@ def analytic() -> AnalyticStrategy:
     settings = settings_from(
         {"method": "analytic", "data.period": 2, "data.close-window": 1, "data.periodic-window": 1}
     )
-    return AnalyticStrategy(settings, settings.analytic, one_node(settings))
+    return AnalyticStrategy(settings, settings.method_settings, one_node(settings))
 
 
 def sums_of(scale: float) -> Arrays:
@@ -80,7 +80,7 @@ def test_a_rule_leaves_out_sums_that_suit_nobody_and_levels_the_others(
     """a and b say y = x, of 2 and of 4 samples alike; c says y = −x. One of three is too many."""
     changes = {"aggregation.rule": rule, "aggregation.hostile-share": 0.4}
     robust = settings_from({**flat_settings(analytic.settings), **changes})
-    strategy = AnalyticStrategy(robust, robust.analytic, one_node(robust))
+    strategy = AnalyticStrategy(robust, robust.method_settings, one_node(robust))
     half = {name: array / 2 for name, array in sums_of(1.0).items()}
     opposite = {**sums_of(1.0), "moment": -sums_of(1.0)["moment"]}
     report(strategy, a=half, b=sums_of(1.0), c=opposite)

@@ -23,10 +23,10 @@ from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.round_log import NodeReply
-from fedproto_app.settings import AggregationSettings, AnalyticSettings, settings_from
-from fedproto_app.strategies import class_groups
-from fedproto_app.strategies.analytic_classes import AnalyticClassesStrategy
-from fedproto_app.strategies.class_groups import ClassGroups
+from fedproto_app.settings import AggregationSettings, settings_from
+from fedproto_app.strategies.analytic import AnalyticSettings, class_groups
+from fedproto_app.strategies.analytic.class_groups import ClassGroups
+from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy
 from fedproto_app.wire import numpy_arrays, read_order
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
@@ -51,7 +51,7 @@ def server() -> AnalyticClassesStrategy:
 def strategy_of(settings: object, shape: DataShape) -> AnalyticClassesStrategy:
     federation = one_node(settings)  # type: ignore[arg-type]
     federation.arrivals.expect([], shape)
-    return AnalyticClassesStrategy(settings, settings.analytic, federation)  # type: ignore
+    return AnalyticClassesStrategy(settings, settings.method_settings, federation)  # type: ignore
 
 
 def sums_of(
@@ -175,7 +175,7 @@ def named(swapped: bool, seed: int, times: float = 0.1) -> Arrays:
 def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
     """With a second node, whose clients are d, e and f."""
     section = AnalyticSettings(features=1, sharing="clustered")
-    settings = server.settings.model_copy(update={"analytic": section})
+    settings = server.settings.model_copy(update={"method_settings": section})
     strategy = strategy_of(settings, server.federation.shape)
     samples, groups = dict.fromkeys("def", SAMPLES), dict.fromkeys("def", "")
     strategy.federation.roster.connected.add(2)

@@ -7,7 +7,7 @@ import pytest
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.beyond_median import refuse_largest
+from fedproto_app.strategies.common.beyond_median import refuse_largest
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies.census import CensusStrategy
+from fedproto_app.strategies.census.strategy import CensusStrategy
 from fedproto_app.wire import array_record, numpy_arrays
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
@@ -50,7 +50,7 @@ def strategy_of(settings: Settings) -> CensusStrategy:
     federation = one_node(settings)
     federation.arrivals.expect([], DataShape((1, 8, 8), ("ant", "bee")))
     federation.log.server_round = 1
-    strategy = CensusStrategy(settings, settings.census, federation)  # type: ignore
+    strategy = CensusStrategy(settings, settings.method_settings, federation)  # type: ignore
     begin(strategy, 1)
     return strategy
 

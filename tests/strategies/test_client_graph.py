@@ -12,11 +12,11 @@ import pytest
 from fedproto_app.engine.local import LocalGrid, nodes_sharing
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.learners.profile import PROFILE, profile
-from fedproto_app.learners.solo import SoloLearner
 from fedproto_app.maths.graph import weights_of_profiles
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.client_graph import ClientGraph
+from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import small_settings

@@ -15,7 +15,7 @@ from fedproto_app.messages import Reply
 from fedproto_app.methods import METHODS
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.strategies.client_models import clipped, middle, require_room
+from fedproto_app.strategies.common.client_models import clipped, middle, require_room
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import array_record, numpy_arrays
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
@@ -102,7 +102,9 @@ def test_nothing_to_trim_is_the_plain_mean_and_clients_not_nodes_count(tmp_path:
 @pytest.mark.parametrize(("rule", "weight"), [("mean", 12), ("multi-krum", 2)])
 def test_no_rule_but_the_mean_counts_what_a_client_declares(rule: str, weight: int) -> None:
     settings = settings_from({"method": "fedavg", "aggregation.rule": rule})
-    strategy = FedAvgStrategy(settings, settings.fedavg, Federation(settings, "run", "token"))
+    strategy = FedAvgStrategy(
+        settings, settings.method_settings, Federation(settings, "run", "token")
+    )
     assert strategy.weight(Reply(["a", "b"], [9, 3])) == weight
 
 

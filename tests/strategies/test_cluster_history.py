@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.strategies import cluster_history
-from fedproto_app.strategies.cluster_history import MOST_MATRICES, ClusterHistory
+from fedproto_app.strategies.common import cluster_history
+from fedproto_app.strategies.common.cluster_history import MOST_MATRICES, ClusterHistory
 
 A, B, C = (ClientKey(name, "n") for name in "abc")
 FACTS = {A: ClientFacts(4, "east", 0.0), B: ClientFacts(4, "west", 0.0), C: ClientFacts(4, "", 0.0)}

@@ -19,16 +19,16 @@ from fedproto_app.data.windows import ClientWindows
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.errors import FederationError, FedProtoError
 from fedproto_app.halves import make_learner
-from fedproto_app.learners.cnfgnn import ENCODINGS, GRADIENT, CnfgnnLearner
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.messages import SampleTimes
 from fedproto_app.models.graph_network import GraphNetwork
 from fedproto_app.node.inference import require_forecasts
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import Settings
-from fedproto_app.strategies import cnfgnn
-from fedproto_app.strategies.cnfgnn import CnfgnnStrategy
-from fedproto_app.strategies.graph_learning import Encoded, GraphLearning, Proposal
+from fedproto_app.strategies.compared.cnfgnn import strategy as cnfgnn
+from fedproto_app.strategies.compared.cnfgnn.graph_learning import Encoded, GraphLearning, Proposal
+from fedproto_app.strategies.compared.cnfgnn.learner import ENCODINGS, GRADIENT, CnfgnnLearner
+from fedproto_app.strategies.compared.cnfgnn.strategy import CnfgnnStrategy
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, one_node
@@ -247,7 +247,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
         key = ClientKey(name, NODE)
         facts: ClientFacts = federation.roster.facts[key]
         federation.roster.facts[key] = replace(facts, times=times)
-    return CnfgnnStrategy(settings, settings.cnfgnn, federation)
+    return CnfgnnStrategy(settings, settings.method_settings, federation)
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import SettingsError
-from fedproto_app.learners.creff import CLASSIFIER, GRADIENTS
 from fedproto_app.maths.federated_features import class_gradient
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.creff import CreffStrategy
+from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, CreffStrategy
 from tests.learners.tiny_images import SHAPE
 
 WIDTH = 2
@@ -49,7 +48,7 @@ def server(shape: DataShape = SHAPE, **changes: Any) -> CreffStrategy:
     shares = dict.fromkeys(COUNTS, 0.0)
     roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=COUNTS)
     federation.roster.admit(0, roster)
-    return CreffStrategy(settings, settings.creff, federation)
+    return CreffStrategy(settings, settings.method_settings, federation)
 
 
 def gradient(strategy: CreffStrategy, label: int, *feature: float) -> np.ndarray:

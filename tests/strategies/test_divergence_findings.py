@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.strategies import divergence_findings as module
+from fedproto_app.strategies.common import divergence_findings as module
 from tests.strategies.one_node import report
 from tests.strategies.test_jsd_prototype import strategy
 

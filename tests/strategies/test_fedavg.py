@@ -53,7 +53,7 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
     averaged = load_file(folder.path / "model" / "global.safetensors")
 
     start = FedAvgStrategy.initial_arrays(_strategy(settings))
-    options = {"proximal-mu": settings.fedprox.proximal_mu} if method == "fedprox" else {}
+    options = {"proximal-mu": settings.method_settings.proximal_mu} if method == "fedprox" else {}
     models, weights = [], []
     for node_id, context in grid.contexts.items():
         for client in (["long", "middle"], ["short"])[node_id - 1000]:

@@ -12,7 +12,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.learners.fedda import STATISTICS
 from fedproto_app.maths.dual_attention import attended
 from fedproto_app.maths.two_view_clusters import two_view_clusters
 from fedproto_app.messages import Reply
@@ -20,9 +19,10 @@ from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies import traffic_clusters
-from fedproto_app.strategies.fedda import FedDaStrategy
-from fedproto_app.strategies.quasi_global import quasi_global_model
+from fedproto_app.strategies.compared.fedda import traffic_clusters
+from fedproto_app.strategies.compared.fedda.learner import STATISTICS
+from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
+from fedproto_app.strategies.compared.fedda.strategy import FedDaStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.wire import array_record, numpy_arrays
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
@@ -36,7 +36,7 @@ def prepared(tmp_path: Path, **changes: Any) -> Server:
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
     federation = Federation(settings, "run", "token")
     federation.await_nodes(grid)
-    return FedDaStrategy(settings, settings.fedda, federation), grid
+    return FedDaStrategy(settings, settings.method_settings, federation), grid
 
 
 def begun(tmp_path: Path, **changes: Any) -> Server:
@@ -131,7 +131,9 @@ def model_sent(grid: LocalGrid, server_round: str) -> dict[str, np.ndarray]:
 
 def test_each_round_a_client_sends_its_model() -> None:
     settings = settings_from({"method": "fedda"})
-    spec = FedDaStrategy(settings, settings.fedda, Federation(settings, "run", "token")).expected(1)
+    spec = FedDaStrategy(
+        settings, settings.method_settings, Federation(settings, "run", "token")
+    ).expected(1)
     assert spec.values(Reply(["a"], [1])) == 100_865
 
 
@@ -255,7 +257,7 @@ def test_where_every_history_is_too_short_the_run_does_not_begin(tmp_path: Path)
         orders(strategy, grid, 1)
     settings = settings_from({"method": "fedda", "data.history": 27})
     with pytest.raises(SettingsError, match=r"data.history = 27: method = 'fedda' needs 28 per"):
-        FedDaStrategy(settings, settings.fedda, Federation(settings, "run", "token"))
+        FedDaStrategy(settings, settings.method_settings, Federation(settings, "run", "token"))
 
 
 def test_places_of_the_clients_count_where_the_graph_has_them(
@@ -290,7 +292,7 @@ def learned(statistics: np.ndarray, **changes: Any) -> tuple[dict[str, np.ndarra
     settings = forecasting(**changes)
     task = ForecastingTask(settings)
     start = {name: value.numpy() for name, value in task.initial_parameters().items()}
-    return quasi_global_model(task, start, statistics, settings.fedda)
+    return quasi_global_model(task, start, statistics, settings.method_settings)
 
 
 WAVES = np.sin(np.arange(48) * np.pi / 2 + np.array([[0.0], [0.3]])).reshape(2, 12, 4)

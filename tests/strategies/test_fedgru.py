@@ -16,7 +16,7 @@ from fedproto_app.invariants import everything
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.fedgru import FedGruStrategy
+from fedproto_app.strategies.compared.fedgru import FedGruStrategy
 from tests.local_grid import run_locally, small_settings
 from tests.strategies.one_node import one_node
 
@@ -24,17 +24,17 @@ SIZE = 23_301
 SMALL = {"method": "fedgru", "fedgru.hidden": 4, "rounds": 2}
 
 AVERAGED = """
-from operator import attrgetter
-
 from fedproto_app.methods import Method
+from fedproto_app.strategies.compared.fedgru import FedGruSettings
 
 METHOD = Method(
     name="averaged",
     strategy="fedproto_app.strategies.fedavg:FedAvgStrategy",
-    learner="fedproto_app.learners.fedavg:FedAvgLearner",
-    section=attrgetter("fedavg"),
+    learner="fedproto_app.strategies.fedavg:FedAvgLearner",
+    settings=FedGruSettings,
     tasks=("forecasting",),
-    model="fedproto_app.tasks.forecasting.own_models:gru_of_clusters",
+    table="fedgru",
+    model="fedproto_app.strategies.compared.fedgru:gru_of_clusters",
 )
 """
 
@@ -113,7 +113,7 @@ def test_organisations_are_neighbouring_names_or_communities(tmp_path: Path) -> 
     ):
         federation = one_node(settings_from({**graph, "fedgru.organisations": organisations}))
         settings = federation.settings
-        strategy = FedGruStrategy(settings, settings.fedgru, federation)
+        strategy = FedGruStrategy(settings, settings.method_settings, federation)
         told = strategy.findings()["organisations"]
         assert told["organisation"].tolist() == found
         assert clusters is None or told["cluster"].tolist() == clusters
@@ -121,7 +121,7 @@ def test_organisations_are_neighbouring_names_or_communities(tmp_path: Path) -> 
 
 def test_before_any_profile_came_all_are_in_one_cluster() -> None:
     federation = one_node(settings_from({"method": "fedgru"}))
-    strategy = FedGruStrategy(federation.settings, federation.settings.fedgru, federation)
+    strategy = FedGruStrategy(federation.settings, federation.settings.method_settings, federation)
     assert not strategy.findings()["organisations"]["cluster"].any()
 
 

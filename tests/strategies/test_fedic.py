@@ -19,8 +19,8 @@ from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.auxiliary import AUXILIARY
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.ensemble_distillation import LARGEST_LOGIT, Judgement
-from fedproto_app.strategies.fedic import FedicStrategy
+from fedproto_app.strategies.compared.fedic.ensemble_distillation import LARGEST_LOGIT, Judgement
+from fedproto_app.strategies.compared.fedic.strategy import FedicStrategy
 from fedproto_app.tasks.table import load_shard
 from fedproto_app.wire import array_record, numpy_arrays, write_reply
 from tests.local_grid import LocalGrid, small_settings
@@ -46,7 +46,7 @@ class Server:
         roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=counts)
         self.federation.roster.connected = {1}
         self.federation.roster.admit(1, roster)
-        self.strategy = FedicStrategy(settings, settings.fedic, self.federation)
+        self.strategy = FedicStrategy(settings, settings.method_settings, self.federation)
         self.grid = LocalGrid(settings, [])
 
     def model(self, seed: int, size: float = 1.0) -> Arrays:

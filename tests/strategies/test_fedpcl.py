@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedproto_app.learners.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from fedproto_app.messages import Order, Reply
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.fedpcl import FedPclStrategy
+from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES, FedPclStrategy
 from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NODE, Rows, one_node
@@ -28,7 +27,7 @@ C: Rows = [[5.0, 5.0], [5.0, 5.0]]
 def server(**changes: Any) -> FedPclStrategy:
     small = {"method": "fedpcl", "data.period": 2, "model.representation-dim": 2}
     settings = settings_from({**small, **changes})
-    return FedPclStrategy(settings, settings.fedpcl, one_node(settings))
+    return FedPclStrategy(settings, settings.method_settings, one_node(settings))
 
 
 def report(strategy: FedPclStrategy, prototypes: dict[str, Rows]) -> None:
@@ -87,9 +86,9 @@ def test_a_prototype_far_longer_than_the_others_is_not_used() -> None:
 def test_the_uplink_is_the_model_and_one_prototype() -> None:
     """The papers count 106,881: their head has 129 values, ours on both GRUs 257."""
     settings = settings_from({"method": "fedpcl"})
-    spec = FedPclStrategy(settings, settings.fedpcl, Federation(settings, "run", "token")).expected(
-        1
-    )
+    spec = FedPclStrategy(
+        settings, settings.method_settings, Federation(settings, "run", "token")
+    ).expected(1)
     assert spec.values(Reply(["a"], [1])) == 100_865 + 24 * 256 == 107_009
     assert spec.values(Reply(["a"], [1])) - 106_881 == 257 - 129
 

@@ -26,7 +26,7 @@ def fedproto() -> FedProtoStrategy:
     settings = settings_from(
         {"method": "fedproto", "data.period": 2, "model.representation-dim": 2}
     )
-    return FedProtoStrategy(settings, settings.fedproto, one_node(settings))
+    return FedProtoStrategy(settings, settings.method_settings, one_node(settings))
 
 
 def test_before_any_report_nothing_is_sent(fedproto: FedProtoStrategy) -> None:
@@ -64,7 +64,7 @@ def test_the_order_of_reports_does_not_matter(fedproto: FedProtoStrategy) -> Non
 def test_the_uplink_is_the_papers() -> None:
     settings = settings_from({"method": "fedproto"})
     spec = FedProtoStrategy(
-        settings, settings.fedproto, Federation(settings, "run", "token")
+        settings, settings.method_settings, Federation(settings, "run", "token")
     ).expected(1)
     assert spec.values(Reply(["a"], [1])) == 24 * 256 == 6144
 

@@ -15,7 +15,7 @@ from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.fedtgp import FedTgpStrategy
+from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from fedproto_app.wire import read_order
 from tests.learners.tiny_images import SHAPE
 
@@ -46,7 +46,7 @@ def server(**changes: Any) -> FedTgpStrategy:
     roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=COUNTS)
     federation.roster.connected = {0}
     federation.roster.admit(0, roster)
-    return FedTgpStrategy(settings, settings.fedtgp, federation)
+    return FedTgpStrategy(settings, settings.method_settings, federation)
 
 
 def answer(sent: Sent) -> NodeReply:

@@ -12,7 +12,7 @@ from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.global_local_prototype import GlobalLocalPrototypeStrategy
+from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
 from tests.learners.tiny_images import SHAPE
 
 WIDTH = 2
@@ -38,7 +38,7 @@ def server() -> GlobalLocalPrototypeStrategy:
         samples, groups = dict.fromkeys(names, 9), dict.fromkeys(names, "")
         shares = dict.fromkeys(names, 0.0)
         federation.roster.admit(number, NodeRoster(label, 0, samples, groups, shares, {}))
-    return GlobalLocalPrototypeStrategy(settings, settings.gldp, federation)
+    return GlobalLocalPrototypeStrategy(settings, settings.method_settings, federation)
 
 
 def answer(node: str, sent: Prototypes) -> NodeReply:

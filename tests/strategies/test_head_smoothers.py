@@ -14,8 +14,8 @@ from fedproto_app.maths.head_smoothing import (
     NoSmoothing,
     RunningMean,
 )
-from fedproto_app.settings import FedReactSettings
-from fedproto_app.strategies.head_smoothers import make_smoother
+from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
 
 SMOOTHINGS = FedReactSettings.model_fields["smoothing"].annotation
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.strategies.clustered_heads import ClusteredHeadStrategy
+from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from tests.strategies.heads_by_hand import Head, come_back, leave, play, server
 
 EAST: list[float] = [1, 0]
@@ -152,7 +152,7 @@ def test_clients_in_several_clusters_have_no_rand_index() -> None:
 
 def test_flsc_with_an_overlap_of_one_is_ifca() -> None:
     alone = ifca("ab", "cd", groups=PAIRS)
-    same = flsc(**{"fed-react.clusters": 2, "flsc.overlap": 1})
+    same = flsc(**{"fed-react.clusters": 2, "fed-react.overlap": 1})
     assert play(alone, 1, HEADS, chosen=BY_GROUP).sent == play(same, 1, HEADS, chosen=BY_GROUP).sent
     assert same.federation.log.figures == alone.federation.log.figures
 

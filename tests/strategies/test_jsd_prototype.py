@@ -14,15 +14,15 @@ from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.messages import Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.strategies import jsd_prototype
-from fedproto_app.strategies.jsd_prototype import JSDPrototypeStrategy
+from fedproto_app.strategies.fuels import strategy as jsd_prototype
+from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, guidance, one_node, report
 
 
 def strategy(**changes: Any) -> JSDPrototypeStrategy:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, **changes})
-    return JSDPrototypeStrategy(settings, settings.fuels, one_node(settings))
+    return JSDPrototypeStrategy(settings, settings.method_settings, one_node(settings))
 
 
 ALIKE_A, ALIKE_B = [[3.0, 0.0], [0.0, 3.0]], [[3.0, 0.2], [0.0, 3.0]]
@@ -145,7 +145,9 @@ def test_concatenated_prototypes_take_the_shortest_clients_length() -> None:
 )
 def test_the_uplink_is_the_papers(changes: dict[str, Any], values: int) -> None:
     settings: Settings = settings_from(changes)
-    fuels = JSDPrototypeStrategy(settings, settings.fuels, Federation(settings, "run", "token"))
+    fuels = JSDPrototypeStrategy(
+        settings, settings.method_settings, Federation(settings, "run", "token")
+    )
     assert fuels.expected(1).values(Reply(["a"], [1])) == values
 
 

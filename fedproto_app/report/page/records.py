@@ -10,7 +10,7 @@ from typing import Any
 
 from fedproto_app.report.page.tables import Cell, PageTable, Row
 from fedproto_app.report.runs import Group, Run, read_rounds
-from fedproto_app.settings import Settings, flat_settings
+from fedproto_app.settings import defaults_of, without_other_methods
 from fedproto_app.settings.changes import written
 
 _MOST_REFUSALS = 100  # rows
@@ -114,9 +114,9 @@ def _repeat(group: Group, label: str) -> Repeat:
 
 
 def _changed(run: Run) -> dict[str, Any]:
-    defaults = flat_settings(Settings())
+    defaults = defaults_of(str(run.settings.get("method", "")))
     return {
         key: value
-        for key, value in run.settings.items()
+        for key, value in without_other_methods(run.settings).items()
         if value != defaults.get(key) and not key.startswith(_OF_THE_PLACE)
     }

@@ -63,7 +63,7 @@ def state_pictures(run_dir: Path) -> dict[str, Figure]:
 def _filters_moved(examples: Sequence[Example], settings: Settings) -> bool:
     """Whether filters were learned, and are more than the grids of equal entries they began as."""
     filters = [one.parameters["filter"] for one in examples if "filter" in one.parameters]
-    start = settings.fuels.filter_start
+    start = getattr(settings.method_settings, "filter_start", 1.0)
     moved = [not np.allclose(weight.numpy(), start, rtol=_MOVED, atol=0) for weight in filters]
     return len(filters) == len(examples) and any(moved)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedproto_app.data.shape import DataShape
 from fedproto_app.models.constant import ConstantModel
 from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
-from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import Model
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.models.remembering import Remembering
@@ -21,18 +20,6 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
     return SmallCnnClassifier(shape.inputs, classes, settings.width, settings.representation_dim)
 
 
-def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:
-    """For the closed form: every process draws the same filters."""
-    return _patches(settings, shape, settings.analytic.features)
-
-
-def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
-    """For Census: the encoder of the settings, and filters that every process draws alike."""
-    filters = settings.census.features
-    fixed = _patches(settings, shape, filters) if filters else None
-    return LearnedAndFixed(image_classifier(settings.model, shape), fixed)
-
-
 def constant(settings: Settings, shape: DataShape) -> ConstantModel:
     """For answers that look at nothing."""
     return ConstantModel(len(shape.classes))
@@ -43,7 +30,8 @@ def remembering(settings: Settings, shape: DataShape) -> Remembering:
     return Remembering(image_classifier(settings.model, shape), len(shape.classes))
 
 
-def _patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
+def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
+    """A classifier on so many random filters, which every process draws alike."""
     draws, section = torch_stream(settings.seed, "random filters"), settings.classification
     mirrored = section.augment and section.flip
     return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)

@@ -6,13 +6,9 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.models.causal_cnn import CausalCnnSize
 from fedproto_app.models.constant import ConstantModel
 from fedproto_app.models.model import Model
-from fedproto_app.models.random_kernels import RandomKernelClassifier
 from fedproto_app.models.remembering import Remembering
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
-
-STEPS = 32  # that kernels reach over where the settings do not say how long sequences are
 
 
 def causal_cnn_model(settings: Settings, shape: DataShape) -> CausalCnnModel:
@@ -33,14 +29,6 @@ def sequence_model(settings: Settings, shape: DataShape) -> Model:
 def remembering(settings: Settings, shape: DataShape) -> Remembering:
     """For kNN-Per: the model of the settings, which may have a memory."""
     return Remembering(sequence_model(settings, shape), len(shape.classes))
-
-
-def random_kernels(settings: Settings, shape: DataShape) -> RandomKernelClassifier:
-    """For the closed form: every process draws the same kernels."""
-    draws = torch_stream(settings.seed, "random kernels")
-    steps = settings.data.sequences.steps or STEPS
-    classes, kernels = len(shape.classes), settings.analytic.features
-    return RandomKernelClassifier(shape.inputs[0], classes, kernels, steps, draws)
 
 
 def constant(settings: Settings, shape: DataShape) -> ConstantModel:

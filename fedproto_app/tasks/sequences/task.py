@@ -258,7 +258,7 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         """
 
     @abstractmethod
-    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic]) -> Head:
+    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
         """A head for vectors [n, D] with targets [n]."""
 
     @abstractmethod
@@ -329,8 +329,7 @@ class SequenceClassificationTask(SequenceTask):
             Metric("validation-error"): masked_mean(1 - right, samples.is_validation),
         }
 
-    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic]) -> Head:
-        penalty = self.settings.fed_react.penalty
+    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
         return fit_classifier(vectors, targets.astype(np.int64), self.outputs, penalty)
 
     def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
@@ -389,9 +388,9 @@ class SequenceRegressionTask(SequenceTask):
             Metric("validation-rmse"): [value**0.5 for value in validation],
         }
 
-    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic]) -> Head:
+    def fit_head(self, vectors: Vectors, targets: NDArray[np.generic], penalty: float) -> Head:
         wanted = targets.astype(np.float64) / self._scale
-        return fit_regressor(vectors, wanted, self.settings.fed_react.penalty)
+        return fit_regressor(vectors, wanted, penalty)
 
     def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
         return regressor_loss(head, vectors, targets.astype(np.float64) / self._scale)

@@ -1,0 +1,92 @@
+"""The record of a method: what `method = "…"` selects on each side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fedproto_app.core.section import Section
+
+if TYPE_CHECKING:
+    from fedproto_app.settings.run import Settings
+
+SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
+
+# A class, or "package.module:Class", which is imported when it is asked for; where it depends on
+# the task, one for each task.
+Part = str | type[Any]
+ByTask = Part | Mapping[str, Part]
+
+
+PartT = TypeVar("PartT", bound=Part)
+
+
+def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
+    """What a part of a method is for a task."""
+    return part[task] if isinstance(part, Mapping) else part
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of federated learning.
+
+    name: in tables, run folders and summaries; of the app's own methods also in the settings.
+    strategy, learner: the server's and the clients' half.
+    settings: the class of its table of settings; both halves get the table.
+    tasks: those that it works with; empty: all.
+    table: the name of its table in the settings; "": the method's name.
+    model: what makes its own models, "package.module:function": of series (settings,
+        `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
+        the model.
+    rounds: as many as it has, where that is not for the settings to say.
+    encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
+        their own.
+    guesses: whether it guesses the classes of sequences without a label.
+    check: raises `SettingsError` or ValueError for settings with which the method cannot work.
+    needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
+    cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
+    joined_clients: of series, what makes a node's clients where these see other clients' values,
+        "package.module:function": (settings, the node's series, all of the source) → `Shard`.
+        "": every client sees its own values alone.
+    by_time: whether the server must know when each client's samples are.
+    small: what a run of seconds of it needs set besides, for checks of methods.
+    check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
+    """
+
+    name: str
+    strategy: ByTask = field(hash=False)
+    learner: ByTask = field(hash=False)
+    settings: type[Section] = Section
+    tasks: tuple[str, ...] = ()
+    table: str = ""
+    model: str | Mapping[str, str] = field(default="", hash=False)
+    rounds: Callable[[Settings], int] | None = None
+    encoder_first: bool = False
+    guesses: Callable[[Settings], bool] | None = None
+    needs_simulation: Callable[[Settings], str] | None = None
+    cannot_forecast: str = ""
+    joined_clients: str = ""
+    by_time: bool = False
+    small: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    check: Callable[[Settings], None] | None = None
+    check_clients: Callable[[Settings, int], None] | None = None
+
+    @property
+    def table_name(self) -> str:
+        """What its table is called in the settings."""
+        return self.table or self.name
+
+    def works_with(self, task: str) -> bool:
+        """Whether it can learn this task."""
+        return not self.tasks or task in self.tasks
+
+    def learns_without_labels(self, settings: Settings) -> bool:
+        """Whether sequences without a label are of use to a run."""
+        guesses = self.guesses is not None and self.guesses(settings)
+        return guesses or self.encoder_rounds(settings) > 0
+
+    def encoder_rounds(self, settings: Settings) -> int:
+        """Rounds of the run before those of the method itself."""
+        encoder = settings.encoder
+        return encoder.rounds if self.encoder_first and not encoder.path else 0

@@ -1,0 +1,59 @@
+"""Classes in closed form, server half: sums of fixed features, and whose go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.learners.class_fit import WITHIN
+from fedproto_app.messages import Arrays, Order
+from fedproto_app.server.federation import Federation
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic.class_groups import ClassGroups
+from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.common.summed import SumsStrategy
+
+
+class AnalyticClassesStrategy(SumsStrategy):
+    """Σ x xᵀ, each class's Σ x and number of samples, of all stages so far.
+
+    With ``sharing = "clustered"`` clients are told besides what those made of their classes that
+    mean the same by them.
+    """
+
+    def __init__(
+        self, settings: Settings, section: AnalyticSettings, federation: Federation
+    ) -> None:
+        super().__init__(settings, section, federation)
+        self._groups = ClassGroups(federation, section.penalty)
+
+    def client_sums(self) -> SumsOfClasses:
+        sums = SumsOfClasses(self.settings, self.federation, self.received)
+        sums.reclassed = self.section.guess_rounds > 0
+        return sums
+
+    @property
+    def told_all(self) -> Collection[str]:
+        return [*super().told_all, WITHIN]
+
+    def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
+        plain = super().answer(totals, server_round)
+        if self.section.sharing != "clustered":
+            return plain
+        tell = self._groups.telling(self._sums.latest, totals, server_round)
+        return lambda keys: tell(plain(keys), keys)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return super().state() | self._groups.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().restore(state)
+        self._groups.restore(state)
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``clusters``: who was in which cluster in each round."""
+        return self._groups.findings()

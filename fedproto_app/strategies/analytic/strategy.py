@@ -1,0 +1,74 @@
+"""Ridge regression in closed form, server half: what the clients' sums look like."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
+from fedproto_app.maths.robust_means import judged, levelled
+from fedproto_app.messages import Arrays
+from fedproto_app.settings import AggregationSettings
+from fedproto_app.strategies.analytic.learner import GRAM, MOMENT, sample_bound
+from fedproto_app.strategies.common.client_sums import ClientSums
+from fedproto_app.strategies.common.summed import SumsStrategy
+
+# A client's values are on the scale of its train part, where their mean square is 1; a spike that
+# is carried over a gap can make it more.
+LARGEST_MEAN_SQUARE = 100.0
+
+
+class SumsOfRegressors(ClientSums):
+    """XᵀX and Xᵀy for each step ahead."""
+
+    def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
+        fault = self.impossible(sums, samples)
+        return fault and f"its sums cannot be those of {samples} samples: {fault}"
+
+    def impossible(self, sums: Arrays, samples: int) -> str | None:
+        moment = torch.from_numpy(sums[MOMENT]).double().unsqueeze(-1)
+        gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
+        return sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
+
+    def robust_totals(self, settings: AggregationSettings) -> Arrays:
+        """Of clients that count alike, without those whose fits suit the others' samples worst.
+
+        The trimmed mean and Multi-Krum leave the hostile share out, the median half of all, Krum
+        all but the best; clipping leaves nobody out.
+        """
+        moment = torch.from_numpy(self.latest.stacked(MOMENT)).double().unsqueeze(-1)
+        packed = torch.from_numpy(self.latest.stacked(GRAM)).double()
+        gram, moment = levelled(symmetric(packed, moment.shape[-2]), moment)
+        clients = len(gram)
+        kept = {
+            "clipped-mean": clients,
+            "median": clients // 2 + 1,
+            "krum": 1,
+        }.get(settings.rule, clients - math.floor(settings.hostile_share * clients))
+        best = judged(gram, moment).sort(stable=True).indices[:kept].sort().values
+        # As many samples as all have, so that a penalty pulls as it does on the plain sums.
+        factor = clients / kept
+        total = {
+            GRAM: triangle(gram[best].sum(dim=0)),
+            MOMENT: moment[best].sum(dim=0).squeeze(-1),
+        }
+        return {name: (factor * value).float().numpy() for name, value in total.items()}
+
+    def sample_bound(self, clip: float) -> float:
+        return sample_bound(clip, self.shapes[GRAM][0])
+
+    def usable(self, totals: Arrays, deviation: float) -> Arrays:
+        width = self.shapes[MOMENT][-1]
+        gram = symmetric(torch.from_numpy(totals[GRAM]).double(), width)
+        packed = triangle(definite(gram, deviation)).float().numpy()
+        return {**totals, GRAM: packed}
+
+
+class AnalyticStrategy(SumsStrategy):
+    """XᵀX and Xᵀy for each step ahead."""
+
+    def client_sums(self) -> SumsOfRegressors:
+        shapes = [release.arrays for release in self.releases]
+        return SumsOfRegressors(self.federation, shapes[0] if shapes else {}, self.received)

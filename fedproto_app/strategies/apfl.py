@@ -1,0 +1,80 @@
+"""APFL (Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020).
+
+A client trains its copy w of the global model and a personal model v, and predicts with their
+mixture v̄ = α·v + (1 − α)·w. Its v learns from the loss at v̄ with w held fixed, and so does α,
+whose gradient is ⟨v − w, ∇f(v̄)⟩; only w is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import Section, ShareOrEither, setting
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Phase
+from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
+from fedproto_app.messages import Order
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+
+
+class ApflSettings(Section):
+    """``[apfl]``."""
+
+    alpha: ShareOrEither = setting(0.5, "α, the personal model's share at the start")
+    adaptive: bool = setting(True, "learn α")
+
+
+MIX = "mix"
+
+
+class ApflLearner(PersonalModelLearner[Context]):
+    """The global model and a personal one, mixed in a proportion that the client finds."""
+
+    section: ApflSettings
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        return {**super().initial_parameters(), MIX: torch.tensor(self.section.alpha)}
+
+    def phases(self) -> list[Phase]:
+        trained = (*self.shared, PERSONAL)
+        if self.section.adaptive:
+            trained = (*trained, MIX)
+        return [Phase("local", trained, self.training.local_epochs)]
+
+    def context(self, order: Order, cohort: Cohort) -> Context:
+        return Context()
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
+    ) -> dict[str, Tensor]:
+        return {
+            "prediction": self.loss_of(parameters, batch),
+            "personal": self.loss_of(self.predictor(parameters), batch),
+        }
+
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        cohort.parameters[MIX].clamp_(0, 1)
+        return {}
+
+    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """v̄, whose gradient reaches v and α but not w."""
+        alpha = parameters[MIX]
+        share = alpha + (alpha.clamp(0, 1) - alpha).detach()  # within 0 … 1, gradient as it is
+        mixed = {}
+        for name, personal in self.personal_model(parameters).items():
+            part = share.view(-1, *[1] * (personal.dim() - 1))
+            mixed[name] = part * personal + (1 - part) * parameters[name].detach()
+        return mixed
+
+
+METHOD = Method(
+    name="apfl",
+    strategy=FedAvgStrategy,
+    learner=ApflLearner,
+    settings=ApflSettings,
+)

@@ -1,0 +1,207 @@
+"""Census (ours), client half: an encoder learned together, classes as Gaussians on it, and each
+client's own class frequencies.
+
+The encoder and its head are trained as FedAvg's, with logit-adjusted cross-entropy (Menon et al.,
+"Long-tail learning via logit adjustment", ICLR 2021). Of the logits s_c and the client's class
+frequencies π_c of the stage it is
+    L = −log softmax_y(s + τ·log π)
+so a frequent class, or an absent one, teaches the encoder nothing by its frequency alone.
+
+Before it trains, a client adds up what the discriminant of `maths/class_gaussian.py` needs, over
+the vectors that the encoder gives as received, which is the same for all. Fixed random features
+stand beside them (`models/learned_and_fixed.py`). The answer of a client is made of its own sums
+and those of all (`class_fit.py`), as in the closed form that learns nothing, and goes with the
+encoder as received. Sums of earlier stages are of the encoders of their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.data.shape import DataShape
+from fedproto_app.learners.class_fit import (
+    COUNTS,
+    GRAM,
+    MOMENT,
+    ClassFit,
+    everybody,
+    frequencies,
+    packed,
+    sums_of_classes,
+    sums_shapes,
+    total_in,
+)
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.models.learned_and_fixed import LearnedAndFixed
+from fedproto_app.models.model import HEAD
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
+from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+
+# What a client remembers: the sums of its earlier stages, those of the one that it is at, and which
+# that is; the classifier that it was last given.
+EARLIER = {name: f"memory.earlier.{name}" for name in (GRAM, MOMENT, COUNTS)}
+CURRENT = {name: f"memory.current.{name}" for name in (GRAM, MOMENT, COUNTS)}
+STAGE = "memory.stage"
+ANSWER = "answer."
+
+SENDS_SUMS = "sends-sums"  # an option of an order to train
+
+
+class CensusContext(Context):
+    """log_frequencies: τ·log π [K, C] of the stages that clients train on. sends_sums: whether the
+    server asks for sums in this round."""
+
+    def __init__(self, log_frequencies: Tensor, sends_sums: bool) -> None:
+        self.log_frequencies, self.sends_sums = log_frequencies, sends_sums
+
+
+class CensusLearner(Learner[CensusContext, ClassificationTask]):
+    """FedAvg with logit-adjusted cross-entropy, and sums of the shared encoder's vectors."""
+
+    section: CensusSettings
+
+    def __init__(
+        self, training: Training, section: CensusSettings, task: ClassificationTask
+    ) -> None:
+        super().__init__(training, section, task)
+        self._classes = len(task.shape.classes)
+        learned = self._model.learned.representation_dim
+        self._fit = ClassFit(section.penalty, section.prior == "even", steady_from=learned)
+
+    @classmethod
+    def sends(cls, section: CensusSettings, sizes: Sizes) -> Sequence[Sends]:
+        sums = sums_of_classes(sizes, when="evaluated")
+        return [model(sizes.encoder, sizes.head, clip=""), sums]
+
+    @property
+    def _model(self) -> LearnedAndFixed:
+        assert isinstance(self.task.model, LearnedAndFixed)
+        return self.task.model
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        width = self.task.representation_dim
+        shapes = sums_shapes(self._classes, width)
+        return {
+            **self.task.initial_parameters(),
+            **{EARLIER[name]: torch.zeros(shape) for name, shape in shapes.items()},
+            **{CURRENT[name]: torch.zeros(shape) for name, shape in shapes.items()},
+            STAGE: torch.tensor(-1.0),
+            ANSWER + "weight": torch.zeros(width, self._classes),
+            ANSWER + "bias": torch.zeros(self._classes),
+        }
+
+    def phases(self) -> list[Phase]:
+        return [Phase("local", self.shared, self.training.local_epochs)]
+
+    def begin(self, cohort: Cohort) -> None:
+        """Add up the stage's vectors while the encoder is still everybody's."""
+        memory = cohort.parameters
+        stages = torch.tensor(cohort.samples.trained_stages, device=memory[STAGE].device).float()
+        comes = stages != memory[STAGE]
+        turn = stages < memory[STAGE]  # the stages begin again: so do the sums
+        vectors = self.task.train_vectors(memory, cohort.samples)
+        now = packed(class_sums(vectors, self._classes))
+        for name, earlier in EARLIER.items():
+            before, current = memory[earlier], memory[CURRENT[name]]
+            each = (-1, *[1] * (before.dim() - 1))
+            passed = torch.where(turn.view(each), 0.0, before + current)
+            before.copy_(torch.where(comes.view(each), passed, before))
+            current.copy_(now[name])
+        memory[STAGE].copy_(stages)
+
+    def context(self, order: Order, cohort: Cohort) -> CensusContext:
+        prior = self._adjustment(cohort.parameters[CURRENT[COUNTS]])
+        return CensusContext(prior, bool(order.options.get(SENDS_SUMS)))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: CensusContext
+    ) -> dict[str, Tensor]:
+        learned = self._model.learned
+        representation = self.task.encode(parameters, batch.inputs, learned)
+        logits = learned.predict(parameters, representation)
+        adjusted = logits + context.log_frequencies[: len(logits)].unsqueeze(1)
+        return {"prediction": self.task.loss(adjusted, batch)}
+
+    def contribution(
+        self, cohort: Cohort, context: CensusContext, server_round: int
+    ) -> Contribution:
+        if not context.sends_sums:
+            return Contribution()
+        return Contribution({n: self._sum(cohort, n).cpu().numpy() for n in EARLIER})
+
+    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+        """Fit each client's answer, now that the sums of all are there."""
+        cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
+        total = total_in(order, self.task.device)
+        weight, bias = self._of_head(cohort, total)
+        if total is not None and self._fit.of_all(total) is not None:
+            moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
+            validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
+            weight, bias = self._fit.personal(moment, counts, [everybody(total)], validation)
+        cohort.parameters[ANSWER + "weight"].copy_(weight)
+        cohort.parameters[ANSWER + "bias"].copy_(bias)
+        return list(range(len(cohort.names)))
+
+    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The shared encoder with the client's own answer."""
+        return {**parameters, **{HEAD + n: parameters[ANSWER + n] for n in ("weight", "bias")}}
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """The client's own answer, by the averaged head besides; and the answer of all samples."""
+        total = total_in(order, self.task.device)
+        own = self.predictor(cohort.parameters)
+        head = self._with(cohort, *self._of_head(cohort, total))
+        rules = {"": self.task.by_head(own), "head": self.task.by_head(head)}
+        found = self.task.judge(own, cohort.samples, rules)
+        if total is None or (of_all := self._fit.of_all(total)) is None:
+            return found
+        clients = len(cohort.names)
+        weight, bias = (one.expand(clients, *one.shape) for one in of_all)
+        shared = self.task.evaluate(self._with(cohort, weight, bias), cohort.samples)
+        return {**found, **{replace(one, shared=True): told for one, told in shared.items()}}
+
+    def _with(self, cohort: Cohort, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+        """The shared encoder with this classifier [K, D, C], [K, C]."""
+        classifier = {HEAD + "weight": weight, HEAD + "bias": bias}
+        floats = {name: one.float().contiguous() for name, one in classifier.items()}
+        return {**cohort.parameters, **floats}
+
+    def _of_head(self, cohort: Cohort, total: ClassSums | None) -> tuple[Tensor, Tensor]:
+        """The averaged head, which learned without frequencies, with the client's own ones."""
+        weight, bias = (cohort.parameters[HEAD + name] for name in ("weight", "bias"))
+        counts = self._sum(cohort, COUNTS).double()
+        if total is not None:
+            counts = frequencies(counts, total.counts)
+        beside = self.task.representation_dim - weight.shape[1]
+        return pad(weight, (0, 0, 0, beside)), bias + self._adjustment(counts)
+
+    def _adjustment(self, counts: Tensor) -> Tensor:
+        """τ·log π [K, C] of these counts, so low for a class without any that none is left."""
+        strength = self.section.logit_adjustment
+        if strength == 0:
+            return torch.zeros_like(counts, dtype=torch.float32)
+        prior = log_prior(counts)
+        return torch.where(counts > 0, strength * prior, UNKNOWN_CLASS).float()
+
+    def _sum(self, cohort: Cohort, name: str) -> Tensor:
+        """Of all stages so far."""
+        return cohort.parameters[EARLIER[name]] + cohort.parameters[CURRENT[name]]
+
+
+def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
+    """The encoder of the settings, and filters that every process draws alike."""
+    filters = settings.method_table(CensusSettings).features
+    fixed = fixed_patches(settings, shape, filters) if filters else None
+    return LearnedAndFixed(image_classifier(settings.model, shape), fixed)

@@ -1,0 +1,84 @@
+"""Census (ours), server half: FedAvg, and the sums of the clients' vectors.
+
+State: the latest sums of every client. Sums are of the vectors that the encoder of the order gave,
+so who is judged gets that encoder with them, not the newer one that the clients' training made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.learners.class_fit import COUNTS
+from fedproto_app.messages import Order
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.outliers import FEWEST
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.strategies.census.learner import SENDS_SUMS
+from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+
+
+class SumsOfLearnedFeatures(SumsOfClasses):
+    """Of functions that change from round to round."""
+
+    def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
+        super().__init__(settings, federation, received)
+        # Where stages come again, sums begin anew with each turn.
+        self.grow = settings.classification.stage_schedule != "cyclic"
+
+    def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
+        """Those of the same round where there are enough; a few stand beside everybody's latest."""
+        everybody = super().comparable(mine)
+        return mine if len(mine) >= FEWEST else everybody
+
+
+class CensusStrategy(FedAvgStrategy):
+    """The mean of the models; who is judged gets the sums over all clients besides."""
+
+    section: CensusSettings
+    judges_trained = False
+
+    def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
+        self._sent_out = ArrayRecord()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sums are asked for where an evaluation needs them."""
+        self._sent_out = arrays
+        config[SENDS_SUMS] = float(self.federation.evaluates(server_round))
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        return super().configure_evaluate(server_round, self._sent_out, config, grid)
+
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+        return replace(order, arrays={**order.arrays, **self._sums.totals()})
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        if COUNTS not in reply.arrays:  # a round that is not evaluated
+            return None
+        return self._sums.fault(reply.arrays, reply.key, reply.samples)
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        sums = {reply.key: reply.arrays for reply in replies if COUNTS in reply.arrays}
+        return self._sums.outliers(sums) if sums else {}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return self._sums.state()
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._sums.restore(state)

@@ -1,0 +1,47 @@
+"""CNFGNN: a graph network over the clients, at the server."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import Count, CountOrZero, Positive, Section, setting
+
+
+class CnfgnnSettings(Section):
+    """``[cnfgnn]``: a graph network over the clients at the server (docs: graph.md)."""
+
+    model: Literal["paper", "fuels"] = setting(
+        "paper", "the clients' model: two GRUs, or FUELS's with g beside its representation"
+    )
+    hidden: Count = setting(
+        64, "values of g, and of the paper's encoding; FUELS's is as long as its representation"
+    )
+    server_epochs: CountOrZero = setting(
+        1,
+        "R_s, of the graph network over the train time steps, after each round of the clients; "
+        "0: none, and g = 0",
+    )
+    server_batch: Count = setting(48, "time steps of one step of the graph network")
+    server_rate: Positive = setting(1e-3, "of its Adam")
+
+
+METHOD = Method(
+    name="cnfgnn",
+    strategy=f"{__name__}.strategy:CnfgnnStrategy",
+    learner=f"{__name__}.learner:CnfgnnLearner",
+    settings=CnfgnnSettings,
+    tasks=("forecasting",),
+    model=f"{__name__}.learner:graph_forecaster",
+    needs_simulation=lambda settings: (
+        "a client's model forecasts only with what the server makes of all clients' encodings, so "
+        "no site could use it after the run; and the encoding of every sample leaves the client, "
+        "from which a server that has the encoder can tell the values"
+    ),
+    cannot_forecast=(
+        "its decoder needs what the server's graph network makes of all clients' encodings of "
+        "the same time"
+    ),
+    by_time=True,
+    small={"cnfgnn.hidden": 8, "cnfgnn.server-rate": 1e-4},
+)

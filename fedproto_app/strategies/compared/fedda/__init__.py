@@ -1,0 +1,55 @@
+"""FedDA: clusters of clients by traffic and place, and a quasi-global model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Section,
+    ShareOrOne,
+    setting,
+)
+
+
+class FedDaSettings(Section):
+    """``[fedda]`` (docs: fedpcl-fedda.md)."""
+
+    week: Annotated[int, Field(ge=2)] = setting(
+        7, "periods whose mean day is one of the statistics that a client sends"
+    )
+    clusters: CountOrZero = setting(0, "of clients; 0: one for every four, at most 16")
+    attention_step: Positive = setting(1.0, "ε, of the dual attention")
+    quasi_global_pull: Annotated[float, Field(ge=-1, le=1)] = setting(
+        0.2, "ρ, pull to the quasi-global model; below 0 away from it; the authors try ±0.3"
+    )
+    cluster_anchor: Literal["last", "quasi-global"] = setting(
+        "last",
+        "where a cluster's model starts from: its last one, or always the quasi-global one, as in "
+        "the authors' program",
+    )
+    statistics_noise: NonNegative = setting(
+        0.0, "standard deviation of the noise that a client adds to its statistics"
+    )
+    warm_up_epochs: CountOrZero = setting(150, "of the quasi-global model, at the server")
+    warm_up_share: ShareOrOne = setting(1.0, "φ, share of the statistics' windows it learns from")
+    warm_up_batch_size: Count = setting(64, "of these windows")
+    warm_up_rate: Positive = setting(
+        0.001, "Adam's learning rate; a tenth after half of the epochs, and again after 3/4"
+    )
+
+
+METHOD = Method(
+    name="fedda",
+    strategy=f"{__name__}.strategy:FedDaStrategy",
+    learner=f"{__name__}.learner:FedDaLearner",
+    settings=FedDaSettings,
+    tasks=("forecasting",),
+    small={"data.periodic-window": 1, "data.synthetic.days": 24, "fedda.warm-up-epochs": 2},
+)

@@ -1,0 +1,181 @@
+"""FedDA (Zhang, Dang, Shihada, Alouini, INFOCOM 2021), server half.
+
+Before the first training the server asks for everyone's weekly statistics. By them, and by places
+where it knows them, clients fall into clusters; on them it trains the quasi-global model, with
+which the rounds begin. In a round the clients' models become one for each cluster by dual
+attention, and the clusters' models one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.sends import Expected
+from fedproto_app.errors import FederationError
+from fedproto_app.maths.dual_attention import attended
+from fedproto_app.messages import Arrays, Order
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.round_log import NodeReply
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.beyond_median import refuse_largest
+from fedproto_app.strategies.compared.fedda import FedDaSettings
+from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
+from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
+from fedproto_app.strategies.compared.fedda.traffic_clusters import TrafficClusters
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.wire import array_record, numpy_arrays
+
+_QUASI, _CLUSTER = "quasi-global.", "cluster-"  # of the state's names
+
+Models = dict[ClientKey, Arrays]
+
+
+class FedDaStrategy(FedAvgStrategy):
+    """State: the clusters, the quasi-global model, and each cluster's last one."""
+
+    section: FedDaSettings
+
+    def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        torch.set_num_threads(settings.threads)
+        self._clusters = TrafficClusters(settings, section, federation)
+        self._quasi: Arrays = {}
+        self._of_cluster: dict[int, Arrays] = {}
+        self._model: Arrays = self._initial  # the one that the round's clients train
+
+    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """Those whose cluster is known."""
+        return [key for key in clients if key in self._clusters.label_of]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._model = numpy_arrays(arrays)
+        self._ask_newcomers(grid, server_round)
+        record = array_record(self._model)
+        return super().configure_train(server_round, record, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Also where nobody's model came: then the one that was sent stays."""
+        models = self._believed(self.federation.read(replies, self.expected(server_round)))
+        if models:
+            self._model = self._attended(models)
+        return array_record(self._model), None
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        if not self._quasi:
+            return {}
+        named = {_QUASI + name: value for name, value in self._quasi.items()}
+        for label, model in self._of_cluster.items():
+            named |= {f"{_CLUSTER}{label}.{name}": value for name, value in model.items()}
+        return {**self._clusters.state(), **named}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._clusters.restore(state)
+        self._quasi = _named(state, _QUASI)
+        prefixes = {label: f"{_CLUSTER}{label}." for label in self._clusters.label_of.values()}
+        found = {label: _named(state, prefix) for label, prefix in prefixes.items()}
+        self._of_cluster = {label: model for label, model in found.items() if model}
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``traffic-clusters``: names, nodes, and the cluster of each."""
+        return {"traffic-clusters": self._clusters.members()} if self._quasi else {}
+
+    def _ask_newcomers(self, grid: Grid, server_round: int) -> None:
+        """Ask those that are there for the statistics that they have not sent yet; the first ones
+        make the clusters and the quasi-global model, and their rounds begin with it."""
+        missing = self._clusters.askable()
+
+        def order(keys: list[ClientKey]) -> Order:
+            options = {WEEKS: float(self._clusters.weeks)}
+            return replace(self.federation.order(keys, server_round), options=options)
+
+        spec = Expected(per_client={STATISTICS: (self._clusters.weeks, self.settings.data.period)})
+        answers = self.federation.question(grid, missing, order, spec, once=True)
+        believed = self._clusters.believed(answers)
+        if self._quasi:
+            self._clusters.join(believed)
+            return
+        if not believed:
+            raise FederationError(self._clusters.why_nobody())
+        self._clusters.begin(believed)
+        task = self.learner.task
+        assert isinstance(task, ForecastingTask)
+        statistics = np.stack([believed[key] for key in sorted(believed)])
+        self._quasi, loss = quasi_global_model(task, self._model, statistics, self.section)
+        self._model = self._quasi
+        self.federation.note(
+            {
+                "statistics_weeks": float(self._clusters.weeks),
+                "traffic_clusters": float(len(set(self._clusters.label_of.values()))),
+                "warm_up_loss": loss,
+            }
+        )
+
+    def _believed(self, answers: list[NodeReply]) -> Models:
+        """Without those that are far farther from the model sent than the others: attention would
+        be theirs alone."""
+        models = {
+            key: {name: answer.reply.arrays[name][row] for name in self._model}
+            for answer in answers
+            for row, key in enumerate(answer.keys())
+        }
+        far = {key: _distance(model, self._model) for key, model in models.items()}
+        told = "its model is not used: its distance from the one sent is"
+        beyond = refuse_largest(self.federation, far, told)
+        return {key: models[key] for key in sorted(models) if key not in beyond}
+
+    def _attended(self, models: Models) -> Arrays:
+        """Dual attention within the clusters, then between them."""
+        quasi = _tensors(self._quasi)
+        by_label: dict[int, list[Arrays]] = {}
+        for key, model in models.items():
+            by_label.setdefault(self._clusters.label_of[key], []).append(model)
+        made = {}
+        for label, members in sorted(by_label.items()):
+            anchor = _tensors(self._of_cluster.get(label, self._quasi))
+            made[label] = self._step(members, anchor, quasi)
+        if self.section.cluster_anchor == "last":
+            self._of_cluster |= made
+        return self._step(list(made.values()), _tensors(self._model), quasi)
+
+    def _step(
+        self, models: list[Arrays], anchor: dict[str, Tensor], quasi: dict[str, Tensor]
+    ) -> Arrays:
+        stacked = {
+            name: torch.from_numpy(np.stack([one[name] for one in models])) for name in quasi
+        }
+        section = self.section
+        made = attended(stacked, anchor, quasi, section.attention_step, section.quasi_global_pull)
+        return {name: value.numpy() for name, value in made.items()}
+
+
+def _tensors(model: Arrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(value) for name, value in model.items()}
+
+
+def _named(state: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
+    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
+
+
+def _distance(model: Arrays, other: Arrays) -> float:
+    """Of two models, all tensors together."""
+    squares = [
+        float(np.square(value.astype(np.float64) - other[name]).sum())
+        for name, value in model.items()
+    ]
+    return float(np.sqrt(sum(squares)))

@@ -1,0 +1,148 @@
+"""FedDA's clusters at the server: whose statistics it has, believes and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.data.windows import lookback_text, shortest_length
+from fedproto_app.errors import SettingsError
+from fedproto_app.maths.two_view_clusters import centroids, nearest, two_view_clusters
+from fedproto_app.messages import Refusal
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.round_log import NodeReply
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.compared.fedda import FedDaSettings
+from fedproto_app.strategies.compared.fedda.learner import STATISTICS
+from fedproto_app.tasks.forecasting.weekly_statistics import weeks_needed
+
+# Standardised statistics have mean square 1, or 0; noise adds its own, give or take chance.
+LARGEST_FACTOR = 2.0
+MOST_CLUSTERS, CLIENTS_OF_CLUSTER = 16, 4  # unless the settings say how many there are
+
+Statistics = dict[ClientKey, NDArray[np.float32]]  # [W, B] each
+
+
+class TrafficClusters:
+    """State: each client's cluster, and the clusters' mean statistics [C, W·B].
+
+    label_of: the cluster of everyone whose statistics are believed. Raises `SettingsError` if the
+    history that clients train on is too short for statistics.
+    """
+
+    def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
+        self._settings, self._section, self._federation = settings, section, federation
+        self._graph = (
+            ClientGraph(settings, federation) if settings.graph.source == "positions" else None
+        )
+        self.label_of: dict[ClientKey, int] = {}
+        self._centres: NDArray[np.float64] | None = None
+        self._needed = weeks_needed(settings.data)
+        history = settings.data.history
+        if 0 < history < section.week * self._needed:
+            raise SettingsError(f"data.history = {history}: {self._what_it_needs()}")
+
+    @property
+    def weeks(self) -> int:
+        """W: as many as all who were there at the beginning can tell of."""
+        if self._centres is not None:
+            return int(self._centres.shape[1]) // self._settings.data.period
+        facts = self._federation.roster.facts
+        told = [self._weeks(facts[key].samples) for key in self._federation.roster.clients()]
+        return min((weeks for weeks in told if weeks >= self._needed), default=self._needed)
+
+    def askable(self) -> list[ClientKey]:
+        """Who is there, has sent nothing that is believed, and has a history that is long enough.
+
+        Who has a shorter one is refused, with the length needed.
+        """
+        roster, weeks, found = self._federation.roster, self.weeks, []
+        for key in roster.clients():
+            samples = roster.facts[key].samples
+            if key in self.label_of:
+                continue
+            if self._weeks(samples) >= weeks:
+                found.append(key)
+            else:
+                told = f"it trains on {samples // self._settings.data.period} periods; "
+                self._federation.refuse(
+                    Refusal(key.node, key.client, told + self._what_it_needs(weeks))
+                )
+        return found
+
+    def why_nobody(self) -> str:
+        """The reason if no client's statistics can be used."""
+        return f"no client has statistics that can be used; {self._what_it_needs()}"
+
+    def believed(self, answers: list[NodeReply]) -> Statistics:
+        """The statistics in these answers without those that are not standardised."""
+        limit = LARGEST_FACTOR * (1 + self._section.statistics_noise**2)
+        found: Statistics = {}
+        for answer in answers:
+            rows = zip(answer.keys(), answer.reply.arrays[STATISTICS], strict=True)
+            for key, statistics in rows:
+                if (size := float(np.square(statistics.astype(np.float64)).mean())) > limit:
+                    told = f"its statistics have mean square {size:.3g}, more than {limit:g}"
+                    self._federation.refuse(Refusal(key.node, key.client, told))
+                else:
+                    found[key] = statistics
+        return found
+
+    def begin(self, statistics: Statistics) -> None:
+        """Make the clusters of these clients."""
+        keys = sorted(statistics)
+        patterns = _flat(statistics, keys)
+        wanted = self._section.clusters or min(
+            MOST_CLUSTERS, max(1, len(keys) // CLIENTS_OF_CLUSTER)
+        )
+        places = None if self._graph is None else self._graph.places(keys)
+        if places is not None and not np.isfinite(places).all():
+            places = None  # nothing tells where somebody is: statistics alone
+        labels = two_view_clusters(patterns, places, min(wanted, len(keys)), self._settings.seed)
+        self._centres = centroids(patterns, labels)
+        self.label_of = dict(zip(keys, labels.tolist(), strict=True))
+
+    def join(self, statistics: Statistics) -> None:
+        """Later ones go to the cluster whose mean statistics are the nearest."""
+        assert self._centres is not None
+        keys = sorted(statistics)
+        if keys:
+            labels = nearest(_flat(statistics, keys), self._centres)
+            self.label_of |= dict(zip(keys, labels.tolist(), strict=True))
+
+    def members(self) -> dict[str, NDArray[Any]]:
+        """names, nodes and clusters, rows in the same order."""
+        keys = sorted(self.label_of)
+        return {**key_arrays(keys), "clusters": np.array([self.label_of[key] for key in keys])}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        assert self._centres is not None
+        return {**self.members(), "centres": self._centres}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if state:
+            labels = state["clusters"].tolist()
+            self.label_of = dict(zip(keys_of(state), labels, strict=True))
+            self._centres = state["centres"]
+
+    def _weeks(self, samples: int) -> int:
+        return samples // (self._section.week * self._settings.data.period)
+
+    def _what_it_needs(self, weeks: int | None = None) -> str:
+        data, weeks = self._settings.data, weeks or self._needed
+        periods = self._section.week * weeks
+        return (
+            f"method = 'fedda' needs {periods} periods to train on, which a series of "
+            f"{shortest_length(data, periods)} steps has: {weeks} weeks of fedda.week = "
+            f"{self._section.week} periods, for {lookback_text(data)}"
+        )
+
+
+def _flat(statistics: Statistics, keys: list[ClientKey]) -> NDArray[np.float64]:
+    """[N, W·B]."""
+    return np.stack([statistics[key].ravel() for key in keys]).astype(np.float64)

@@ -1,0 +1,47 @@
+"""FEDIC: FedAvg, and a student of a calibrated ensemble at the server."""
+
+from __future__ import annotations
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Section,
+    ShareOrEither,
+    setting,
+)
+
+
+class FedicSettings(Section):
+    """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: creff-fedic.md)."""
+
+    tuning_steps: CountOrZero = setting(
+        100, "a round, of the averaged model on the server's labelled images"
+    )
+    calibration_steps: CountOrZero = setting(100, "a round, that learn how to weigh the models")
+    student_steps: CountOrZero = setting(100, "a round, of the averaged model towards the teacher")
+    labelled_batch_size: Count = setting(20, "labelled images of a step")
+    unlabelled_batch_size: Count = setting(128, "images of a step that the teacher judges")
+    adam_rate: Positive = setting(1e-3, "of all three kinds of steps")
+    student_decay: NonNegative = setting(2e-4, "the student's weight decay")
+    temperature: Positive = setting(2.0, "T, that teacher and student are compared at")
+    distillation: ShareOrEither = setting(
+        0.5, "λ, the teacher's share in the student's loss; the rest is of labelled images"
+    )
+
+
+METHOD = Method(
+    name="fedic",
+    strategy=f"{__name__}.strategy:FedicStrategy",
+    learner=f"{__name__}.learner:FedicLearner",
+    settings=FedicSettings,
+    tasks=("classification",),
+    small={
+        "data.partition.reserve-per-class": 4,
+        "fedic.tuning-steps": 5,
+        "fedic.calibration-steps": 5,
+        "fedic.student-steps": 5,
+    },
+)

@@ -1,0 +1,236 @@
+"""FedTGP (Zhang, Liu, Hua, Cao, "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced
+Contrastive Learning for data and model heterogeneity in federated learning", AAAI 2024).
+
+A client trains a model of its own on cross-entropy plus λ times the mean squared difference of its
+images' representations and the global prototypes of their classes. It sends the mean representation
+of each class that it has now, by its trained encoder. It predicts with its own model; what the
+nearest global prototype says, by which the authors' code predicts, is told beside it.
+
+The server trains the global prototypes. Each round a small network learns to make, for every class,
+a prototype that is nearer to what the clients sent for that class than those of the other classes
+are, by a margin. What it makes goes to the clients. It goes on from round to round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.method import Method
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
+from fedproto_app.learners.learner import Context, Contribution, Learner
+from fedproto_app.maths.class_prototypes import class_means, nearest_prototype
+from fedproto_app.maths.trainable_prototypes import (
+    EMBEDDING,
+    HIDDEN,
+    OUTPUT,
+    adaptive_margin,
+    generated,
+    pull,
+    trained,
+)
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.models.linear import linear_parameters
+from fedproto_app.randomness import torch_stream
+from fedproto_app.server.federation import Federation
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.class_rows import class_fault, largest_rows
+from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+
+
+class FedTgpSettings(Section):
+    """``[fedtgp]`` (docs: personalised.md)."""
+
+    prototype_weight: NonNegative = setting(1.0, "λ; the authors' script takes 10")
+    margin_threshold: NonNegative = setting(100.0, "τ, the most that the adaptive margin can be")
+    server_epochs: Count = setting(100, "S, a round, of the server's training of the prototypes")
+    server_batch_size: Count = setting(10, "clients' prototypes of a step of it")
+    server_rate: Positive = setting(0.01, "of such a step")
+
+
+class PrototypesContext(Context):
+    """The global prototypes [C, D], and which classes have one [C]."""
+
+    def __init__(self, prototypes: Tensor, known: Tensor) -> None:
+        self.prototypes, self.known = prototypes, known
+
+
+class FedTgpLearner(Learner[PrototypesContext, ClassificationTask]):
+    """A model that stays, whose representation is pulled to the global prototypes."""
+
+    section: FedTgpSettings
+    needs_representation = True
+
+    @classmethod
+    def sends(cls, section: FedTgpSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "prototypes",
+                {PROTOTYPES: (sizes.width,)},
+                rows="class",
+                reveals="a prototype for each class of which a client has images",
+                consent="tells-classes",
+            )
+        ]
+
+    def context(self, order: Order, cohort: Cohort) -> PrototypesContext:
+        return PrototypesContext(*received_prototypes(order, self.task))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: PrototypesContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        logits = self.task.predict(parameters, representation, batch)
+        terms = {"prediction": self.task.loss(logits, batch)}
+        if context.known.any():
+            distance = pull(
+                representation, batch.labels, batch.present, context.prototypes, context.known
+            )
+            terms["prototypes"] = self.section.prototype_weight * distance
+        return terms
+
+    def contribution(
+        self, cohort: Cohort, context: PrototypesContext, server_round: int
+    ) -> Contribution:
+        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
+        means, images = class_means(*vectors, len(self.task.shape.classes))
+        return Contribution({PROTOTYPES: means.cpu().numpy()}, images > 0)
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """By the model's own head, and by the nearest of the global prototypes that came."""
+        clients = len(cohort.names)
+        shared, known = received_prototypes(order, self.task)
+        shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
+        rules = {
+            "": self.task.by_head(cohort.parameters),
+            "global-prototypes": lambda r: nearest_prototype(r, shared, known),
+        }
+        return self.task.judge(cohort.parameters, cohort.samples, rules)
+
+
+LARGEST_VALUE = 1e6  # of a prototype
+
+
+class FedTgpStrategy(PersonalStrategy):
+    """State: the network, and which classes anybody has sent a prototype of."""
+
+    section: FedTgpSettings
+
+    def __init__(self, settings: Settings, section: FedTgpSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        width, classes = self.sizes.width, self.sizes.classes
+        draws = torch_stream(settings.seed, "fedtgp", "network")
+        self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}
+        for layer in (HIDDEN, OUTPUT):
+            named = linear_parameters(width, width, draws)
+            self._network |= {layer + name: value for name, value in named.items()}
+        self._known = torch.zeros(classes, dtype=torch.bool)
+        # Of all cores, threads would mostly wait for each other: the tensors are small.
+        torch.set_num_threads(settings.threads)
+
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """The prototypes of the classes that any client has had so far."""
+        classes = self._classes()
+        if not classes:
+            return Guidance()
+        return Guidance({PROTOTYPES: self._prototypes().numpy()}, classes=classes)
+
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+        return self.guided(order, keys)
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        return class_fault(reply, PROTOTYPES, round_, _fault)
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        return largest_rows(replies, PROTOTYPES, _length)
+
+    def update(self, received: Received, round_: Round) -> None:
+        """Train the network on the prototypes of this round."""
+        # In the order of names: what is learnt must not depend on who came first.
+        pairs = [
+            pair
+            for reply in sorted(received.fresh, key=lambda one: one.key)
+            for pair in sorted(reply.by_class(PROTOTYPES).items())
+        ]
+        if not pairs:
+            return
+        labels = torch.tensor([label for label, _ in pairs])
+        prototypes = torch.from_numpy(np.stack([row for _, row in pairs]))
+        section = self.section
+        margin = adaptive_margin(prototypes, labels, section.margin_threshold)
+        network, loss = trained(
+            self._network,
+            prototypes,
+            labels,
+            margin,
+            section.server_epochs,
+            section.server_batch_size,
+            section.server_rate,
+            torch_stream(self.settings.seed, "fedtgp", "batches", round_.number),
+        )
+        if not _finite(network):  # what it was is better than nothing for anybody
+            return
+        self._network = network
+        self._known[labels] = True
+        round_.figures |= {"margin": margin, "server_loss": loss}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        network = {name: value.numpy() for name, value in self._network.items()}
+        return {**network, "known": self._known.numpy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if state:
+            self._network = {name: torch.from_numpy(state[name]) for name in self._network}
+            self._known = torch.from_numpy(state["known"])
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``prototypes``: the global prototypes [n, D], their classes and the names of these."""
+        classes = self._classes()
+        names = np.array([self.federation.shape.classes[one] for one in classes])
+        numbers = np.array(classes, dtype=np.int64)
+        found = {"classes": numbers, "prototypes": self._prototypes().numpy(), "names": names}
+        return {PROTOTYPES: found}
+
+    def _classes(self) -> list[int]:
+        known: list[int] = self._known.nonzero().flatten().tolist()
+        return known
+
+    def _prototypes(self) -> Tensor:
+        """Of the classes that somebody has, [n, D]."""
+        return generated(self._network)[self._known]
+
+
+def _fault(row: NDArray[np.float32], _: int) -> str | None:
+    largest = float(np.abs(row).max())
+    beyond = largest > LARGEST_VALUE
+    return f"a value is {largest:g}, beyond ±{LARGEST_VALUE:g}" if beyond else None
+
+
+def _length(row: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(row))
+
+
+def _finite(network: Mapping[str, Tensor]) -> bool:
+    return all(bool(value.isfinite().all()) for value in network.values())
+
+
+METHOD = Method(
+    name="fedtgp",
+    strategy=FedTgpStrategy,
+    learner=FedTgpLearner,
+    settings=FedTgpSettings,
+    tasks=("classification",),
+    small={"fedtgp.server-epochs": 5},
+)

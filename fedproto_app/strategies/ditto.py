@@ -1,0 +1,75 @@
+"""Ditto (Li, Hu, Beirami, Smith, "Fair and robust federated learning through personalization",
+ICML 2021).
+
+A client trains its copy w of the global model as FedAvg does. It also trains a personal model v:
+
+    h(v; w_global) = F(v) + λ/2 · ‖v − w_global‖²
+
+w_global is the model as received this round. Only w is sent, and v predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import CountOrZero, NonNegative, Section, setting
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Phase
+from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
+from fedproto_app.maths.losses import proximal_term
+from fedproto_app.messages import Order
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.strategies.fedprox import ProximalContext
+
+
+class DittoSettings(Section):
+    """``[ditto]``."""
+
+    proximal_lambda: NonNegative = setting(1e-4, "λ, the personal model's pull to the global one")
+    personal_epochs: CountOrZero = setting(0, "of the personal model; 0: `local-epochs`")
+
+
+class DittoLearner(PersonalModelLearner[ProximalContext]):
+    """FedAvg's model, and a personal one that is held near it."""
+
+    section: DittoSettings
+
+    def phases(self) -> Sequence[Phase]:
+        epochs = self.training.local_epochs
+        return [
+            Phase("local", self.shared, epochs),
+            Phase("personal", (PERSONAL,), self.section.personal_epochs or epochs),
+        ]
+
+    def context(self, order: Order, cohort: Cohort) -> ProximalContext:
+        to = self.task.device
+        anchor = {name: torch.from_numpy(value).to(to) for name, value in order.arrays.items()}
+        return ProximalContext(anchor, self.section.proximal_lambda)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
+    ) -> dict[str, Tensor]:
+        """The loss of the model that learns in this phase; the other's would be wasted work."""
+        personal = self.personal_model(parameters)
+        if not any(value.requires_grad for value in personal.values()):
+            return {"prediction": self.loss_of(parameters, batch)}
+        return {
+            "personal": self.loss_of(personal, batch),
+            "proximal": proximal_term(personal, context.anchor, context.proximal_mu),
+        }
+
+    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.personal_model(parameters)
+
+
+METHOD = Method(
+    name="ditto",
+    strategy=FedAvgStrategy,
+    learner=DittoLearner,
+    settings=DittoSettings,
+)

@@ -1,0 +1,143 @@
+"""Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
+
+The client's sequences are vectors here, as the frozen encoder made them (`representations`). A
+client predicts with the head that the server last sent for its cluster; before the first one comes,
+with its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.maths.linear_heads import Head, Vectors
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric, Model
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_app.tasks.sequences.task import SequenceTask
+
+# A client's head of its last training, the one that it was last sent, and 1 if it was sent any.
+LOCAL, RECEIVED, HAS_RECEIVED = "local-head", "received-head", "has-received"
+
+HEAD, HEADS = "head", "heads"  # what each client sends, and what clients get for their clusters
+
+
+class HeadContext(Context):
+    """The cohort's samples of this round: vectors M_t and their targets, by client."""
+
+    def __init__(self, vectors: list[Vectors], targets: list[Any]) -> None:
+        self.vectors, self.targets = vectors, targets
+
+
+class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
+    """A head of the client's own every round; the server does the rest."""
+
+    needs_representation = True
+    section: FedReactSettings
+
+    @classmethod
+    def sends(cls, section: FedReactSettings, sizes: Sizes) -> Sequence[Sends]:
+        return [
+            Sends(
+                "head",
+                {HEAD: (sizes.outputs, sizes.width + 1)},
+                combine="groups",
+                remember="latest",
+                clip="rows",
+                any_size=True,
+                reveals="a head fitted to its samples",
+            )
+        ]
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        (width,) = self.task.shape.inputs  # the vectors'
+        empty = torch.zeros(self.task.outputs, width + 1)
+        return {LOCAL: empty, RECEIVED: empty.clone(), HAS_RECEIVED: torch.tensor(0.0)}
+
+    def phases(self) -> Sequence[Phase]:
+        return []  # nothing is trained by gradients
+
+    def begin(self, cohort: Cohort) -> None:
+        """Draw M_t of each client, uniform without replacement: its train samples of the round."""
+        wanted = self.section.samples
+        samples = cohort.samples
+        counts = [min(wanted or have, have) for have in samples.train_samples]
+        kept = np.zeros((len(counts), max(counts)), dtype=np.int64)
+        for row, (name, count) in enumerate(zip(cohort.names, counts, strict=True)):
+            draws = numpy_stream(self.training.seed, name, self._task_round(cohort), "samples")
+            kept[row, :count] = draws.choice(samples.train_samples[row], count, replace=False)
+        picked = torch.from_numpy(kept)
+        rows = torch.arange(len(counts)).unsqueeze(1)
+        cohort.samples = replace(
+            samples,
+            train_samples=counts,
+            values=samples.values[rows, picked],
+            lengths=samples.lengths[rows, picked],
+            targets=samples.targets[rows, picked],
+        )
+
+    def context(self, order: Order, cohort: Cohort) -> HeadContext:
+        samples = cohort.samples
+        counts = samples.train_samples
+        values, labels = samples.values[:, :, 0].cpu().numpy(), samples.targets.cpu().numpy()
+        vectors = [values[row, :count] for row, count in enumerate(counts)]
+        targets = [labels[row, :count] for row, count in enumerate(counts)]
+        return HeadContext(vectors, targets)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: HeadContext
+    ) -> dict[str, Tensor]:
+        raise AssertionError("there is no phase that asks for it")
+
+    def conclude(self, cohort: Cohort, context: HeadContext) -> dict[str, Tensor]:
+        """Fit each client's head to its M_t; returns the loss of the fit."""
+        losses = []
+        for row, (vectors, targets) in enumerate(
+            zip(context.vectors, context.targets, strict=True)
+        ):
+            head = self.task.fit_head(vectors, targets, self.section.penalty)
+            cohort.parameters[LOCAL][row] = torch.from_numpy(head)
+            losses.append(self.task.head_loss(head, vectors, targets))
+        return {"head": torch.tensor(losses), "total": torch.tensor(losses)}
+
+    def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
+        return Contribution({HEAD: cohort.parameters[LOCAL].cpu().numpy()})
+
+    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+        """The heads that the server sends some of the clients for their clusters."""
+        heads: dict[str, Head] = dict(zip(order.guided, order.arrays.get(HEADS, ()), strict=True))
+        rows = [row for row, name in enumerate(cohort.names) if name in heads]
+        for row in rows:
+            cohort.parameters[RECEIVED][row] = torch.from_numpy(heads[cohort.names[row]])
+            cohort.parameters[HAS_RECEIVED][row] = 1.0
+        return rows
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """Metrics of the head in use, and of the client's own."""
+        own = cohort.parameters[LOCAL]
+        has = cohort.parameters[HAS_RECEIVED][:, None, None] > 0
+        used = torch.where(has, cohort.parameters[RECEIVED], own)
+        local = self._judge(own, cohort)
+        return {
+            **self._judge(used, cohort),
+            **{replace(one, model=Model.LOCAL): values for one, values in local.items()},
+        }
+
+    def _judge(self, heads: Tensor, cohort: Cohort) -> dict[Metric, list[float]]:
+        """Metrics of heads [K, outputs, D + 1]."""
+        vectors = cohort.samples.test_values[:, :, 0]  # (K, m, D)
+        outputs = torch.baddbmm(heads[:, None, :, -1], vectors, heads[:, :, :-1].transpose(1, 2))
+        return self.task.judge(outputs, cohort.samples)
+
+    def _task_round(self, cohort: Cohort) -> int:
+        """The round of this phase, from 1 on: equal whether the encoder was learned or given."""
+        return cohort.server_round - self.training.encoder_rounds

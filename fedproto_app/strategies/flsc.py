@@ -1,0 +1,33 @@
+"""FLSC (Li, Li and Varshney, IEEE Internet of Things Journal 2021), on heads: IFCA whose clients
+belong to several clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedproto_app.errors import SettingsError
+from fedproto_app.settings import Settings
+from fedproto_app.strategies import ifca
+from fedproto_app.strategies.fed_react import FedReactSettings
+
+
+class FlscSettings(FedReactSettings):
+    """``[fed-react]``, for clients that choose ``overlap`` clusters."""
+
+    @property
+    def choices(self) -> int:
+        return self.overlap
+
+
+def overlap_fits_the_clusters(settings: Settings) -> None:
+    """Raises `SettingsError` for a client in more clusters than there are."""
+    ifca.clusters_can_be_chosen(settings)
+    section = settings.method_table(FedReactSettings)
+    if section.overlap > section.clusters:
+        raise SettingsError(
+            f"fed-react.overlap = {section.overlap}: more than fed-react.clusters = "
+            f"{section.clusters}"
+        )
+
+
+METHOD = replace(ifca.METHOD, name="flsc", settings=FlscSettings, check=overlap_fits_the_clusters)

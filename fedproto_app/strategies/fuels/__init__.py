@@ -1,0 +1,92 @@
+"""FUELS (Liu et al., AAAI 2025): prototypes of periodic series, compared at the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import model_validator
+
+from fedproto_app.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fedproto_app.settings import Settings
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import (
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Section,
+    ShareOrOne,
+    setting,
+)
+
+
+class FuelsSettings(Section):
+    """``[fuels]``."""
+
+    prototype_dim: CountOrZero = setting(32, "d_p; 0: no projector, the representation itself")
+    temperature: Positive = setting(0.02, "τ")
+    prediction_weight: Positive = setting(1.0, "of L_pred; 5 where both algorithms print ρ")
+    intra_weight: NonNegative = setting(1.0, "of L_intra")
+    inter_weight: NonNegative = setting(5.0, "ρ, of L_inter; 1 as both algorithms print it")
+    negatives: Literal["filtered", "similarity"] = setting("filtered", "P, eq. 6 or A, eq. 2")
+    augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
+    threshold: Literal["percentile", "absolute"] = setting("percentile", "how β is meant")
+    beta: NonNegative = setting(
+        50.0, "β, of the off-diagonal JSDs: a percentile, or nats", "≥ 0, a percentile ≤ 100"
+    )
+    intra: bool = setting(True, 'false: ablation "w/o intra"')
+    inter: bool = setting(True, 'false: ablation "w/o inter"')
+    periodicity_aware: bool = setting(True, 'false: ablation "w/o p-aware"')
+    learn_filter: bool = setting(True, 'false: ablation "w/o W"')
+    filter_start: Positive = setting(1.0, "every entry of W before the first step")
+    filter_rate: Positive = setting(1.0, "W's learning rate, as a factor of the optimiser's")
+    comparison: Literal["jsd", "random"] = setting(
+        "jsd",
+        "whose prototypes are positive: by JSD and β; or, as a control, as many clients drawn once "
+        "from the seed",
+    )
+    renew_optimizer: bool = setting(
+        False, "forget a client's optimiser state once, after its first round with guidance"
+    )
+    diagnostics: bool = setting(
+        False,
+        "measure W and each loss's gradient every round; [where](artefacts.md#roundsjsonl)",
+    )
+    noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
+        "none",
+        "added to the prototypes sent, drawn of the run's seed: no guarantee "
+        "([one that is](privacy.md))",
+    )
+    noise_scale: Positive = setting(
+        1.0, "its scale; standard deviation, Laplace's b, the exponential's mean"
+    )
+
+    @model_validator(mode="after")
+    def _percentile_in_range(self) -> FuelsSettings:
+        if self.threshold == "percentile" and self.beta > 100:
+            raise ValueError(
+                f'fuels.beta = {self.beta} is no percentile: with fuels.threshold = "percentile" '
+                "it must lie in 0 ... 100"
+            )
+        return self
+
+
+def noise_is_not_added_twice(settings: Settings) -> None:
+    """Raises `SettingsError` for FUELS's noise, which protects nobody, beside noise that does."""
+    noise, mechanism = settings.method_table(FuelsSettings).noise, settings.privacy.mechanism
+    if noise != "none" and settings.privacy.is_on:
+        raise SettingsError(
+            f"fuels.noise = {noise!r}: is no protection; with privacy.mechanism = {mechanism!r} it "
+            "must be 'none'"
+        )
+
+
+METHOD = Method(
+    name="fuels",
+    strategy=f"{__name__}.strategy:JSDPrototypeStrategy",
+    learner=f"{__name__}.learner:JSDPrototypeLearner",
+    settings=FuelsSettings,
+    tasks=("forecasting",),
+    check=noise_is_not_added_twice,
+)

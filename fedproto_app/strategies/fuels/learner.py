@@ -1,0 +1,219 @@
+"""FUELS (Liu et al., AAAI 2025), client half: ClientExecute (A, Algorithm 1).
+
+Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
+Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains encoder, decoder,
+projector and filter of its own with
+    L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
+where every term has a weight that can be set. It sends the mean of its projected representations,
+one row a phase of the period, and gets its own positive and negative prototype back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
+from fedproto_app.maths.gradients import gradient_norms
+from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
+from fedproto_app.maths.noise import noisy
+from fedproto_app.messages import Order
+from fedproto_app.models.forecaster import PROJECTOR, project
+from fedproto_app.randomness import torch_stream
+from fedproto_app.settings import Training
+from fedproto_app.strategies.fuels import FuelsSettings
+from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+FILTER = "filter"
+GUIDED = "guided"  # 1 once prototypes have guided the client; where the optimiser is then renewed
+
+# What goes up and what comes down, by client; how many batches a concatenated prototype has.
+PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
+PROTOTYPE_BATCHES = "prototype-batches"
+
+
+class GuidedContext(Context):
+    """The cohort's global prototypes, PR and NR [K, S', B, D] and who has them [K], and its own.
+
+    S' is 1 for periodicity-aware prototypes, which guide every batch, and the common number of
+    batches for concatenated ones, where batch s is guided by its own rows.
+
+    gradients: [K] each, what was measured in the epoch's first batch, if asked.
+    """
+
+    def __init__(
+        self,
+        own: PeriodPrototype | ConcatenatedPrototype,
+        positive: Tensor | None,
+        negative: Tensor | None,
+        guided: Tensor,
+    ) -> None:
+        self.own, self.positive, self.negative, self.guided = own, positive, negative, guided
+        self.gradients: dict[str, Tensor] = {}
+
+    def start_epoch(self) -> None:
+        self.own.clear()
+        self.gradients = {}
+
+
+class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
+    """FUELS's three losses on a model that never leaves the node."""
+
+    section: FuelsSettings
+    needs_representation = True
+
+    @classmethod
+    def sends(cls, section: FuelsSettings, sizes: Sizes) -> Sequence[Sends]:
+        width = section.prototype_dim or sizes.width
+        return [
+            Sends(
+                "prototype",
+                {PROTOTYPES: (sizes.batches * sizes.period, width)},
+                combine="groups",
+                remember="latest",
+                clip="rows",
+                reveals="the mean representation of each time of its period",
+            )
+        ]
+
+    def __init__(self, training: Training, section: FuelsSettings, task: ForecastingTask) -> None:
+        super().__init__(training, section, task)
+        self._period = task.settings.data.period
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        parameters = self.task.initial_parameters(self.section.prototype_dim)
+        if self.section.intra and self.section.learn_filter:
+            # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
+            shape = (self._period, self._period)
+            parameters[FILTER] = torch.full(shape, self.section.filter_start)
+        if self.section.renew_optimizer:
+            parameters[GUIDED] = torch.zeros(())
+        return parameters
+
+    def phases(self) -> list[Phase]:
+        trained = (self.task.encoder, self.task.head, PROJECTOR, FILTER)
+        return [Phase("local", trained, self.training.local_epochs)]
+
+    def rate_factors(self) -> dict[str, float]:
+        factor = self.section.filter_rate
+        return {} if factor == 1 else {FILTER: factor}
+
+    def batches(
+        self, samples: CohortSamples, generators: Sequence[torch.Generator]
+    ) -> Iterator[Batch]:
+        low = self.section.augmentation_low if self.section.intra else None
+        return self.task.batches(samples, generators, low)
+
+    def context(self, order: Order, cohort: Cohort) -> GuidedContext:
+        names, device = cohort.names, self.task.device
+        batches = 1 if self.section.periodicity_aware else int(order.options[PROTOTYPE_BATCHES])
+        own = (
+            PeriodPrototype(len(names))
+            if self.section.periodicity_aware
+            else ConcatenatedPrototype(len(names), batches)
+        )
+        rows = {name: row for row, name in enumerate(order.guided)}
+        guided = torch.tensor([name in rows for name in names], device=device)
+        if not rows or not self.section.inter:
+            return GuidedContext(own, None, None, guided)
+        # A client without guidance borrows row 0, which its mask then silences.
+        take = [rows.get(name, 0) for name in names]
+
+        def received(key: str) -> Tensor:
+            chosen = torch.from_numpy(order.arrays[key][take]).to(device)
+            return chosen.view(len(names), batches, self._period, -1)
+
+        return GuidedContext(own, received(POSITIVE), received(NEGATIVE), guided)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Batch, context: GuidedContext
+    ) -> dict[str, Tensor]:
+        rows = batch.inputs.shape[1]
+        views = batch.inputs
+        if batch.augmented is not None:  # both views in one pass through the encoder
+            views = torch.cat([batch.inputs, batch.augmented], dim=1)
+        represented = self.task.encode(parameters, views)
+        projected = project(parameters, represented)
+        original = projected[:, :rows]
+        context.own.add(original.detach(), batch.age)
+
+        prediction = self.task.predict(parameters, represented[:, :rows], batch)
+        weight = self.section.prediction_weight
+        terms = {"prediction": weight * self.task.loss(prediction, batch)}
+        if batch.augmented is not None:
+            kept = parameters.get(FILTER, original.new_ones(len(original), rows, rows))
+            terms["intra"] = self.section.intra_weight * intra_client_loss(
+                original,
+                projected[:, rows:],
+                kept,
+                self.section.temperature,
+                self.section.negatives,
+            )
+        if context.positive is not None and context.negative is not None:
+            terms["inter"] = self.section.inter_weight * self._inter(original, batch.age, context)
+        if self.section.diagnostics and not context.gradients:
+            encoder = [value for n, value in parameters.items() if n.startswith(self.task.encoder)]
+            context.gradients = gradient_norms(terms, encoder)
+        return terms
+
+    def _inter(self, projected: Tensor, age: Tensor, context: GuidedContext) -> Tensor:
+        assert context.positive is not None
+        assert context.negative is not None
+        active, batches = len(projected), context.positive.shape[1]
+        who = torch.arange(active, device=projected.device)
+        which = torch.zeros_like(age) if batches == 1 else (batches - 1 - age).clamp(min=0)
+        guided = context.guided[:active]
+        if batches > 1:
+            guided = guided & (age < batches)  # older batches have no rows in the prototypes
+        return inter_client_loss(
+            projected,
+            context.positive[who, which],
+            context.negative[who, which],
+            guided,
+            self.section.temperature,
+        )
+
+    def conclude(self, cohort: Cohort, context: GuidedContext) -> dict[str, Tensor]:
+        """Renew the optimiser where that is due. Returns the diagnostics, if asked: each weighted
+        term's gradient norm at the encoder, and of W the share of its entries above 0 and the mean
+        of their sizes."""
+        if self.section.renew_optimizer:
+            _renew(cohort, context.guided)
+        measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
+        if self.section.diagnostics and FILTER in cohort.parameters:
+            entries = cohort.parameters[FILTER].flatten(start_dim=1)
+            measured["filter-kept"] = (entries > 0).float().mean(dim=1)
+            measured["filter-size"] = entries.abs().mean(dim=1)
+        return measured
+
+    def contribution(
+        self, cohort: Cohort, context: GuidedContext, server_round: int
+    ) -> Contribution:
+        own = context.own.value().cpu()
+        sent = [
+            noisy(
+                prototype,
+                self.section.noise,
+                self.section.noise_scale,
+                torch_stream(self.training.seed, name, server_round, "noise"),
+            )
+            for name, prototype in zip(cohort.names, own, strict=True)
+        ]
+        return Contribution({PROTOTYPES: torch.stack(sent).numpy()})
+
+
+def _renew(cohort: Cohort, guided: Tensor) -> None:
+    """Renew the optimiser of the clients that have been guided for the first time.
+
+    The first steps towards PR have gradients some hundred times the prediction's, and there are
+    none like them later. Adam would remember their size for a thousand steps.
+    """
+    first = guided & (cohort.parameters[GUIDED] == 0)
+    cohort.optimizer.renew(first)
+    cohort.parameters[GUIDED][first] = 1

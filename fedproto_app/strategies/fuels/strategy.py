@@ -1,0 +1,157 @@
+"""FUELS (Liu et al., AAAI 2025), server half: ServerExecute (A, Algorithm 1).
+
+The server keeps the latest prototype of every client ever heard from and the N×N matrix of their
+Jensen-Shannon divergences. A round recomputes only the rows of the clients that reported (the
+paper's reuse under the participation ratio α). Each client gets the mean of the
+prototypes like its own (PR_n) and of the others (NR_n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.maths.divergence import (
+    Combine,
+    contrast_prototypes,
+    threshold,
+    update_divergence,
+)
+from fedproto_app.maths.robust_means import middle_of_members, shortened_mean
+from fedproto_app.randomness import numpy_stream
+from fedproto_app.server.federation import Federation
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.client_models import middle
+from fedproto_app.strategies.common.divergence_findings import divergence_findings
+from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.strategies.fuels import FuelsSettings
+from fedproto_app.strategies.fuels.learner import (
+    NEGATIVE,
+    POSITIVE,
+    PROTOTYPE_BATCHES,
+    PROTOTYPES,
+)
+
+
+class JSDPrototypeStrategy(PersonalStrategy):
+    """State: client keys, prototypes [N, rows, d_p] and divergence [N, N] in the same order."""
+
+    section: FuelsSettings
+
+    def __init__(
+        self, settings: Settings, section: FuelsSettings, federation: Federation | None = None
+    ) -> None:
+        super().__init__(settings, section, federation)
+        self._rows_of: dict[ClientKey, int] = {}
+        self._prototypes: Tensor | None = None
+        self._divergence: Tensor | None = None
+        self._threshold = 0.0
+        self._batches = 1 if section.periodicity_aware else 0  # 0: nobody knows yet
+
+    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """All, or for concatenated prototypes those with at least the common length."""
+        if self.section.periodicity_aware:
+            return clients
+        self._fix_common_length()
+        needed = self._batches * self.settings.data.period
+        facts = self.federation.roster.facts
+        return [key for key in clients if facts[key].samples >= needed]
+
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """PR_n and NR_n (A, Algorithm 1, line 10) for those of the clients that have both."""
+        options = {}
+        if not self.section.periodicity_aware:
+            options = {PROTOTYPE_BATCHES: float(self._batches)}
+        known = [key for key in clients if key in self._rows_of]
+        if not known or not self.section.inter:
+            return Guidance(options=options)
+        assert self._prototypes is not None
+        assert self._divergence is not None
+        positive, negative, has_negative = contrast_prototypes(
+            self._prototypes,
+            self._divergence,
+            self._threshold,
+            torch.tensor([self._rows_of[key] for key in known]),
+            self._places(),
+            self._members_combined(),
+        )
+        guided = [key for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
+        if not guided:
+            return Guidance(options=options)
+        arrays = {
+            POSITIVE: positive[has_negative].numpy(),
+            NEGATIVE: negative[has_negative].numpy(),
+        }
+        return Guidance(arrays, guided, options=options)
+
+    def update(self, received: Received, round_: Round) -> None:
+        """Replace the reporting clients' prototypes; recompute their rows of the divergence."""
+        if received.fresh:
+            self._compare(received, [reply.key for reply in received.fresh])
+
+    def _compare(self, received: Received, changed: Sequence[ClientKey]) -> None:
+        """Compare the latest prototypes, of which those of some clients are new."""
+        self._rows_of = {key: row for row, key in enumerate(received.heard)}
+        self._prototypes = torch.from_numpy(received.stacked(PROTOTYPES, received.heard))
+        rows = torch.tensor([self._rows_of[key] for key in changed])
+        self._divergence = update_divergence(self._divergence, self._prototypes, rows)
+        self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
+
+    def _members_combined(self) -> Combine | None:
+        """What the rule of the settings makes of prototypes; None: their mean.
+
+        A divergence is blind to what is added to all values of a row, so who copies a client's
+        prototype is among its partners with anything added.
+        """
+        settings = self.settings.aggregation
+        if settings.rule == "mean":
+            return None
+        if settings.rule == "clipped-mean":
+            return shortened_mean
+        return lambda members, flat, _: middle_of_members(
+            members, flat, lambda rows: middle(rows, settings)
+        )
+
+    def _places(self) -> Tensor | None:
+        """For `comparison = "random"` the clients' places on a circle, each drawn once from the
+        seed and the client's name: so they last over the rounds, and newcomers change none."""
+        if self.section.comparison == "jsd":
+            return None
+        streams = (numpy_stream(self.settings.seed, "place", key.client) for key in self._rows_of)
+        return torch.tensor([stream.random() for stream in streams])
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """The divergence follows from the prototypes."""
+        super().restore(state)
+        if self.received.heard:
+            self._divergence = None
+            self._compare(self.received, self.received.heard)
+            assert self._prototypes is not None
+            self._batches = self._prototypes.shape[1] // self.settings.data.period
+            self.sizes = replace(self.sizes, batches=self._batches)
+
+    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """``divergence``: the state, the clients' true groups and the divergence matrix."""
+        if self._prototypes is None or self._divergence is None:
+            return {}
+        whole = self._divergence.numpy()
+        facts, prototypes = self.federation.roster.facts, self._prototypes.numpy()
+        return divergence_findings(
+            list(self._rows_of), facts, prototypes, lambda rows: whole[np.ix_(rows, rows)]
+        )
+
+    def _fix_common_length(self) -> None:
+        """Concatenated prototypes need equally many rows: those of the shortest client."""
+        if not self._batches:
+            roster = self.federation.roster
+            shortest = min(roster.facts[key].samples for key in roster.clients())
+            self._batches = shortest // self.settings.data.period
+            self.sizes = replace(self.sizes, batches=self._batches)

@@ -1,0 +1,189 @@
+"""GLDP, client half: "Local Clients Update" (GLDP, Algorithm 1, lines 9 to 18).
+
+A client loads the shared representation Θ into its µ and trains µ for t epochs with its head ν
+frozen, then ν for s epochs with µ frozen, with
+    L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (GLDP, eq. 12)
+It sends µ and the prototypes of the classes that it has now. Its head and its local prototypes
+never leave the node. Only the prototypes of earlier stages are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.maths.class_prototypes import (
+    class_means,
+    global_relation,
+    local_relation,
+    local_relation_of_predictions,
+    moving_average,
+    nearest_prototype,
+)
+from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
+from fedproto_app.settings import Training
+from fedproto_app.strategies.gldp import GldpSettings
+from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+
+# What a client remembers: Ĉ of the stages before this one, and C of this one so far. "known" is
+# 1 for the classes that have a prototype; "visit" numbers the stage that C is of.
+OLD, OLD_KNOWN = "memory.old", "memory.old-known"
+NEW, NEW_KNOWN = "memory.new", "memory.new-known"
+VISIT = "memory.visit"
+
+
+class RelationContext(Context):
+    """Ĉ [K, C, D] with [K, C] and C̃ [C, D] with [C]: the prototypes that the losses pull to."""
+
+    def __init__(self, old: Tensor, old_known: Tensor, shared: Tensor, known: Tensor) -> None:
+        self.old, self.old_known, self.shared, self.known = old, old_known, shared, known
+
+
+class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
+    """A shared encoder, a personal head, and prototypes against forgetting."""
+
+    section: GldpSettings
+    needs_representation = True
+
+    def __init__(self, training: Training, section: GldpSettings, task: ClassificationTask) -> None:
+        super().__init__(training, section, task)
+        self._classes = len(task.shape.classes)
+
+    @classmethod
+    def sends(cls, section: GldpSettings, sizes: Sizes) -> Sequence[Sends]:
+        prototypes = Sends(
+            "prototypes",
+            {PROTOTYPES: (sizes.width,)},
+            rows="class",
+            combine="mean",
+            weight="clients",
+            clip="rows",
+            reveals="a prototype for each class of which a client has images",
+            consent="tells-classes",
+        )
+        return [model(sizes.encoder, weight="clients"), prototypes]  # a plain mean (GLDP, eq. 5)
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        classes, width = self._classes, self.task.representation_dim
+        return {
+            **self.task.initial_parameters(),
+            OLD: torch.zeros(classes, width),
+            OLD_KNOWN: torch.zeros(classes),
+            NEW: torch.zeros(classes, width),
+            NEW_KNOWN: torch.zeros(classes),
+            VISIT: torch.tensor(-1.0),
+        }
+
+    def phases(self) -> list[Phase]:
+        return [
+            Phase("encoder", (self.task.encoder,), self.section.encoder_epochs),
+            Phase("head", (self.task.head,), self.section.head_epochs),
+        ]
+
+    def begin(self, cohort: Cohort) -> None:
+        self._begin_stage(cohort)
+        if self.section.prototype_encoder == "shared":
+            self._remember_current(cohort)  # µ is still Θ
+
+    def context(self, order: Order, cohort: Cohort) -> RelationContext:
+        memory = cohort.parameters
+        shared, known = received_prototypes(order, self.task)
+        return RelationContext(memory[OLD].clone(), memory[OLD_KNOWN].bool(), shared, known)
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: RelationContext
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        logits = self.task.predict(parameters, representation, batch)
+        terms = {"prediction": self.task.loss(logits, batch)}
+        if not self.section.relations:
+            return terms
+        k = len(representation)
+        old, old_known = context.old[:k], context.old_known[:k]
+        balance = self.section.balance
+        if self.section.local_relation == "prediction":
+            local = local_relation_of_predictions(
+                logits, batch.labels, batch.present, self.task.predict(parameters, old), old_known
+            )
+            terms["local-prototypes"] = balance * local
+        if batch.encoded:
+            return terms  # µ is frozen: relations of its embeddings are constants here
+        means, counts = class_means(representation, batch.labels, batch.present, self._classes)
+        if self.section.local_relation == "embedding":
+            terms["local-prototypes"] = balance * local_relation(means, counts, old, old_known)
+        shared = global_relation(means, counts, context.shared, context.known)
+        terms["global-prototypes"] = (1 - balance) * shared
+        return terms
+
+    def conclude(self, cohort: Cohort, context: RelationContext) -> dict[str, Tensor]:
+        if self.section.prototype_encoder == "own":
+            self._remember_current(cohort)
+        return {}
+
+    def contribution(
+        self, cohort: Cohort, context: RelationContext, server_round: int
+    ) -> Contribution:
+        memory = cohort.parameters
+        return Contribution({PROTOTYPES: memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """Inference by local prototypes, by global ones and by the head; the way that the settings
+        choose also in detail."""
+        clients = len(cohort.names)
+        shared, known = received_prototypes(order, self.task)
+        shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
+        # The encoder that is evaluated sees the classes that a client has images of.
+        current, has = self._current_prototypes(cohort)
+        remembered, own_known = self._remembered_prototypes(cohort)
+        own = torch.where(has.unsqueeze(2), current, remembered)
+        own_known = own_known | has
+        rules = {
+            "local-prototypes": lambda r: nearest_prototype(r, own, own_known),
+            "global-prototypes": lambda r: nearest_prototype(r, shared, known),
+            "head": self.task.by_head(cohort.parameters),
+        }
+        every = {"": rules[self.section.inference], **rules}
+        return self.task.judge(cohort.parameters, cohort.samples, every)
+
+    def _begin_stage(self, cohort: Cohort) -> None:
+        """Where a new stage begins, take the last one's C into Ĉ (GLDP, eq. 9)."""
+        memory = cohort.parameters
+        cyclic = self.task.settings.classification.stage_schedule == "cyclic"
+        visits = [cohort.server_round] * len(cohort.names) if cyclic else cohort.samples.stages
+        now = torch.tensor(visits, dtype=torch.float32, device=memory[VISIT].device)
+        begins = now != memory[VISIT]
+        updated, known = self._remembered_prototypes(cohort)
+        memory[OLD] = torch.where(begins[:, None, None], updated, memory[OLD])
+        memory[OLD_KNOWN] = torch.where(begins[:, None], known.float(), memory[OLD_KNOWN])
+        memory[NEW_KNOWN] = torch.where(begins[:, None], 0.0, memory[NEW_KNOWN])
+        memory[VISIT] = now
+
+    def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """C_n over the stage's images (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
+        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
+        means, images = class_means(*vectors, self._classes)
+        return means, images > 0
+
+    def _remember_current(self, cohort: Cohort) -> None:
+        """Remember C_n over the whole local set of this stage (GLDP, eq. 6)."""
+        means, has = self._current_prototypes(cohort)
+        cohort.parameters[NEW].copy_(means)
+        cohort.parameters[NEW_KNOWN].copy_(has)
+
+    def _remembered_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Ĉ as it will be when this stage ends (GLDP, eq. 9), [K, C, D] and [K, C] bool."""
+        memory = cohort.parameters
+        return moving_average(
+            memory[OLD],
+            memory[OLD_KNOWN].bool(),
+            memory[NEW],
+            memory[NEW_KNOWN].bool(),
+            self.section.memory,
+        )

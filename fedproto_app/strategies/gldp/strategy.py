@@ -1,0 +1,26 @@
+"""GLDP, server half: "Central Server" (GLDP, Algorithm 1, lines 3 to 8).
+
+The representation Θ is the plain mean of the selected clients' µ (GLDP, eq. 5), through Flower's
+own FedAvg; the global prototype of a class follows the mean of the clients that have it now (GLDP,
+eq. 11).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedproto_app.server.federation import Federation
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.strategies.gldp import GldpSettings
+
+
+class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
+    """FedAvg of the encoders, and C̃ [C, D] with the classes that it knows [C]."""
+
+    section: GldpSettings
+
+    def prepare(self, settings: Settings, section: Any, federation: Federation | None) -> None:
+        super().prepare(settings, section, federation)
+        self.memory = self.section.memory

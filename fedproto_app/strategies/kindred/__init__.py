@@ -1,0 +1,77 @@
+"""Kindred (ours): a closed form that leans to the clients most like it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import CountOrZero, Positive, Section, setting
+
+
+class KindredSettings(Section):
+    """``[kindred]``: our own method (docs: forecasting.md)."""
+
+    sharing: Literal["kin", "common", "random", "none"] = setting(
+        "kin",
+        "whose data stand behind a client's: mostly those of clients like it, all others' alike, "
+        "as `kin` of clients at random (a control), or nobody's",
+    )
+    features: CountOrZero = setting(
+        100, "random waves of each of two scales; 0: linear in what is known"
+    )
+    temperature: Positive = setting(
+        0.5, "how far kinship reaches, in medians of the divergence; all others alike stand beside"
+    )
+    eta: Positive = setting(
+        0.2, "η, how much a client trusts its validation samples; 1: as independent ones"
+    )
+    smallest_penalty: Positive = setting(1e-4, "of the penalties λ that are tried")
+    largest_penalty: Positive = setting(1.0, "of these", "> `smallest-penalty`")
+    penalty_steps: Annotated[int, Field(ge=2, le=10)] = setting(
+        3, "how many of each block of features, from the smallest to the largest", "2 … 10"
+    )
+
+    @model_validator(mode="after")
+    def _penalties_in_order(self) -> KindredSettings:
+        if self.largest_penalty <= self.smallest_penalty:
+            raise ValueError(
+                f"kindred.largest-penalty = {self.largest_penalty:g}: must be above "
+                f"kindred.smallest-penalty = {self.smallest_penalty:g}"
+            )
+        return self
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Of the priors that a client gets."""
+        return (self.temperature, math.inf)
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """s: so much a prior weighs against the client's own data."""
+        return (0.5, 10.0, 50.0)
+
+    @property
+    def penalties(self) -> list[float]:
+        """λ, in equal ratios, the smallest first."""
+        return self.finer_penalties[::2]
+
+    @property
+    def finer_penalties(self) -> list[float]:
+        """These, and the geometric mean of every two."""
+        steps = 2 * (self.penalty_steps - 1)
+        ratio = self.largest_penalty / self.smallest_penalty
+        return [self.smallest_penalty * ratio ** (step / steps) for step in range(steps + 1)]
+
+
+METHOD = Method(
+    name="kindred",
+    strategy=f"{__name__}.strategy:KindredStrategy",
+    learner=f"{__name__}.learner:KindredLearner",
+    settings=KindredSettings,
+    tasks=("forecasting",),
+    model=f"{__name__}.learner:random_features",
+    rounds=lambda settings: 1,
+)

@@ -1,0 +1,130 @@
+"""The simplest answers: a series' newest value or that of a period before, a client's most frequent
+class, its mean number.
+
+Nothing is learned of the inputs and nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedproto_app.core.method import Method
+from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context
+from fedproto_app.maths.class_gaussian import log_loss, log_prior
+from fedproto_app.maths.window_layout import WindowLayout
+from fedproto_app.messages import Order
+from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.models.model import HEAD
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.solo import SoloStrategy
+from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.sequences.task import SequenceClassificationTask, SequenceRegressionTask
+
+
+class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
+    """A forecast that repeats a value: a linear one with a single coefficient, 1."""
+
+    @abstractmethod
+    def copied(self, layout: WindowLayout) -> int:
+        """Which of the regressors is the forecast."""
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        parameters = self.task.initial_parameters()
+        parameters[COEFFICIENTS][:, self.copied(self.task.layout)] = 1.0
+        return parameters
+
+    def context(self, order: Order, cohort: Cohort) -> Context:
+        return Context()
+
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
+
+
+class NaiveLearner(_CopyingLearner):
+    """Every value to come is the newest one."""
+
+    def copied(self, layout: WindowLayout) -> int:
+        return layout.close - 1
+
+
+class SeasonalNaiveLearner(_CopyingLearner):
+    """Every value to come is the one a period before."""
+
+    def copied(self, layout: WindowLayout) -> int:
+        return layout.close + self.task.settings.data.distances.index(layout.period)
+
+
+COUNTS = "memory.counts"  # of each class in the stages so far
+
+
+class FrequentClassLearner(
+    ClosedFormLearner[VectorsContext, ClassificationTask | SequenceClassificationTask]
+):
+    """By the class frequencies of all stages so far."""
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        classes = len(self.task.shape.classes)
+        start = {COUNTS: torch.zeros(classes), STAGES: torch.tensor(0.0)}
+        return {**self.task.initial_parameters(), **start}
+
+    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+        return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
+
+    def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
+        parameters, (_, labels, present) = cohort.parameters, context.vectors
+        counts = parameters[COUNTS]
+        members = one_hot(labels, counts.shape[1]) * present.unsqueeze(2)
+        counts += members.sum(dim=1) * new_stage(cohort).unsqueeze(1)
+        parameters[HEAD + "bias"].copy_(log_prior(counts))
+        scores = self.task.predict(parameters, context.vectors.features)
+        return {"total": log_loss(scores.double(), labels, present)}
+
+
+class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask]):
+    """By the mean of the client's train sequences."""
+
+    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+        return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
+
+    def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
+        _, targets, present = context.vectors
+        wanted = targets.double() / self.task.settings.data.sequences.target_scale
+        samples = present.double().sum(dim=1)
+        mean = (wanted * present).sum(dim=1) / samples
+        cohort.parameters[HEAD + "bias"].copy_(mean.unsqueeze(1))
+        squares = (wanted - mean.unsqueeze(1)).square() * present
+        return {"total": squares.sum(dim=1) / samples}
+
+
+def one_a_stage(settings: Settings) -> int:
+    """Rounds that look at each stage once; a source's own stages nobody knows yet."""
+    if settings.task != "classification":
+        return 1
+    given = settings.data.partition.scheme == "given"
+    return settings.rounds if given else settings.data.partition.stages
+
+
+METHOD = Method(
+    name="naive",
+    strategy=SoloStrategy,
+    learner={
+        "forecasting": NaiveLearner,
+        "classification": FrequentClassLearner,
+        "sequence-classification": FrequentClassLearner,
+        "sequence-regression": MeanNumberLearner,
+    },
+    model={
+        "forecasting": "fedproto_app.tasks.forecasting.own_models:linear",
+        "classification": "fedproto_app.tasks.images.own_models:constant",
+        "sequence-classification": "fedproto_app.tasks.sequences.own_models:constant",
+        "sequence-regression": "fedproto_app.tasks.sequences.own_models:constant",
+    },
+    rounds=one_a_stage,
+)

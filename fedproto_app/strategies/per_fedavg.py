@@ -1,0 +1,104 @@
+"""Per-FedAvg (Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
+guarantees", NeurIPS 2020).
+
+The shared model w is to be good after one step on a client's own data. With batches D and D' a
+step of training is
+
+    w̃ = w − α·∇f(w; D),    w ← w − β·(I − α·∇²f(w; D))·∇f(w̃; D')
+
+The first-order variant leaves the Hessian out. β is the optimiser's. A client is judged, and
+forecasts, with w after one such step on one batch of its own train part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.method import Method
+from fedproto_app.core.section import NonNegative, Section, setting
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.learners.batches import Pair, pairs_of
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Context
+from fedproto_app.messages import Order
+from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.strategies.solo import SoloLearner
+
+
+class PerFedAvgSettings(Section):
+    """``[per-fedavg]``."""
+
+    step_size: NonNegative = setting(0.01, "α, of the step on a client's own data; 0: FedAvg")
+    gradient: Literal["first-order", "exact"] = setting(
+        "first-order", "of the loss after that step; exact: with the Hessian, at twice the cost"
+    )
+
+
+class PerFedAvgLearner(SoloLearner):
+    """Solo's loss on a second batch, of the shared model after a step on the first."""
+
+    section: PerFedAvgSettings
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model()]
+
+    def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Pair]:
+        """A client with a single batch does not train."""
+        return pairs_of(super().batches(samples, generators))
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Pair, context: Context
+    ) -> dict[str, Tensor]:
+        exact = self.section.gradient == "exact"
+        adapted = self.adapted(parameters, batch.first, context, differentiable=exact)
+        return super().loss(adapted, batch.second, context)
+
+    def adapted(
+        self,
+        parameters: Mapping[str, Tensor],
+        batch: Any,
+        context: Context,
+        *,
+        differentiable: bool = False,
+    ) -> dict[str, Tensor]:
+        """w̃ of leaves w. differentiable: its gradient goes through the step, too (the Hessian)."""
+        names = [name for name, value in parameters.items() if value.requires_grad]
+        loss = super().loss(parameters, batch, context)["prediction"].sum()
+        gradients = torch.autograd.grad(
+            loss,
+            [parameters[name] for name in names],
+            create_graph=differentiable,
+            materialize_grads=True,
+        )
+        steps = dict(zip(names, gradients, strict=True))
+        return {
+            name: value - self.section.step_size * steps[name] if name in steps else value
+            for name, value in parameters.items()
+        }
+
+    def personalises(self) -> bool:
+        return True
+
+    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
+        """w̃ on the same batch in every round, so that rounds differ by w alone."""
+        generators = [torch_stream(self.training.seed, name, "adapted") for name in cohort.names]
+        batch = next(self.task.batches(cohort.samples, generators))  # every client has a first one
+        leaves = {
+            name: value.detach().requires_grad_() for name, value in cohort.parameters.items()
+        }
+        adapted = self.adapted(leaves, batch, self.context(order, cohort))
+        return {name: value.detach() for name, value in adapted.items()}
+
+
+METHOD = Method(
+    name="per-fedavg",
+    strategy=FedAvgStrategy,
+    learner=PerFedAvgLearner,
+    settings=PerFedAvgSettings,
+)
