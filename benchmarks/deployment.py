@@ -27,7 +27,7 @@ from benchmarks.local_federation import LocalFederation
 from benchmarks.machine import machine_line
 from fedproto_app.ops.superlink import SuperLink
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.settings import settings_from
+from fedproto_app.settings import flower_config, settings_from
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NODES = 3
@@ -54,7 +54,7 @@ def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
         "output.name": "run",
         "output.pictures": False,
     }
-    return settings_from(config).model_dump(by_alias=True)
+    return flower_config(settings_from(config))
 
 
 def simulated(rounds: int) -> Cost:

@@ -166,7 +166,7 @@ def _require_settings(run: Run, config: str, row: Row) -> None:
     text = (ROOT / "configs" / config).read_text(encoding="utf-8")
     wanted = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
     # A setting that is younger than the run: what it then did is the default now.
-    found = {**defaults_of(str(run.settings["method"])), **without_other_methods(run.settings)}
+    found = {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
     pairs = [
         (key, found[key], value)
         for key, value in wanted.items()

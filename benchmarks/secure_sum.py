@@ -42,7 +42,7 @@ from fedproto_app.node.site import Site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
-from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.settings import Settings, flower_config, settings_from
 
 PAGE = ROOT / "docs" / "secure-sum.md"
 NODES = ("airport", "harbour", "oldtown", "station")
@@ -135,7 +135,7 @@ def _killed(folder: Path, step: str) -> dict[str, Any]:
             environment = fault if name == HIT else {}
             nodes[name] = federation.add_node(name, _config(folder, name), environment=environment)
         settings = _settings(folder, "masked", secure=True)
-        run = federation.submit(flat_settings(settings))
+        run = federation.submit(flower_config(settings))
         nodes[HIT].wait_until_said(f"hangs in {step}", deadline=900)
         nodes[HIT].kill()
         status = federation.wait(run, deadline=1200)
@@ -175,7 +175,7 @@ def _without(folder: Path, step: str) -> Path:
 
 
 def _run(federation: LocalFederation, settings: Settings) -> list[dict[str, Any]]:
-    run = federation.submit(flat_settings(settings))
+    run = federation.submit(flower_config(settings))
     status = federation.wait(run, deadline=1200)
     if not status.completed:
         raise FederationError(f"the run is {status.status}\n{federation.run_log(run)}")

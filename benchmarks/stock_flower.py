@@ -43,7 +43,7 @@ from fedproto_app.errors import FederationError
 from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.superlink import SuperLink, tail
 from fedproto_app.report.progress import GrowingFile
-from fedproto_app.settings import settings_from
+from fedproto_app.settings import flower_config, settings_from
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 2  # rounds
@@ -237,7 +237,7 @@ def fedproto_run(work: Work, folder: Path) -> Iterator[Running]:
 def flowers_engine(work: Work, folder: Path) -> Iterator[Running]:
     """This app in Flower's simulation, 2 nodes, under a SuperLink of its own."""
     settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
-    config = settings.model_dump(by_alias=True)
+    config = flower_config(settings)
     with _simulation(REPOSITORY, config, 2, folder / "run" / "rounds.jsonl") as running:
         yield running
 

@@ -45,7 +45,7 @@ def test_the_invariants_hold(tmp_path: Path, task: str) -> None:
     assert losses[-1] != losses[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"own.whole": True}])
+@pytest.mark.parametrize("changes", [{}, {"fedbabu.whole": True}])
 def test_the_clients_own_models_forecast(tmp_path: Path, changes: dict[str, bool]) -> None:
     forecasts_have_the_reported_errors(tmp_path, method=BABU, **changes)
 
@@ -55,7 +55,7 @@ def test_the_next_round_starts_without_the_fine_tuning(tmp_path: Path) -> None:
     errors, bodies = [], []
     for epochs in (1, 40):
         runs = SmallRuns(
-            "forecasting", BABU, tmp_path / str(epochs), **{"own.tuning-epochs": epochs}
+            "forecasting", BABU, tmp_path / str(epochs), **{"fedbabu.tuning-epochs": epochs}
         )
         run = runs.run("babu", 1)
         bodies.append((run / "model" / "global.safetensors").read_bytes())

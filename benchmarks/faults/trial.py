@@ -17,7 +17,7 @@ from typing import Any, Self
 from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation, NodeProcess
 from fedproto_app.errors import FederationError
-from fedproto_app.settings import flat_settings, settings_from
+from fedproto_app.settings import flat_settings, flower_config, settings_from
 
 NODES = ("airport", "harbour", "oldtown")
 ROUNDS = 4
@@ -110,15 +110,15 @@ class Trial:
 
     def submit(self) -> None:
         """Submit the run."""
-        self.runs.append(self.federation.submit(flat_settings(self._settings)))
+        self.runs.append(self.federation.submit(flower_config(self._settings)))
 
     def resume(self, after: int) -> None:
         """Go on with the run, until the first order. after: the round whose checkpoint is to be
         used, 0 if there is none."""
         marks = [*(self.artefacts / "checkpoint").glob(f"round-{after:06d}"), self.artefacts]
         since, orders = marks[0].stat().st_mtime, self._orders()
-        flat = flat_settings(self._settings) | {"output.resume": True}
-        self.runs.append(self.federation.submit(flat))
+        resumed = settings_from(flat_settings(self._settings) | {"output.resume": True})
+        self.runs.append(self.federation.submit(flower_config(resumed)))
         self.wait_until(lambda: self._orders() > orders, "the first order after the resume")
         self._away = time.time() - since
 

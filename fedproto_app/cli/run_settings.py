@@ -24,6 +24,7 @@ from fedproto_app.settings import (
     settings_from,
 )
 from fedproto_app.settings.changes import parsed
+from fedproto_app.settings.reading import TEXT, with_tables
 
 NODES = 2  # of a simulation, if nobody says how many
 
@@ -125,7 +126,13 @@ def _table_of(app: Path) -> dict[str, Any]:
     table = _app_in(read_toml(file))
     if table is None:
         raise SettingsError(f"{file}: it has no table [tool.flwr.app]")
-    listed = flat(table.get("config", {}))
+    config = table.get("config", {})
+    if config and TEXT not in config:
+        raise SettingsError(
+            f'{file}: [tool.flwr.app.config] must list {TEXT} = "", in which the table of a '
+            "method travels since version 0.2"
+        )
+    listed = flat(with_tables(config))
     defaults = defaults_of(str(listed.get("method", FIRST_METHOD)))
     return {key: value for key, value in listed.items() if value != defaults.get(key)}
 

@@ -43,6 +43,11 @@ class Run:
     def task(self) -> str:
         return str(self.summary.get("task", FIRST_TASK))
 
+    @property
+    def method(self) -> str:
+        """As the settings name it, "package.module:NAME" if it is not one of the app's."""
+        return str(self.settings.get("method", self.summary["method"]))
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -212,7 +217,7 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
 
 def known_settings(run: Run) -> dict[str, Any]:
     """The run's settings; what one younger than the run does by default, the run did."""
-    return {**defaults_of(str(run.settings["method"])), **without_other_methods(run.settings)}
+    return {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
 
 
 def _comparable(group: Group) -> dict[str, Any]:

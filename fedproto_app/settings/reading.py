@@ -43,16 +43,9 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
 
     Raises `SettingsError` with one line per fault: the key, the value, what is allowed.
     """
-    table = _nested(config)
+    table = with_tables(config)
     method = _method(table.get("method", FIRST_METHOD))
     _refuse_renamed(table, method)
-    text = table.pop(TEXT, "")
-    for name, value in _nested(_table_in(text)).items():
-        place = table if name in BESIDE else table.setdefault(method.table_name, {})
-        if not isinstance(place, dict):
-            raise SettingsError(f"{method.table_name} = {place!r}: must be a table of settings")
-        merged = isinstance(value, dict) and isinstance(place.get(name), dict)
-        place[name] = place[name] | value if merged else value
     given = table.pop(method.table_name, {})
     others = {name: table.pop(name) for name in METHODS if name in table}
     for name, value in others.items():
@@ -69,6 +62,23 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     require_fit(method, settings)
     check_settings(settings)
     return settings
+
+
+def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as nested tables, with what `method-settings` has in the tables it means.
+
+    The text goes before the tables.
+    """
+    table = _nested(config)
+    text = _nested(_table_in(table.pop(TEXT, "")))
+    own = _method(table.get("method", FIRST_METHOD)).table_name if text else ""
+    for name, value in text.items():
+        place = table if name in BESIDE else table.setdefault(own, {})
+        if not isinstance(place, dict):
+            raise SettingsError(f"{own} = {place!r}: must be a table of settings")
+        merged = isinstance(value, dict) and isinstance(place.get(name), dict)
+        place[name] = place[name] | value if merged else value
+    return table
 
 
 def _method(name: object) -> Method:
@@ -136,9 +146,8 @@ def defaults_of(method: str) -> Mapping[str, Any]:
     return {key: value for key, value in every.items() if not key.startswith(f"{FIRST_METHOD}.")}
 
 
-def without_other_methods(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """These flat settings without the tables of methods that are not theirs."""
-    method = settings.get("method", FIRST_METHOD)
+def without_other_methods(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """These flat settings without the tables of other methods than this."""
     own = METHODS[method].table_name if method in METHODS else ""
     return {
         key: value

@@ -152,7 +152,8 @@ def test_the_path_of_an_encoder_becomes_absolute(
     encoder.touch()
     for path, expected in (("runs/before", str(here / "runs" / "before")), ("", "")):
         assert fedproto("run", *DRAWN_DIGITS, "--set", f"encoder.path={path}").code == 1
-        assert fake.submitted[-1][1]["encoder"]["path"] == expected
+        text = tomllib.loads(fake.submitted[-1][1]["method-settings"])
+        assert text["encoder"]["path"] == expected
 
 
 def test_methods_without_an_encoder_and_clusters_need_neither(
@@ -343,7 +344,7 @@ def test_where_no_app_is_around_flower_gets_one_of_the_installed_package(
 
 def test_the_toy_app_has_every_setting(here: Path) -> None:
     project = tomllib.loads((here.parent / "pyproject.toml").read_text())
-    assert project["tool"]["flwr"]["app"]["config"]["fuels"]["beta"] == 50.0
+    assert project["tool"]["flwr"]["app"]["config"]["data"]["period"] == 24
 
 
 @pytest.mark.parametrize(

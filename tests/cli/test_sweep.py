@@ -130,7 +130,10 @@ def test_ctrl_c_ends_the_runs_and_tells_how_to_go_on(
     [
         (["--grid", "fuels.bta=1,2"], "fuels.bta: unknown setting; did you mean fuels.beta?"),
         (["--grid", "fuels.beta=1,-2"], "fuels.beta = -2: "),
-        (["--grid", "methods=fuels"], "methods: unknown setting; did you mean method?"),
+        (
+            ["--grid", "methods=fuels"],
+            "methods: unknown setting; did you mean method or method-settings?",
+        ),
         (["--range", "fuels.beta=1..5"], "a grid has no ranges"),
         (["--search", "random", "--trials", 3, "--range", "rounds=-5..0"], "rounds = -"),
         (["--grid", "rounds=1", "--seeds", "0,x"], "--seeds 0,x: expected whole numbers"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedproto_app.settings import Settings
+from fedproto_app.settings import Settings, flower_config
 
 _SERVER = """
 import time
@@ -72,7 +72,7 @@ def write_app(folder: Path, artefacts: Path) -> Path:
                         "serverapp": "toy_app.server:app",
                         "clientapp": "toy_app.client:app",
                     },
-                    "config": Settings().model_dump(by_alias=True),
+                    "config": flower_config(Settings()),
                 }
             }
         },

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.local_federation import LocalFederation
 from fedproto_app.ops.keys import make_keys
-from fedproto_app.settings import flat_settings
+from fedproto_app.settings import flower_config
 from tests.integration.test_simulation import assert_same_clients, assert_same_rounds
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
@@ -102,7 +102,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
         "nodes.round-deadline": 120.0,
     }
     deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
-    run = federation.submit(flat_settings(deployed))
+    run = federation.submit(flower_config(deployed))
     status = federation.wait(run, deadline=300)
     assert status.completed, f"{method}: {status}\n{federation.superlink.said()}"
 
@@ -140,7 +140,7 @@ def test_a_method_in_a_module_of_its_own_runs_on_nodes_that_have_the_module(
             federation.add_node(str(index), {**config, **state}, environment=environment)
         for node in federation.nodes:
             node.wait_until_joined()
-        run = federation.submit(flat_settings(deployed))
+        run = federation.submit(flower_config(deployed))
         status = federation.wait(run, deadline=300)
         assert status.completed, f"{status}\n{federation.superlink.said()}"
     local = small_settings(tmp_path, **{**changes, "output.name": "local"})

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.local_federation import LocalFederation
 from fedproto_app.ops.flower_app import write_app
-from fedproto_app.settings import flat_settings
+from fedproto_app.settings import flower_config
 from tests.local_grid import small_settings
 
 pytestmark = pytest.mark.integration
@@ -72,7 +72,7 @@ def test_a_site_decides_whose_code_runs(federation: LocalFederation, tmp_path: P
     def run(name: str, **changes: Any) -> bool:
         nodes = {"nodes.minimum": 1, "nodes.start-deadline": 90.0, "nodes.round-deadline": 120.0}
         settings = small_settings(tmp_path, rounds=1, **{**nodes, "output.name": name, **changes})
-        return federation.wait(federation.submit(flat_settings(settings), app)).completed
+        return federation.wait(federation.submit(flower_config(settings), app)).completed
 
     # Its own copy works, whatever the run brings.
     assert run("installed"), node.said()

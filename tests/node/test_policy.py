@@ -11,6 +11,7 @@ import pytest
 
 from fedproto_app.errors import SettingsError
 from fedproto_app.messages import NodeRoster, Order
+from fedproto_app.methods import METHODS
 from fedproto_app.node.orders import carry_out, tell_roster
 from fedproto_app.node.policy import (
     CodePolicy,
@@ -22,7 +23,7 @@ from fedproto_app.node.policy import (
     within_seconds,
 )
 from fedproto_app.node.site import site_file
-from fedproto_app.settings import flat_settings, settings_from
+from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.users_code import load
 from tests.local_grid import LocalGrid, small_settings
 
@@ -60,7 +61,8 @@ def test_every_setting_of_work_has_a_limit() -> None:
     """A new one that counts epochs or steps under another name would pass unseen."""
     counted = {
         key
-        for key, value in flat_settings(settings_from({})).items()
+        for method in METHODS
+        for key, value in flat_settings(Settings(method=method)).items()
         if isinstance(value, int) and not isinstance(value, bool)
         if any(word in key for word in ("epoch", "iteration", "-steps"))
     }

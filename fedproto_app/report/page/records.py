@@ -114,9 +114,9 @@ def _repeat(group: Group, label: str) -> Repeat:
 
 
 def _changed(run: Run) -> dict[str, Any]:
-    defaults = defaults_of(str(run.settings.get("method", "")))
+    defaults = defaults_of(run.method)
     return {
         key: value
-        for key, value in without_other_methods(run.settings).items()
+        for key, value in without_other_methods(run.settings, run.method).items()
         if value != defaults.get(key) and not key.startswith(_OF_THE_PLACE)
     }

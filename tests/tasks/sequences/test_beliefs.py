@@ -23,11 +23,11 @@ CNN = {"model.sequence-encoder": "causal-cnn"}
 EVERY_TASK = [{}, CNN, REGRESSION, {**REGRESSION, **CNN}]
 
 
-def test_heads_are_fitted_with_the_settings_penalty_and_all_classes() -> None:
-    task = sequence_task(**{"fed-react.penalty": 0.3})
+def test_heads_are_fitted_with_the_penalty_and_all_classes() -> None:
+    task = sequence_task()
     data = vector_client("a", [0, 2, 0, 2, 2]).train
     vectors = np.concatenate(data.values)
-    head = task.fit_head(vectors, data.targets, 1.0)
+    head = task.fit_head(vectors, data.targets, 0.3)
     assert np.array_equal(head, fit_classifier(vectors, data.targets, 3, 0.3))
     assert head[1].tolist() == [0, 0, 0, 0, -1]
     flat = np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], dtype=np.float32)
@@ -36,10 +36,10 @@ def test_heads_are_fitted_with_the_settings_penalty_and_all_classes() -> None:
 
 
 def test_heads_of_regression_are_fitted_to_the_scaled_target() -> None:
-    task = sequence_task(**REGRESSION, **{"fed-react.penalty": 0.3})
+    task = sequence_task(**REGRESSION)
     data = vector_client("a", [10.0, 20.0, -30.0, 5.0]).train
     vectors = np.concatenate(data.values)
-    head = task.fit_head(vectors, data.targets, 1.0)
+    head = task.fit_head(vectors, data.targets, 0.3)
     assert np.array_equal(head, fit_regressor(vectors, data.targets / 10, 0.3))
     flat = np.array([[0, 0, 0, 0, 1]], dtype=np.float32)
     assert task.head_loss(flat, vectors, data.targets) == (0 + 1 + 16 + 0.25) / 4

@@ -3,7 +3,7 @@ model, because the server asks all of them one by one."""
 
 from __future__ import annotations
 
-from fedproto_app.learners.own_model import OwnModelLearner
+from fedproto_app.strategies.common.own_model import OwnModelLearner
 
 
 class FedicLearner(OwnModelLearner):
