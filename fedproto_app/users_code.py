@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,36 @@ def load(target: str, what: str, fault: type[FedProtoError] = SettingsError) -> 
         raise fault(f"{what}: expected package.module:NAME")
     try:
         return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise fault(f"{what}: {error}{_moved(error.name or '')}") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise fault(f"{what}: {error}") from None
     except Exception as error:  # whatever somebody's own module raises
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise fault(f"{what}: module {module!r} cannot be imported: {said}") from error
+
+
+# Methods whose folder is not called as their modules were before version 0.2.
+_FOLDERS = {
+    "jsd_prototype": "fuels",
+    "global_local_prototype": "gldp",
+    "evolutionary_cluster": "fed_react",
+    "constant_answers": "naive",
+}
+
+
+def _moved(module: str) -> str:
+    """Where a module of `learners` or `strategies` of version 0.1 stands now, "" if nowhere."""
+    package, _, name = module.rpartition(".")
+    half = {"fedproto_app.learners": "learner", "fedproto_app.strategies": "strategy"}.get(package)
+    folder = _FOLDERS.get(name, name)
+    places = (f"{folder}.{half}", folder, f"compared.{folder}.{half}", f"compared.{folder}")
+    for place in (*places, f"common.{name}") if half else ():
+        new = "core.sends" if name == "release" else f"strategies.{place}"
+        with suppress(ModuleNotFoundError):
+            if find_spec(f"fedproto_app.{new}"):
+                return f"; since version 0.2 it is fedproto_app.{new}"
+    return ""
 
 
 def named_function(key: str, named: str, fault: type[FedProtoError]) -> Callable[..., Any]:

@@ -271,7 +271,7 @@ def test_the_name_of_an_exchanged_array_is_declared_once() -> None:
         if room(module) in ("strategies", "learners")
         for name in spelled_out(tree)
     }
-    assert wrong == {("strategies.fedprox", "proximal-mu")}  # Flower's own FedProx names it
+    assert wrong == set()
 
 
 def test_no_module_is_one_that_flowers_bundles_leave_out() -> None:

@@ -105,8 +105,10 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "loud_method.py").write_text(LOUD)
     (folder / "broken_method.py").write_text("1 / 0\n")
+    (folder / "old_method.py").write_text("import fedproto_app.learners.jsd_prototype\n")
+    (folder / "older_method.py").write_text("import fedproto_app.learners.release\n")
     monkeypatch.syspath_prepend(folder)
-    for name in ("loud_method", "broken_method"):
+    for name in ("loud_method", "broken_method", "old_method", "older_method"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -233,6 +235,8 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
     ("config", "told"),
     [
         ({"method": "no_module:METHOD"}, "No module named 'no_module'"),
+        ({"method": "old_method:METHOD"}, "it is fedproto_app.strategies.fuels.learner"),
+        ({"method": "older_method:METHOD"}, "it is fedproto_app.core.sends"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
         ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.methods.Method"),
         ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.methods.Method"),

@@ -52,11 +52,6 @@ class FedAvgSettings(Section):
         "with `fedavg-ft` 1 epoch",
     )
 
-    @property
-    def fine_tuned(self) -> FedAvgSettings:
-        """These, with at least one epoch."""
-        return FedAvgSettings(fine_tune_epochs=max(1, self.fine_tune_epochs))
-
 
 class FedAvgLearner(SoloLearner):
     """Solo's local training, on a model of which everything comes from the server."""
@@ -137,7 +132,6 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        # FedProx adds its µ to the config on the way here.
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
         model = self._before = numpy_arrays(arrays)
         eligible = self.eligible(self.federation.roster.clients())

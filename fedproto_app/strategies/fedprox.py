@@ -2,9 +2,7 @@
 
     h(w; w_global) = F(w) + µ/2 · ‖w − w_global‖²          (Li et al. 2020, eq. 2)
 
-µ arrives with the order, as Flower's FedProx strategy sends it.
-
-The server half is Flower's own, over our checked FedAvg.
+The server's half is FedAvg's: µ is a setting, which both sides know.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.serverapp.strategy import FedProx
 from torch import Tensor
 
 from fedproto_app.core.method import Method
@@ -23,8 +20,6 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.messages import Order
-from fedproto_app.server.federation import Federation
-from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import AnyTask
 
@@ -45,6 +40,8 @@ class ProximalContext(Context):
 class FedProxLearner(Learner[ProximalContext, AnyTask]):
     """The supervised loss and the distance from the global model."""
 
+    section: FedProxSettings
+
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         return [model()]
@@ -52,7 +49,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
     def context(self, order: Order, cohort: Cohort) -> ProximalContext:
         to = self.task.device
         anchor = {name: torch.from_numpy(value).to(to) for name, value in order.arrays.items()}
-        return ProximalContext(anchor, order.options["proximal-mu"])
+        return ProximalContext(anchor, self.section.proximal_mu)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ProximalContext
@@ -64,19 +61,9 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
         }
 
 
-class FedProxStrategy(FedProx, FedAvgStrategy):
-    """Flower's FedProx puts µ into the round's config; the class after it sends it."""
-
-    def __init__(
-        self, settings: Settings, section: FedProxSettings, federation: Federation
-    ) -> None:
-        FedAvgStrategy.__init__(self, settings, section, federation)
-        self.proximal_mu = section.proximal_mu
-
-
 METHOD = Method(
     name="fedprox",
-    strategy=FedProxStrategy,
+    strategy=FedAvgStrategy,
     learner=FedProxLearner,
     settings=FedProxSettings,
 )

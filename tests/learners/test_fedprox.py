@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -19,14 +21,14 @@ from tests.learners.tiny_cohort import (
 )
 
 
-def order(fedprox: AnyLearner, proximal_mu: float) -> Order:
-    options = {"proximal-mu": proximal_mu}
-    return Order("run", "t", 1, NAMES, arrays=global_model(fedprox), options=options)
+def fedprox_with(proximal_mu: float, **changes: Any) -> AnyLearner:
+    return tiny_learner("fedprox", **{"fedprox.proximal-mu": proximal_mu, **changes})
 
 
-def terms_at(fedprox: AnyLearner, parameters: dict[str, Tensor], mu: float) -> dict[str, Tensor]:
+def terms_at(fedprox: AnyLearner, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     """The loss of one batch with these parameters, [K] each."""
-    context = fedprox.context(order(fedprox, mu), tiny_cohort(fedprox))
+    order = Order("run", "t", 1, NAMES, arrays=global_model(fedprox))
+    context = fedprox.context(order, tiny_cohort(fedprox))
     return fedprox.loss(parameters, tiny_batches(fedprox, tiny_cohort(fedprox))[0], context)
 
 
@@ -36,21 +38,21 @@ def test_the_whole_model_is_shared() -> None:
 
 
 def test_at_the_global_model_there_is_nothing_to_pull() -> None:
-    fedprox = tiny_learner("fedprox")
-    terms = terms_at(fedprox, tiny_cohort(fedprox).parameters, 10.0)
+    fedprox = fedprox_with(10.0)
+    terms = terms_at(fedprox, tiny_cohort(fedprox).parameters)
     assert terms["proximal"].tolist() == [0, 0]
     assert (terms["prediction"] > 0).all()
 
 
 def test_the_term_and_its_gradient_by_hand() -> None:
     """All n values of client b moved by 2: µ/2 · 4n, and a pull of 2µ back on every one."""
-    fedprox = tiny_learner("fedprox")
+    fedprox = fedprox_with(0.5)
     moved = torch.tensor([0.0, 2.0])
     parameters = {
         name: (value + moved.view(-1, *[1] * (value.dim() - 1))).requires_grad_()
         for name, value in tiny_cohort(fedprox).parameters.items()
     }
-    proximal = terms_at(fedprox, parameters, 0.5)["proximal"]
+    proximal = terms_at(fedprox, parameters)["proximal"]
     size = sum(value[0].numel() for value in parameters.values())
     torch.testing.assert_close(proximal, torch.tensor([0.0, 0.5 / 2 * 4 * size]))
     for gradient in torch.autograd.grad(proximal.sum(), list(parameters.values())):
@@ -60,17 +62,18 @@ def test_the_term_and_its_gradient_by_hand() -> None:
 
 @pytest.mark.parametrize("shift", [0.0, 1.0], ids=["from the start", "from another model"])
 def test_the_larger_mu_the_nearer_the_clients_stay(shift: float) -> None:
-    fedprox = tiny_learner("fedprox", **{"local-epochs": 20, "optimizer.learning-rate": 0.01})
+    slow = {"local-epochs": 20, "optimizer.learning-rate": 0.01}
+    fedprox = tiny_learner("fedprox")
     model = {name: value + np.float32(shift) for name, value in global_model(fedprox).items()}
     anchor = {name: torch.from_numpy(value) for name, value in model.items()}
 
     def distance(proximal_mu: float) -> Tensor:
         """‖w − w_global‖ of each client after a round, [K]."""
-        options = {"proximal-mu": proximal_mu}
+        fedprox = fedprox_with(proximal_mu, **slow)
         clients = tiny_cohort(fedprox)
         for name, value in clients.parameters.items():
             value.copy_(anchor[name])
-        train(fedprox, Order("run", "t", 1, NAMES, arrays=model, options=options), clients)
+        train(fedprox, Order("run", "t", 1, NAMES, arrays=model), clients)
         squares = [
             (value - anchor[name]).square().flatten(start_dim=1).sum(dim=1)
             for name, value in clients.parameters.items()

@@ -53,11 +53,10 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
     averaged = load_file(folder.path / "model" / "global.safetensors")
 
     start = FedAvgStrategy.initial_arrays(_strategy(settings))
-    options = {"proximal-mu": settings.method_settings.proximal_mu} if method == "fedprox" else {}
     models, weights = [], []
     for node_id, context in grid.contexts.items():
         for client in (["long", "middle"], ["short"])[node_id - 1000]:
-            order = Order("alone", "t", 1, [client], arrays=start, options=options)
+            order = Order("alone", "t", 1, [client], arrays=start)
             message = write_order(order, node_id, "train")
             message.metadata.__dict__["_message_id"] = "x"
             reply = client_app(message, context)
