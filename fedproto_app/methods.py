@@ -8,7 +8,7 @@ is imported when the method is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -111,6 +111,8 @@ def require_fit(method: Method, settings: Settings) -> None:
                 f"method = {settings.method!r}: has parts for task = "
                 f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
             )
+    if method.name not in METHODS:  # somebody's own, which may declare nothing
+        require_one_place(method, releases_of(method, settings))
     if method.model and settings.model.module:
         raise SettingsError(
             f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
@@ -127,6 +129,18 @@ def require_fit(method: Method, settings: Settings) -> None:
             method.check(settings)
         except ValueError as error:
             raise SettingsError(str(error)) from None
+
+
+def require_one_place(method: Method, releases: Sequence[Sends]) -> None:
+    """`SettingsError` for an array in two releases of a method, or two releases of the model."""
+    names = [name for release in releases for name in release.arrays]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"method {method.name!r}: declares {name!r} in two Sends")
+    if sum(bool(release.parameters) for release in releases) > 1:
+        raise SettingsError(
+            f"method {method.name!r}: declares two Sends with parameters; one names all prefixes"
+        )
 
 
 def _require_maskable(method: Method, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedproto_app.core.method import IN_METHODS
 from fedproto_app.errors import FedProtoError, SettingsError
 
 
@@ -33,8 +34,12 @@ def load(target: str, what: str, fault: type[FedProtoError] = SettingsError) -> 
         raise fault(f"{what}: {error}{_moved(error.name or '')}") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise fault(f"{what}: {error}") from None
+    except FedProtoError as error:  # of a class that the module derives from
+        raise fault(f"{what}: {error}") from None
     except Exception as error:  # whatever somebody's own module raises
         said = f"{type(error).__name__}: {error}".splitlines()[0]
+        removed = [text for name, text in IN_METHODS.items() if f"argument '{name}'" in said]
+        said += "".join(f"; since version 0.2 {text}" for text in removed)
         raise fault(f"{what}: module {module!r} cannot be imported: {said}") from error
 
 

@@ -15,7 +15,7 @@ import tomli_w
 from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER, make_learner
+from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER
 from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.methods import (
     METHODS,
@@ -38,7 +38,6 @@ from fedproto_app.settings import (
     settings_from,
 )
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.users_code import load
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
@@ -87,6 +86,30 @@ DATA = Method("data", METHOD.strategy, METHOD.learner)
 LOUD_METHOD = "loud_method:METHOD"
 
 
+_SOLO = "from fedproto_app.strategies.solo import SoloLearner, SoloStrategy\n"
+_METHOD = "from fedproto_app.methods import Method\n"
+OF_VERSION_0_1 = {
+    "shares": (
+        f"{_SOLO}class Mine(SoloLearner):\n    shared = ('encoder.',)\n",
+        "shares.Mine.shared: is not used since version 0.2; sends() declares it now",
+    ),
+    "absorbs": (
+        f"{_SOLO}class Mine(SoloStrategy):\n    def absorb(self, answers, spec): ...\n",
+        "absorbs.Mine.absorb: is not used since version 0.2; update() takes its place",
+    ),
+    "averages": (
+        f"{_METHOD}METHOD = Method('x', 'a:B', 'a:C', averages=True)\n",
+        "argument 'averages'; since version 0.2 sends() of the learner declares it",
+    ),
+    "declares_twice": (
+        f"{_SOLO}{_METHOD}from fedproto_app.core.sends import Sends\n"
+        "class Mine(SoloLearner):\n    @classmethod\n    def sends(cls, section, sizes):\n"
+        "        return [Sends('a', {'x': ()}), Sends('b', {'x': ()})]\n"
+        "METHOD = Method('x', SoloStrategy, Mine)\n",
+        "method 'x': declares 'x' in two Sends",
+    ),
+}
+
 # What docs/methods.md calls tasks.
 WORKS_ON = {
     "all": TASK_NAMES,
@@ -105,10 +128,12 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "loud_method.py").write_text(LOUD)
     (folder / "broken_method.py").write_text("1 / 0\n")
+    for module, (text, _) in OF_VERSION_0_1.items():
+        (folder / f"{module}.py").write_text(text)
     (folder / "old_method.py").write_text("import fedproto_app.learners.jsd_prototype\n")
     (folder / "older_method.py").write_text("import fedproto_app.learners.release\n")
     monkeypatch.syspath_prepend(folder)
-    for name in ("loud_method", "broken_method", "old_method", "older_method"):
+    for name in ("loud_method", "broken_method", "old_method", "older_method", *OF_VERSION_0_1):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -235,6 +260,7 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
     ("config", "told"),
     [
         ({"method": "no_module:METHOD"}, "No module named 'no_module'"),
+        *(({"method": f"{module}:METHOD"}, told) for module, (_, told) in OF_VERSION_0_1.items()),
         ({"method": "old_method:METHOD"}, "it is fedproto_app.strategies.fuels.learner"),
         ({"method": "older_method:METHOD"}, "it is fedproto_app.core.sends"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
@@ -276,7 +302,6 @@ def test_what_is_wrong_with_a_method_from_outside_is_told(
 
 
 def test_a_class_that_is_not_there_is_told_with_the_methods_name() -> None:
-    settings = settings_from({"method": "loud_method:LOST"})
     with pytest.raises(SettingsError, match="lost's learner = 'loud_method:Learner': module"):
-        make_learner(settings, ForecastingTask(settings))
+        settings_from({"method": "loud_method:LOST"})
     assert method_named("loud_method:LOST").works_with("classification")

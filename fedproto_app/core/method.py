@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedproto_app.core.section import Section
+from fedproto_app.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedproto_app.settings.run import Settings
@@ -17,6 +18,32 @@ SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 # the task, one for each task.
 Part = str | type[Any]
 ByTask = Part | Mapping[str, Part]
+
+
+# What classes of version 0.1 had, and what takes its place. What still has it would be ignored.
+IN_LEARNERS = dict.fromkeys(
+    ("shared", "sends_mean", "weighs_samples", "private"), "sends() declares it now"
+)
+IN_STRATEGIES = {
+    "absorb": "update() takes its place",
+    "absorb_total": "update() takes its place",
+    "guide_evaluation": "guided_evaluation() takes its place",
+    "spec": "sends() of the learner declares it now",
+}
+IN_METHODS = {
+    **dict.fromkeys(("averages", "asks_sites", "hands_on"), "sends() of the learner declares it"),
+    "section": "both halves get the table of `settings`",
+}
+
+
+def refuse_removed(new_class: type, removed: Mapping[str, str]) -> None:
+    """Raise `SettingsError` for a class of a plug-in written for version 0.1."""
+    for name, instead in removed.items():
+        if name in vars(new_class):
+            raise SettingsError(
+                f"{new_class.__module__}.{new_class.__name__}.{name}: is not used since version "
+                f"0.2; {instead} (CHANGELOG.md)"
+            )
 
 
 PartT = TypeVar("PartT", bound=Part)

@@ -68,7 +68,7 @@ class Sends:
     rows: an array of each client, or one for each class that the client has.
     combine: what the server makes of the clients' values: a "mean" or "sum" of all, means of
         "groups" that it forms by looking at the values, or it looks at "each" client's.
-    weight: by what a mean weighs a client.
+    weight: by what a mean of parameters weighs a client; means of arrays weigh all alike.
     remember: whether the server goes by this round's values or by the latest of every client.
     of_present: what takes the place of all clients' latest values where masked sums show only a
         total over those that take part, in words; "" if nothing can.

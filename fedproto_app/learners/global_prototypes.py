@@ -1,15 +1,32 @@
-"""The global prototypes of classes that an order brings."""
+"""Prototypes of classes: what a client sends, and the global ones that an order brings."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.messages import Order
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 PROTOTYPES = "prototypes"  # by class: up each client's own, down the global ones
+
+
+def class_prototypes(sizes: Sizes, samples: str) -> Sends:
+    """A client's prototype of each class that it has, of which the server needs the mean.
+
+    samples: what a class is of, in words.
+    """
+    return Sends(
+        "prototypes",
+        {PROTOTYPES: (sizes.width,)},
+        rows="class",
+        combine="mean",
+        clip="rows",
+        reveals=f"a prototype for each class of which a client has {samples}",
+        consent="tells-classes",
+    )
 
 
 def received_prototypes(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from fedproto_app.core.method import IN_LEARNERS, refuse_removed
 from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.errors import SettingsError
 from fedproto_app.messages import Arrays, Order
@@ -81,6 +82,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     needs_representation = False
     keeps_guidance = True
 
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        refuse_removed(cls, IN_LEARNERS)
+
     def __init__(self, training: Training, section: Any, task: TaskT) -> None:
         self.training, self.section, self.task = training, section, task
         self.releases = tuple(self.sends(section, Sizes(encoder=task.encoder, head=task.head)))
@@ -106,8 +111,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     @shared.setter
     def shared(self, prefixes: object) -> None:
         raise SettingsError(
-            f"{type(self).__name__}.shared = {prefixes!r}: since version 0.2 follows from what the "
-            f"method declares; replace it by\n{_EXAMPLE}"
+            f"{type(self).__name__}.shared = {prefixes!r}: since version 0.2 sends() declares it:\n"
+            f"{_EXAMPLE}"
         )
 
     def initial_parameters(self) -> dict[str, Tensor]:
@@ -172,7 +177,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
         """The most length that one sample adds to all sums together, and how many samples each
         client's sums are of. `Training.sample_clip` is set."""
-        raise NotImplementedError(f"{type(self).__name__} sends no sums")
+        raise SettingsError(
+            f"{type(self).__name__} declares clip = 'sums', so it needs sums_bound(cohort): how "
+            "far one sample can move them"
+        )
 
     def answer(self, cohort: Cohort, order: Order) -> Contribution:
         """What the cohort's clients say to a question that the server asks between the phases of a

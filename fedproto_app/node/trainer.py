@@ -125,15 +125,20 @@ class Node:
             self._take_in(found, cohort, rows, order, reply, final=not self._learner.shared)
         return reply
 
-    def _require_declared(self, sent: Contribution) -> None:
-        """Raise `SettingsError` for arrays that the method does not declare."""
-        declared = {name for one in self._learner.releases for name in one.arrays}
+    def _require_declared(self, sent: Contribution, *, question: bool = False) -> None:
+        """Raise `SettingsError` for arrays that the method does not declare.
+
+        question: whether they answer one; what is declared for answers goes with no training.
+        """
+        releases = self._learner.releases
+        declared = {n for r in releases if (r.when == "question") == question for n in r.arrays}
         if undeclared := sorted(sent.arrays.keys() - declared):
             name = undeclared[0]
             shape = sent.arrays[name].shape[1:]
+            when = ', when="question"' if question else ""
             raise SettingsError(
                 f"{type(self._learner).__name__} sends {name!r} of shape {shape}, which it does "
-                f'not declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}) '
+                f'not declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}{when}) '
                 "(docs/tutorial-your-method.md)"
             )
 
@@ -164,7 +169,9 @@ class Node:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
-        reply.arrays, reply.classes = _sent_by(self._learner.answer(cohort, order), rows)
+        sent = self._learner.answer(cohort, order)
+        self._require_declared(sent, question=True)
+        reply.arrays, reply.classes = _sent_by(sent, rows)
         return reply
 
     def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:

@@ -21,7 +21,7 @@ from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
-from fedproto_app.learners.global_prototypes import received_prototypes
+from fedproto_app.learners.global_prototypes import class_prototypes, received_prototypes
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
 from fedproto_app.maths.class_prototypes import class_means, nearness_of_classes
@@ -75,7 +75,6 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
                 "prototype",
                 {PROTOTYPES: (sizes.period, sizes.width)},
                 combine="mean",
-                weight="clients",
                 remember="latest",
                 of_present="the mean over the clients that take part",
                 clip="rows",
@@ -124,18 +123,7 @@ class FedProtoClassesLearner(
 
     @classmethod
     def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
-        return [
-            Sends(
-                "prototypes",
-                {CLASS_PROTOTYPES: (sizes.width,)},
-                rows="class",
-                combine="mean",
-                weight="clients",
-                clip="rows",
-                reveals="a prototype for each class of which a client has samples",
-                consent="tells-classes",
-            )
-        ]
+        return [class_prototypes(sizes, "samples")]
 
     def context(self, order: Order, cohort: Cohort) -> ClassPrototypesContext:
         return ClassPrototypesContext(*received_prototypes(order, self.task))

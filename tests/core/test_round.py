@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.fedproto import FedProtoStrategy
+from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
+from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
+from fedproto_app.strategies.fedproto import FedProtoClassesStrategy, FedProtoStrategy
 from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
+from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
 
 LATEST = [Sends("both", {"x": (1,), "y": (1, 2)}, combine="mean", remember="latest")]
 NOW = [Sends("x", {"x": (1,)}, combine="mean")]
@@ -127,3 +130,27 @@ def test_fedproto_by_hand() -> None:
     guidance = told(strategy, {A: ALIKE_A, C: OTHER}, [A])
     np.testing.assert_allclose(guidance.arrays["prototype"], np.full((2, 2), 1.5))
     assert not guidance.clients  # for everybody
+
+
+def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
+    """FedProto's, GLDP's and FedTGP's."""
+    for method in (FedProtoClassesStrategy, GlobalLocalPrototypeStrategy, FedTgpStrategy):
+        assert issubclass(method, CheckedClassPrototypes)
+        assert method.fault is CheckedClassPrototypes.fault
+    strategy = CheckedClassPrototypes()
+    has_ants = ClientFacts(9, "", 0.0, class_counts=((9, 0),))
+    round_ = Round(1, dict.fromkeys((A, B, C), has_ants), ["ant", "bee"])
+
+    def fault(values: list[float], label: int = 0) -> str | None:
+        rows = {"prototypes": np.array([values], dtype=np.float32)}
+        return strategy.fault(ClientReply(A, 4, rows, [label]), round_)
+
+    assert fault([1.0, 2.0]) is None
+    assert "class 'bee', of which it has declared no image" in str(fault([1.0, 2.0], label=1))
+    assert "a value is 2e+06, beyond ±1e+06" in str(fault([1.0, -2e6]))
+    lengths = {A: 1.0, B: 1.2, C: 1e4}
+    replies = [
+        ClientReply(key, 4, {"prototypes": np.array([[size, 0]], dtype=np.float32)}, [0])
+        for key, size in lengths.items()
+    ]
+    assert list(strategy.outliers(replies)) == [C]

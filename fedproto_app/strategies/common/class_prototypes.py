@@ -15,10 +15,10 @@ from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.strategy import MethodDefaults
+from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
 
 
-class ClassPrototypes(MethodDefaults):
+class ClassPrototypes(CheckedClassPrototypes):
     """State: C̃ [C, D], and which classes any client has had so far [C].
 
     memory: the share of the old prototypes where new ones came.

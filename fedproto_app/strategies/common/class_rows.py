@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import ClientReply, Round
+from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.strategy import MethodDefaults
 
 ClassRow = NDArray[np.float32]
+
+LARGEST_VALUE = 1e6  # of a prototype
 
 
 def class_fault(
@@ -42,3 +46,19 @@ def largest_rows(
         if reply.classes
     }
     return largest(sizes, f"its {name} are not used: the largest is")
+
+
+class CheckedClassPrototypes(MethodDefaults):
+    """Refuses prototypes of classes that cannot be true or are far longer than the others'."""
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        return class_fault(reply, PROTOTYPES, round_, _value_fault)
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        return largest_rows(replies, PROTOTYPES, lambda row: float(np.linalg.norm(row)))
+
+
+def _value_fault(row: ClassRow, _: int) -> str | None:
+    largest_value = float(np.abs(row).max())
+    beyond = largest_value > LARGEST_VALUE
+    return f"a value is {largest_value:g}, beyond ±{LARGEST_VALUE:g}" if beyond else None

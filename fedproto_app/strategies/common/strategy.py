@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.method import IN_STRATEGIES, refuse_removed
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
 from fedproto_app.core.sends import Expected, Sends, Sizes
 from fedproto_app.data.shape import DataShape
@@ -72,6 +73,10 @@ class MethodDefaults:
     settings: Settings
     learner: AnyLearner
     sizes: Sizes
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__(**words)
+        refuse_removed(cls, IN_STRATEGIES)
 
     def prepare(self, settings: Settings, section: Any, federation: Federation | None) -> None:
         """Called first by every constructor. federation: None where nobody is asked, as in a test

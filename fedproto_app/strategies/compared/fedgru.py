@@ -88,7 +88,9 @@ class FedGruLearner(SoloLearner):
 
     @classmethod
     def sends(cls, section: FedGruSettings, sizes: Sizes) -> Sequence[Sends]:
-        profile = Sends("profile", {PROFILE: (sizes.period,)}, when="question")
+        profile = Sends(
+            "profile", {PROFILE: (sizes.period,)}, when="question", reveals="its mean day"
+        )
         if section.clusters == 1:
             return [model(sizes.encoder, sizes.head, clip=""), profile]
         # Each client sends the model of its cluster, under the names of a model alone.

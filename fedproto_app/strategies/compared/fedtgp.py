@@ -14,6 +14,7 @@ are, by a margin. What it makes goes to the clients. It goes on from round to ro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,22 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
-from fedproto_app.learners.learner import Context, Contribution, Learner
-from fedproto_app.maths.class_prototypes import class_means, nearest_prototype
+from fedproto_app.learners.global_prototypes import (
+    PROTOTYPES,
+    class_prototypes,
+    received_prototypes,
+)
+from fedproto_app.maths.class_prototypes import nearest_prototype
 from fedproto_app.maths.trainable_prototypes import (
     EMBEDDING,
     HIDDEN,
     OUTPUT,
     adaptive_margin,
     generated,
-    pull,
     trained,
 )
 from fedproto_app.messages import Order
@@ -45,9 +48,10 @@ from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.class_rows import class_fault, largest_rows
+from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
 from fedproto_app.strategies.common.strategy import PersonalStrategy
-from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+from fedproto_app.strategies.fedproto import FedProtoClassesLearner
+from fedproto_app.tasks.images.task import ClassificationTask
 
 
 class FedTgpSettings(Section):
@@ -60,53 +64,17 @@ class FedTgpSettings(Section):
     server_rate: Positive = setting(0.01, "of such a step")
 
 
-class PrototypesContext(Context):
-    """The global prototypes [C, D], and which classes have one [C]."""
+class FedTgpLearner(FedProtoClassesLearner):
+    """FedProto's training: a model that stays, pulled to the global prototypes.
 
-    def __init__(self, prototypes: Tensor, known: Tensor) -> None:
-        self.prototypes, self.known = prototypes, known
+    The server looks at each client's prototypes.
+    """
 
-
-class FedTgpLearner(Learner[PrototypesContext, ClassificationTask]):
-    """A model that stays, whose representation is pulled to the global prototypes."""
-
-    section: FedTgpSettings
-    needs_representation = True
+    task: ClassificationTask
 
     @classmethod
-    def sends(cls, section: FedTgpSettings, sizes: Sizes) -> Sequence[Sends]:
-        return [
-            Sends(
-                "prototypes",
-                {PROTOTYPES: (sizes.width,)},
-                rows="class",
-                reveals="a prototype for each class of which a client has images",
-                consent="tells-classes",
-            )
-        ]
-
-    def context(self, order: Order, cohort: Cohort) -> PrototypesContext:
-        return PrototypesContext(*received_prototypes(order, self.task))
-
-    def loss(
-        self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: PrototypesContext
-    ) -> dict[str, Tensor]:
-        representation = self.task.represent(parameters, batch)
-        logits = self.task.predict(parameters, representation, batch)
-        terms = {"prediction": self.task.loss(logits, batch)}
-        if context.known.any():
-            distance = pull(
-                representation, batch.labels, batch.present, context.prototypes, context.known
-            )
-            terms["prototypes"] = self.section.prototype_weight * distance
-        return terms
-
-    def contribution(
-        self, cohort: Cohort, context: PrototypesContext, server_round: int
-    ) -> Contribution:
-        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
-        means, images = class_means(*vectors, len(self.task.shape.classes))
-        return Contribution({PROTOTYPES: means.cpu().numpy()}, images > 0)
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [replace(class_prototypes(sizes, "images"), combine="each", clip="")]
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """By the model's own head, and by the nearest of the global prototypes that came."""
@@ -120,10 +88,7 @@ class FedTgpLearner(Learner[PrototypesContext, ClassificationTask]):
         return self.task.judge(cohort.parameters, cohort.samples, rules)
 
 
-LARGEST_VALUE = 1e6  # of a prototype
-
-
-class FedTgpStrategy(PersonalStrategy):
+class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
     """State: the network, and which classes anybody has sent a prototype of."""
 
     section: FedTgpSettings
@@ -149,12 +114,6 @@ class FedTgpStrategy(PersonalStrategy):
 
     def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         return self.guided(order, keys)
-
-    def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        return class_fault(reply, PROTOTYPES, round_, _fault)
-
-    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        return largest_rows(replies, PROTOTYPES, _length)
 
     def update(self, received: Received, round_: Round) -> None:
         """Train the network on the prototypes of this round."""
@@ -210,16 +169,6 @@ class FedTgpStrategy(PersonalStrategy):
     def _prototypes(self) -> Tensor:
         """Of the classes that somebody has, [n, D]."""
         return generated(self._network)[self._known]
-
-
-def _fault(row: NDArray[np.float32], _: int) -> str | None:
-    largest = float(np.abs(row).max())
-    beyond = largest > LARGEST_VALUE
-    return f"a value is {largest:g}, beyond ±{LARGEST_VALUE:g}" if beyond else None
-
-
-def _length(row: NDArray[np.float32]) -> float:
-    return float(np.linalg.norm(row))
 
 
 def _finite(network: Mapping[str, Tensor]) -> bool:

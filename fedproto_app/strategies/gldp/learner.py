@@ -16,7 +16,11 @@ from torch import Tensor
 
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES, received_prototypes
+from fedproto_app.learners.global_prototypes import (
+    PROTOTYPES,
+    class_prototypes,
+    received_prototypes,
+)
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.class_prototypes import (
     class_means,
@@ -58,17 +62,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     @classmethod
     def sends(cls, section: GldpSettings, sizes: Sizes) -> Sequence[Sends]:
-        prototypes = Sends(
-            "prototypes",
-            {PROTOTYPES: (sizes.width,)},
-            rows="class",
-            combine="mean",
-            weight="clients",
-            clip="rows",
-            reveals="a prototype for each class of which a client has images",
-            consent="tells-classes",
-        )
-        return [model(sizes.encoder, weight="clients"), prototypes]  # a plain mean (GLDP, eq. 5)
+        plain_mean = model(sizes.encoder, weight="clients")  # GLDP, eq. 5
+        return [plain_mean, class_prototypes(sizes, "images")]
 
     def initial_parameters(self) -> dict[str, Tensor]:
         classes, width = self._classes, self.task.representation_dim

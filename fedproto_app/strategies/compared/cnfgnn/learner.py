@@ -52,8 +52,15 @@ class CnfgnnLearner(SoloLearner):
         return [
             # By prefix, as g comes beside the model.
             model(sizes.encoder, sizes.head, weight="clients", clip=""),
-            Sends("encodings", when="question", reveals="its values, to who has the encoder"),
-            Sends("gradients", when="question"),
+            # One for each time step that the question names, so the strategy knows their shapes.
+            Sends(
+                "encodings",
+                {ENCODINGS: ()},
+                when="question",
+                reveals="its values, to who has the encoder",
+            ),
+            Sends("gradients", {GRADIENT: ()}, when="question", reveals="its errors"),
+            Sends("profile", {PROFILE: (sizes.period,)}, when="question", reveals="its mean day"),
         ]
 
     @property
