@@ -35,7 +35,11 @@ def settings_of(tmp_path: Path, name: str, **changes: object) -> Settings:
 
 
 @pytest.mark.parametrize("days", [0, 3])
-def test_with_everyone_alike_they_are_those_of_runs(tmp_path: Path, days: int) -> None:
+def test_with_everyone_alike_they_are_those_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    few = {**METHODS[KINDRED], "kindred.features": 5}
+    monkeypatch.setattr("benchmarks.history_results.METHODS", {**METHODS, KINDRED: few})
     settings = settings_of(tmp_path, "none")
     series = load_series(settings.data)
     found, _ = everyone(series, settings, days)

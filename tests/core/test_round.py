@@ -148,9 +148,3 @@ def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
     assert fault([1.0, 2.0]) is None
     assert "class 'bee', of which it has declared no image" in str(fault([1.0, 2.0], label=1))
     assert "a value is 2e+06, beyond ±1e+06" in str(fault([1.0, -2e6]))
-    lengths = {A: 1.0, B: 1.2, C: 1e4}
-    replies = [
-        ClientReply(key, 4, {"prototypes": np.array([[size, 0]], dtype=np.float32)}, [0])
-        for key, size in lengths.items()
-    ]
-    assert list(strategy.outliers(replies)) == [C]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.sends import Sends
 from fedproto_app.engine.local import LocalGrid, nodes_sharing
 from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.learners.profile import PROFILE, profile
@@ -26,9 +27,13 @@ from tests.strategies.one_node import one_node
 @pytest.fixture
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solo's clients answer the question for a profile."""
-    monkeypatch.setattr(
-        SoloLearner, "answer", lambda self, cohort, order: profile(cohort, self.task), raising=False
-    )
+    answer_by(monkeypatch, lambda self, cohort, order: profile(cohort, self.task))
+
+
+def answer_by(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    declared = [Sends("profile", {PROFILE: (24,)}, when="question")]
+    monkeypatch.setattr(SoloLearner, "sends", classmethod(lambda cls, section, sizes: declared))
+    monkeypatch.setattr(SoloLearner, "answer", answer, raising=False)
 
 
 def federation_of(tmp_path: Path, **changes: Any) -> tuple[Federation, LocalGrid, ClientGraph]:
@@ -88,7 +93,7 @@ def test_a_profile_that_cannot_be_true_is_refused_once(
         told.arrays[PROFILE][0] = 500
         return told
 
-    monkeypatch.setattr(SoloLearner, "answer", answer, raising=False)
+    answer_by(monkeypatch, answer)
     federation, grid, graph = federation_of(tmp_path)
     graph.complete(grid, 1)
     assert [one.reason for one in federation.log.refused] == 2 * [

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
@@ -48,7 +48,7 @@ from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
+from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes, largest_rows
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesLearner
 from fedproto_app.tasks.images.task import ClassificationTask
@@ -114,6 +114,9 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
 
     def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         return self.guided(order, keys)
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        return largest_rows(replies, PROTOTYPES, lambda row: float(np.linalg.norm(row)))
 
     def update(self, received: Received, round_: Round) -> None:
         """Train the network on the prototypes of this round."""
