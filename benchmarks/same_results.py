@@ -35,6 +35,7 @@ from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.tasks.table import TASKS, small_run
 
 ROOT = Path(__file__).parents[1]
+DEADLINE = 600  # seconds of a run
 PROGRAM = "from fedproto_app.cli.main import main; main()"
 PAIRS = [f"{method}@{task}" for task in TASKS for method in methods_of(task)]
 SEVERAL_VARIANTS = [
@@ -201,7 +202,11 @@ def _run(tree: Path, folder: Path, case: Case) -> str:
     else:
         options += ["--nodes", nodes]
     done = subprocess.run(
-        [*command, *options, *changes], **_in(tree), capture_output=True, text=True, timeout=600
+        [*command, *options, *changes],
+        **_in(tree),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
     )
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()[-2000:] or "?"
 
@@ -216,8 +221,11 @@ def _killed(tree: Path, folder: Path, command: list[str]) -> None:
         start_new_session=True,
     )
     checkpoint = folder / "run" / "checkpoint"
+    end = time.monotonic() + DEADLINE
     while run.poll() is None and not any(checkpoint.glob("round-*/digests.json")):
         time.sleep(0.01)
+        if time.monotonic() > end:
+            os.killpg(run.pid, 9)
     if run.poll() is None:
         os.killpg(run.pid, 9)
     run.wait()

@@ -149,31 +149,39 @@ class Received:
         """The mean over the clients, or what the robust rule in force makes of them.
 
         Of remembered arrays over the latest of all clients ever heard from, else over this round's
-        clients; with masked sums always over the newest round's. None before anybody sent any.
+        clients; with masked sums always over the newest round's. None before anybody sent any, or
+        in a round in which none is sent.
         """
         if name not in self._means:
             if self._total is not None:
-                mean = self._total.values[name] / self._total.clients
-                self._means[name] = mean.astype(np.float32)
+                if name in self._total.values:
+                    mean = self._total.values[name] / self._total.clients
+                    self._means[name] = mean.astype(np.float32)
             elif name in self._remembered and self._latest:
                 self._means[name] = self._combine(self.stacked(name))
-            elif name not in self._remembered and self.fresh:
+            elif name not in self._remembered and self._has(name):
                 rows = {reply.key: reply.arrays[name] for reply in self.fresh}
                 self._means[name] = self._combine(np.stack([rows[key] for key in sorted(rows)]))
         return self._means.get(name)
+
+    def _has(self, name: str) -> bool:
+        """Whether the array is among those that are sent in this round."""
+        return bool(self.fresh) and name in self.fresh[0].arrays
 
     def class_means(
         self, name: str, classes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
         """The mean of each class over this round's clients that have it, [C, …], zeros for a class
         that none has; and which classes any has, [C]. None if nobody sent any row."""
+        if self._total is not None and name not in self._total.values:
+            return None
         if self._total is not None:
             counts = self._total.by_class
             sums = self._total.values[name]
             each = np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
             return (sums / each).astype(np.float32), counts > 0
         rows: dict[int, list[NDArray[np.float32]]] = {}
-        for reply in sorted(self.fresh, key=lambda one: one.key):  # whoever came first
+        for reply in sorted(self.fresh if self._has(name) else [], key=lambda reply: reply.key):
             for label, row in reply.by_class(name).items():
                 rows.setdefault(label, []).append(row)
         if not rows:
@@ -208,7 +216,7 @@ class Received:
 
     def _state_of_total(self, total: Total) -> dict[str, NDArray[Any]]:
         """Without the model's sums, of which the mean is the model."""
-        names = [*self._remembered, *self._of_round]
+        names = [n for n in (*self._remembered, *self._of_round) if n in total.values]
         if not names:
             return {}
         values = under(_VALUES, {name: total.values[name] for name in names})
@@ -223,7 +231,7 @@ class Received:
             if rows == "class"
             else np.stack([reply.arrays[name] for reply in self.fresh])
             for name, rows in self._of_round.items()
-            if name in self.fresh[0].arrays
+            if self._has(name)
         }
         by_class = [name for name in arrays if self._of_round[name] == "class"]
         told = {

@@ -148,3 +148,23 @@ def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
     assert fault([1.0, 2.0]) is None
     assert "class 'bee', of which it has declared no image" in str(fault([1.0, 2.0], label=1))
     assert "a value is 2e+06, beyond ±1e+06" in str(fault([1.0, -2e6]))
+
+
+def test_what_is_sent_only_where_a_round_is_evaluated_has_no_mean_in_the_others() -> None:
+    releases = [
+        Sends("errors", {"errors": (2,)}, combine="mean", when="evaluated"),
+        Sends("rows", {"rows": (2,)}, rows="class", combine="mean", when="evaluated"),
+    ]
+    received = Received(releases)
+    received.take([ClientReply(A, 4, {})])
+    assert received.mean("errors") is None
+    assert received.class_means("rows", 3) is None
+    again = Received(releases)
+    again.restore(received.state())
+    received.take_total(Total({}, 2, np.zeros(3, np.int64)))
+    assert received.mean("errors") is None
+    assert received.class_means("rows", 3) is None
+    assert received.state() == {}
+    received = Received(releases)
+    received.take([ClientReply(key, 4, {"errors": np.full(2, 3.0, np.float32)}) for key in (A, B)])
+    assert np.array_equal(received.mean("errors"), [3.0, 3.0])
