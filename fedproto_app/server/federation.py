@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -23,6 +23,7 @@ from fedproto_app.messages import Order, Refusal, SampleTimes
 from fedproto_app.node_register import NodeRegister
 from fedproto_app.secure.fixed_point import Sums
 from fedproto_app.server.arrivals import Arrivals
+from fedproto_app.server.averaging import Averaging
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.identity import Identity
 from fedproto_app.server.masked_sum import MaskedSum
@@ -35,6 +36,8 @@ from fedproto_app.server.spending import Spending
 from fedproto_app.settings import PrivacyPlan, Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import QUESTION, is_answer, sent_bytes, write_order
+
+Given = TypeVar("Given")
 
 MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules
 
@@ -61,6 +64,7 @@ class Federation:
         """plan: how clients are protected, if they are."""
         self.settings, self.run, self.token = settings, run, token
         self.spending = Spending(plan)
+        self.averaging = Averaging(settings.aggregation, plan)
         self.roster = Roster()
         self.exchange = Exchange(self.roster.label_of, settings.nodes.enough, is_answer)
         register = NodeRegister(register_file(settings.output.dir))
@@ -178,6 +182,18 @@ class Federation:
     def total(self) -> Sums | None:
         """The masked sum of the newest training; None if there is none."""
         return self.masked_sum.total if self.masked_sum else None
+
+    def handed_over(
+        self,
+        answers: list[NodeReply],
+        plain: Callable[[list[NodeReply]], Given],
+        of_total: Callable[[Sums], Given],
+    ) -> Given | None:
+        """What a strategy makes of the answers to an order to train, or of their masked sum; None
+        if there should be a sum and is none."""
+        if self.masked_sum is None:
+            return plain(answers)
+        return None if self.total is None else of_total(self.total)
 
     def orders(
         self,

@@ -32,11 +32,11 @@ from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Phase
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
 from fedproto_app.messages import Arrays, Order, Refusal, Reply
-from fedproto_app.secure.fixed_point import WEIGHT
+from fedproto_app.secure.fixed_point import WEIGHT, Sums
+from fedproto_app.server.averaging import each_client
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.client_models import each_client, require_room, rule_of
 from fedproto_app.strategies.common.strategy import MethodDefaults
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
@@ -139,7 +139,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         if not self.learner.sends_mean:
             expected = self.expected(server_round)
             values = sum(math.prod(expected.per_client[name]) for name in expected.models)
-            require_room(self.settings.aggregation, len(chosen), values)
+            self.averaging.require_room(len(chosen), values)
         local = self.judges_trained and not self.learner.personalises()
         local = local and self.learner.task.evaluates_local
         local = local and self.federation.evaluates(server_round)
@@ -154,17 +154,23 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.expected(server_round))
-        if self.settings.aggregation.secure:
-            return self._of_total(answers, server_round), None
-        arrays = self._averaged(server_round, self.to_average(answers))
-        self.take_in(answers, server_round)
-        return arrays and _float32(arrays), None
+        arrays = self.federation.handed_over(
+            answers,
+            lambda answers: self._of_each(answers, server_round),
+            lambda total: self._of_total(total, answers, server_round),
+        )
+        return arrays, None
 
-    def _of_total(self, answers: list[NodeReply], server_round: int) -> ArrayRecord | None:
+    def _of_each(self, answers: list[NodeReply], server_round: int) -> ArrayRecord | None:
+        """The new model of the nodes' or clients' ones."""
+        arrays = self.averaging.model(self.to_average(answers), self._before)
+        self.take_in(answers, server_round)
+        return arrays and _float32(arrays)
+
+    def _of_total(
+        self, total: Sums, answers: list[NodeReply], server_round: int
+    ) -> ArrayRecord | None:
         """The mean by the masked sum of these nodes' models; None if that cannot be true."""
-        total = self.federation.total
-        if total is None:
-            return None
         weight = sum(self.weight(answer.reply) for answer in answers)
         fault: str | None = f"the weights of its models are not {weight}, as the nodes tell"
         if total.counts[WEIGHT] == weight:
@@ -176,15 +182,6 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             return None
         self.take_in_total(total, server_round)
         return array_record(mean)
-
-    def _averaged(self, server_round: int, models: list[Message]) -> ArrayRecord | None:
-        """One model of these, by the rule of the settings."""
-        if self.settings.aggregation.rule == "mean":
-            arrays, _ = super().aggregate_train(server_round, models)
-        else:
-            rule = rule_of(self.settings.aggregation, len(models), self._before)
-            arrays, _ = rule.aggregate_train(server_round, models)
-        return arrays
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -202,8 +199,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
 
     def weight(self, reply: Reply) -> int:
         """Its clients' weight in the mean over all."""
-        rule = self.settings.aggregation.rule
-        by_samples = self.learner.weighs_samples and rule == "mean"  # a hostile one declares many
+        by_samples = self.learner.weighs_samples and self.averaging.is_mean
         return sum(reply.samples) if by_samples else len(reply.names)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
 from fedproto_app.maths.robust_means import judged, levelled
 from fedproto_app.messages import Arrays
-from fedproto_app.settings import AggregationSettings
+from fedproto_app.server.averaging import Averaging
 from fedproto_app.strategies.analytic.learner import GRAM, MOMENT, sample_bound
 from fedproto_app.strategies.common.client_sums import ClientSums
 from fedproto_app.strategies.common.summed import SumsStrategy
@@ -32,21 +30,13 @@ class SumsOfRegressors(ClientSums):
         gram = symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2])
         return sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE)
 
-    def robust_totals(self, settings: AggregationSettings) -> Arrays:
-        """Of clients that count alike, without those whose fits suit the others' samples worst.
-
-        The trimmed mean and Multi-Krum leave the hostile share out, the median half of all, Krum
-        all but the best; clipping leaves nobody out.
-        """
+    def robust_totals(self, averaging: Averaging) -> Arrays:
+        """Of clients that count alike, without those whose fits suit the others' samples worst."""
         moment = torch.from_numpy(self.latest.stacked(MOMENT)).double().unsqueeze(-1)
         packed = torch.from_numpy(self.latest.stacked(GRAM)).double()
         gram, moment = levelled(symmetric(packed, moment.shape[-2]), moment)
         clients = len(gram)
-        kept = {
-            "clipped-mean": clients,
-            "median": clients // 2 + 1,
-            "krum": 1,
-        }.get(settings.rule, clients - math.floor(settings.hostile_share * clients))
+        kept = averaging.kept(clients)
         best = judged(gram, moment).sort(stable=True).indices[:kept].sort().values
         # As many samples as all have, so that a penalty pulls as it does on the plain sums.
         factor = clients / kept

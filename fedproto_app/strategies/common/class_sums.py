@@ -14,10 +14,10 @@ from fedproto_app.learners.class_fit import COUNTS, arrived, packed, sample_boun
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.maths.robust_means import robust_class_sums
 from fedproto_app.messages import Arrays
+from fedproto_app.server.averaging import Averaging
 from fedproto_app.server.federation import Federation
-from fedproto_app.settings import AggregationSettings, Settings
+from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.beyond_median import LARGEST_FACTOR, largest_believed
-from fedproto_app.strategies.common.client_models import middle
 from fedproto_app.strategies.common.client_sums import ClientSums
 from fedproto_app.tasks.table import make_task
 
@@ -73,8 +73,8 @@ class SumsOfClasses(ClientSums):
             if size > limit
         }
 
-    def robust_totals(self, settings: AggregationSettings) -> Arrays:
-        """By `robust_class_sums`: a class's mean is that of `middle`."""
+    def robust_totals(self, averaging: Averaging) -> Arrays:
+        """By `robust_class_sums`: a class's mean is that of the rule."""
 
         def every() -> Iterator[ClassSums]:
             for key in self.latest.clients:
@@ -82,7 +82,7 @@ class SumsOfClasses(ClientSums):
                 assert sums is not None
                 yield _unpacked(sums)
 
-        total = robust_class_sums(every, lambda rows: middle(rows, settings))
+        total = robust_class_sums(every, averaging.rows)
         return {name: value.float().numpy() for name, value in packed(total).items()}
 
     def comparable(self, mine: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import Received
 from fedproto_app.messages import Arrays, Refusal
+from fedproto_app.server.averaging import Averaging
 from fedproto_app.server.federation import Federation
-from fedproto_app.settings import AggregationSettings, PrivacyPlan
-from fedproto_app.settings.privacy import FACTOR
 
 
 class ClientSums(ABC):
@@ -61,30 +59,22 @@ class ClientSums(ABC):
         return {}
 
     def totals(self) -> Arrays:
-        """Over all clients, by the rule of the settings; {} before any was heard from.
-
-        Of noised ones what can be used; the rule is then the mean.
-        """
+        """Over all clients, by the rule in force; {} before any was heard from."""
         if self._total:
             return self._total
-        rule, plan = self.federation.settings.aggregation, self.federation.spending.plan
         if not self.latest.clients:
             return {}
-        if rule.rule != "mean":
-            return self.robust_totals(rule)
-        totals = self.latest.totals()
-        return totals if plan is None else self.usable(totals, self._deviation(plan))
+        facts = self.federation.roster.facts
+        samples = [facts[key].samples for key in self.latest.clients]
+        return self.federation.averaging.totals(self, samples)
+
+    def plain_totals(self) -> Arrays:
+        """Of everybody's latest sums."""
+        return self.latest.totals()
 
     @abstractmethod
-    def robust_totals(self, settings: AggregationSettings) -> Arrays:
+    def robust_totals(self, averaging: Averaging) -> Arrays:
         """Totals that bear hostile clients; somebody was heard from."""
-
-    def _deviation(self, plan: PrivacyPlan) -> float:
-        """Of the noise on every entry of the totals."""
-        counts = [self.federation.roster.facts[key].samples for key in self.latest.clients]
-        moved = counts if plan.settings.unit == "client" else [1] * len(counts)
-        most = self.sample_bound(plan.settings.clip) * FACTOR[plan.settings.neighbours]
-        return plan.noise_multiplier * most * math.sqrt(sum(count**2 for count in moved))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""

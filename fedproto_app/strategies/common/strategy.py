@@ -23,10 +23,10 @@ from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Sums
+from fedproto_app.server.averaging import Averaging
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.client_models import middle
 from fedproto_app.tasks.table import make_task
 
 
@@ -67,7 +67,7 @@ class MethodDefaults:
 
     learner: the method's client half, which declares what clients send. sizes: of the data and the
     model, by which the declarations give shapes.
-    releases: what clients send. received: what they sent.
+    releases: what clients send. received: what they sent. averaging: the rule in force.
     """
 
     settings: Settings
@@ -83,17 +83,16 @@ class MethodDefaults:
         that calls `update` and `guide` alone."""
         self.settings, self.section, self._federation = settings, section, federation
         task = make_task(settings, federation.shape if federation else DataShape())
+        made = Averaging(settings.aggregation)
+        self.averaging = federation.averaging if federation else made
         self.learner = make_learner(settings, task, self.first_round(settings))
         self.sizes = task.sizes()
-        self.received = Received(self.releases, self._combine)
+        self.received = Received(self.releases, self.averaging.rows)
 
     @property
     def federation(self) -> Federation:
         assert self._federation is not None, "this strategy has no nodes to ask"
         return self._federation
-
-    def _combine(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        return middle(rows, self.settings.aggregation)
 
     def first_round(self, settings: Settings) -> int:
         """The first one that is the method's own."""
@@ -235,10 +234,11 @@ class PersonalStrategy(MethodDefaults, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         answers = self.federation.read(replies, self.expected(server_round))
-        if not self.settings.aggregation.secure:
-            self.take_in(answers, server_round)
-        elif total := self.federation.total:
-            self.take_in_total(total, server_round)
+        self.federation.handed_over(
+            answers,
+            lambda answers: self.take_in(answers, server_round),
+            lambda total: self.take_in_total(total, server_round),
+        )
         return None, None
 
     def configure_evaluate(

@@ -47,18 +47,14 @@ class SumsStrategy(PersonalStrategy):
         return eligible
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        if self._is_noised or not reply.arrays:  # noised sums need be nobody's
+        if not (self.averaging.checks_sums and reply.arrays):
             return None
         return self._sums.fault(reply.arrays, reply.key, reply.samples)
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        if self._is_noised or not self.releases:
+        if not (self.averaging.checks_sums and self.releases):
             return {}
         return self._sums.outliers({reply.key: reply.arrays for reply in replies})
-
-    @property
-    def _is_noised(self) -> bool:
-        return self.federation.spending.plan is not None
 
     def take_in_total(self, sums: Sums, server_round: int) -> None:
         values = {name: value.astype(np.float32) for name, value in sums.values.items()}

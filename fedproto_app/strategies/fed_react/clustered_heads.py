@@ -28,7 +28,6 @@ from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.client_models import middle
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.strategies.fed_react.learner import HEAD, HEADS
@@ -167,11 +166,10 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def head_of(self, members: Iterable[Fitted]) -> NDArray[np.float64]:
         """A cluster's head of those of its clients: the mean weighted by samples, or by another
-        rule of the settings, which counts clients alike (`middle`)."""
-        rule = self.settings.aggregation
-        if rule.rule == "mean":
+        rule, which counts clients alike."""
+        if self.averaging.is_mean:
             return weighted_head(members)
-        return middle(np.stack([one.head for one in members]), rule).astype(np.float64)
+        return self.averaging.rows(np.stack([one.head for one in members])).astype(np.float64)
 
     def _is_bounded(self, key: ClientKey, fitted: Fitted) -> bool:
         """Whether the head can be used; if not, its client is refused."""

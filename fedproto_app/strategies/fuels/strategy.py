@@ -20,16 +20,13 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.maths.divergence import (
-    Combine,
     contrast_prototypes,
     threshold,
     update_divergence,
 )
-from fedproto_app.maths.robust_means import middle_of_members, shortened_mean
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.client_models import middle
 from fedproto_app.strategies.common.divergence_findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fuels import FuelsSettings
@@ -81,7 +78,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
             self._threshold,
             torch.tensor([self._rows_of[key] for key in known]),
             self._places(),
-            self._members_combined(),
+            self.averaging.groups(),
         )
         guided = [key for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
         if not guided:
@@ -104,21 +101,6 @@ class JSDPrototypeStrategy(PersonalStrategy):
         rows = torch.tensor([self._rows_of[key] for key in changed])
         self._divergence = update_divergence(self._divergence, self._prototypes, rows)
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
-
-    def _members_combined(self) -> Combine | None:
-        """What the rule of the settings makes of prototypes; None: their mean.
-
-        A divergence is blind to what is added to all values of a row, so who copies a client's
-        prototype is among its partners with anything added.
-        """
-        settings = self.settings.aggregation
-        if settings.rule == "mean":
-            return None
-        if settings.rule == "clipped-mean":
-            return shortened_mean
-        return lambda members, flat, _: middle_of_members(
-            members, flat, lambda rows: middle(rows, settings)
-        )
 
     def _places(self) -> Tensor | None:
         """For `comparison = "random"` the clients' places on a circle, each drawn once from the

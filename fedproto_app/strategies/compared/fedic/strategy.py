@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from fedproto_app.maths.sizes import root_mean_square
 from fedproto_app.messages import Arrays, Refusal
 from fedproto_app.server.auxiliary import server_images
+from fedproto_app.server.averaging import each_client
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.beyond_median import refuse_largest
-from fedproto_app.strategies.common.client_models import each_client
 from fedproto_app.strategies.compared.fedic import FedicSettings
 from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
     LARGEST_LOGIT,

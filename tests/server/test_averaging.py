@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.messages import Reply
 from fedproto_app.methods import METHODS
+from fedproto_app.server.averaging import Averaging, clipped
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.strategies.common.client_models import clipped, middle, require_room
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import array_record, numpy_arrays
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
@@ -56,14 +56,14 @@ def test_of_two_steps_the_shorter_is_the_limit() -> None:
 )
 def test_prototypes_have_their_counterparts(rule: Any, value: float) -> None:
     rows = floats([1], [2], [3], [4], [100])
-    assert middle(rows, AggregationSettings(rule=rule)).tolist() == [value]
+    assert Averaging(AggregationSettings(rule=rule)).rows(rows).tolist() == [value]
 
 
 def test_models_that_do_not_fit_are_refused_before_anybody_trains() -> None:
-    settings = AggregationSettings(rule="median", most_megabytes=11)
-    require_room(settings, 9, 100_000)
+    averaging = Averaging(AggregationSettings(rule="median", most_megabytes=11))
+    averaging.require_room(9, 100_000)
     with pytest.raises(FederationError, match=r"most-megabytes = 11: the models of 10 clients"):
-        require_room(settings, 10, 100_000)
+        averaging.require_room(10, 100_000)
 
 
 @pytest.mark.parametrize(
