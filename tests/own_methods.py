@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import Guidance, Received, Round
-from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
@@ -21,7 +21,7 @@ from fedproto_app.messages import Order
 from fedproto_app.methods import Method
 from fedproto_app.settings import Section, setting
 from fedproto_app.strategies.common.strategy import PersonalStrategy
-from fedproto_app.strategies.fedavg import FedAvgLearner
+from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 
@@ -98,6 +98,46 @@ PULL = Method(
     strategy="own_methods:PullStrategy",
     learner="own_methods:PullLearner",
     tasks=("forecasting",),
+)
+
+
+class ChangedSettings(Section):
+    """What the declaration of `CHANGED` says otherwise than that of `PULL`."""
+
+    combine: str = setting("mean", "")
+    remember: str = setting("round", "")
+    clip: str = setting("rows", "")
+    consent: str = setting("", "")
+    counts: bool = setting(False, "whether clients send one number more")
+    shared: str = setting("", "the parameters that are averaged besides, by prefix")
+
+
+class ChangedLearner(PullLearner):
+    """PULL, with a declaration that the settings change."""
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> list[Sends]:
+        fields = section.model_dump(include={"combine", "remember", "clip", "consent"})
+        arrays = {"mine": (sizes.period, sizes.width), **({"count": ()} if section.counts else {})}
+        prototype = Sends("prototype", arrays, **fields, reveals="its mean day")
+        return [prototype, *([model(section.shared)] if section.shared else [])]
+
+    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+        arrays = super().contribution(cohort, context, server_round).arrays
+        if self.section.counts:
+            arrays["count"] = torch.ones(len(cohort.names)).numpy()
+        return Contribution(arrays)
+
+
+class ChangedModelStrategy(FedAvgStrategy):
+    guide = PullStrategy.guide
+
+
+CHANGED = Method(
+    "changed", "own_methods:PullStrategy", ChangedLearner, ChangedSettings, ("forecasting",)
+)
+CHANGED_MODEL = Method(
+    "changed", ChangedModelStrategy, ChangedLearner, ChangedSettings, ("forecasting",)
 )
 
 

@@ -3,6 +3,7 @@ declaration."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,12 @@ import pytest
 
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.invariants import SmallRuns, invariants_of, results
+from fedproto_app.node.orders import require_allowed
+from fedproto_app.node.site import read_site
+from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.server.checkpoint import newest_checkpoint
+from fedproto_app.settings import settings_from
 
 METHODS = ["own_methods:PENALTY", "own_methods:PULL"]
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
@@ -68,6 +74,74 @@ def test_costs_are_those_declared(tmp_path: Path) -> None:
     runs = SmallRuns("forecasting", "own_methods:PULL", tmp_path)
     first = read_rounds(runs.run("plain", 3))[0]
     assert first["parameters_up"] == 8 * 24 * 16  # clients, period, width
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {f"changed.{name}": value for name, value in fields.items()}
+
+
+def test_a_changed_declaration_changes_costs_and_checkpoint(tmp_path: Path) -> None:
+    runs = SmallRuns("forecasting", "own_methods:CHANGED", tmp_path)
+    values = {}
+    for name, fields in (
+        ("as-it-is", {}),
+        ("counts", {"counts": True}),
+        ("remembers", {"remember": "latest"}),
+    ):
+        run = runs.run(name, 2, **changed(**fields))
+        values[name] = read_rounds(run)[0]["parameters_up"]
+        checkpoint, _ = newest_checkpoint(run / "checkpoint")
+        assert checkpoint is not None
+        kept = set(checkpoint.strategy)
+        assert ("mine" in kept) == (name == "remembers")
+        assert ("fresh/values/count" in kept) == (name == "counts")
+    assert values["counts"] == values["as-it-is"] + 8  # clients
+    assert values["remembers"] == values["as-it-is"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "reason"),
+    [
+        ({"combine": "each"}, MASKED, "looks at each client's prototype"),
+        ({"remember": "latest"}, MASKED, "remembers each client's latest prototype"),
+        ({"clip": ""}, NOISED, "how far one client can change the prototype that it sends"),
+        ({"combine": "each"}, TRIMMED, "makes no mean of its clients'"),
+    ],
+)
+def test_a_changed_declaration_changes_what_protection_goes_with_it(
+    fields: dict[str, Any], settings: dict[str, Any], reason: str
+) -> None:
+    run = {"method": "own_methods:CHANGED", **settings}
+    privacy_plan(settings_from(run))
+    with pytest.raises(SettingsError, match=reason):
+        privacy_plan(settings_from({**run, **changed(**fields)}))
+
+
+@pytest.mark.parametrize("consent", ["", "tells-classes"])
+def test_a_changed_declaration_changes_what_a_site_must_allow(tmp_path: Path, consent: str) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('[data]\nsource = "synthetic-traffic"\n[code]\nown = ["own_methods:CHANGED"]\n')
+    run = {"method": "own_methods:CHANGED", **changed(consent=consent)}
+    site = read_site({"site": str(file)}, deployed=True)
+    if not consent:
+        require_allowed(settings_from(run), site)
+        return
+    with pytest.raises(SettingsError, match=r"sends its mean day, .* tells-classes = true would"):
+        require_allowed(settings_from(run), site)
+
+
+def test_a_changed_declaration_changes_the_memory_that_a_rule_needs(tmp_path: Path) -> None:
+    """A rule needs all clients' models at the server."""
+    asked = []
+    for shared in ("encoder.", "encoder.close."):
+        small = {**TRIMMED, "aggregation.most-megabytes": 1, "model.representation-dim": 128}
+        runs = SmallRuns("forecasting", "own_methods:CHANGED_MODEL", tmp_path / shared, **small)
+        with pytest.raises(
+            FederationError, match=r"the models of 8 clients, (\d+) values"
+        ) as error:
+            runs.run("run", 2, **changed(shared=shared))
+        asked.append(int(re.search(r"(\d+) values", str(error.value))[1]))  # type: ignore[index]
+    assert asked[0] != asked[1]
 
 
 def test_a_method_without_a_declaration_shows_what_it_looks_like(tmp_path: Path) -> None:

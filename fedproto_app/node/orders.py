@@ -223,7 +223,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     if not simulated:
         require_within(settings, site.limits)
         require_masks(settings, site.masked_sums.least)
-        _require_allowed(settings, site)
+        require_allowed(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
     try:
@@ -234,7 +234,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
         raise DataError("its data do not fit into the memory that it may use") from None
 
 
-def _require_allowed(settings: Settings, site: Site) -> None:
+def require_allowed(settings: Settings, site: Site) -> None:
     """Refuse a method that no site can run, or that tells of its data what it has not allowed."""
     plan = privacy_plan(settings)
     site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
