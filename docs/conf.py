@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 project = "fedproto-app"
 extensions = ["myst_nb", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 
 html_theme = "furo"
 html_title = "fedproto-app"
