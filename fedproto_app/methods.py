@@ -1,7 +1,7 @@
 """All methods by name, and what of them fits the settings of a run.
 
 A method is a module or a folder in ``strategies/`` or ``strategies/compared/`` with a record
-``METHOD``, and its name is that of the file, with dashes. Nothing else lists it. A method from
+``METHOD``; the file's name, with dashes, is the method's. Nothing else lists it. A method from
 outside the app is a `Method` in a module of the user's, ``package.module:NAME``. A method's module
 is imported when the method is asked for.
 """
@@ -86,15 +86,15 @@ def method_named(name: str) -> Method:
     """The record that ``method = name`` means; `SettingsError` if there is none."""
     if name in METHODS:
         return METHODS[name]
-    what = f"method = {name!r}"
-    found = load(name, what)
-    if not isinstance(found, Method):
+    setting = f"method = {name!r}"
+    record = load(name, setting)
+    if not isinstance(record, Method):
         raise SettingsError(
-            f"{what}: is a {type(found).__name__}, expected a fedproto_app.methods.Method"
+            f"{setting}: is a {type(record).__name__}, expected a fedproto_app.methods.Method"
         )
-    if found.name in METHODS:
-        raise SettingsError(f"{what}: its name = {found.name!r} is that of a method of the app")
-    return found
+    if record.name in METHODS:
+        raise SettingsError(f"{setting}: its name = {record.name!r} is that of a method of the app")
+    return record
 
 
 def require_fit(method: Method, settings: Settings) -> None:
@@ -189,7 +189,7 @@ def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
 
 
 def table_of(method: Method, settings: Settings) -> Section:
-    """The method's table of these settings; its defaults if they are those of another method."""
+    """The method's table in these settings; its defaults if the run has another method."""
     mine = isinstance(settings.method_settings, method.settings)
     return settings.method_settings if mine else method.settings()
 

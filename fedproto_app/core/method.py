@@ -20,7 +20,7 @@ Part = str | type[Any]
 ByTask = Part | Mapping[str, Part]
 
 
-# What classes of version 0.1 had, and what takes its place. What still has it would be ignored.
+# Attributes of classes of version 0.1, and what takes their place. They would be ignored silently.
 IN_LEARNERS = dict.fromkeys(
     ("shared", "sends_mean", "weighs_samples", "private"), "sends() declares it now"
 )

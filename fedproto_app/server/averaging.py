@@ -89,7 +89,7 @@ class Sums(Protocol):
     """Clients' sums, whose totals can bear hostile clients and noise."""
 
     def plain_totals(self) -> Arrays:
-        """Of everybody's sums."""
+        """The totals of all clients' sums."""
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
         """Totals that bear hostile clients."""
@@ -115,7 +115,7 @@ class Averaging:
 
     @property
     def checks_sums(self) -> bool:
-        """Whether a client's sums must be those of samples; noised ones need not."""
+        """Whether a client's sums can be checked against its samples; noised sums cannot."""
         return self._plan is None
 
     def rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -134,8 +134,8 @@ class Averaging:
     def groups(self) -> GroupRule | None:
         """What the rule makes of the rows of groups; None: their means.
 
-        A divergence is blind to what is added to all values of a row, so who copies a client's
-        prototype is among its partners with anything added.
+        A divergence does not see a number added to all values of a row, so a client that copies
+        another's prototype stays its partner whatever it adds.
         """
         if self._rule == "mean":
             return None
@@ -144,7 +144,7 @@ class Averaging:
         return lambda members, flat, _: middle_of_members(members, flat, self.rows)
 
     def kept(self, clients: int) -> int:
-        """Of how many of the clients, the best ones, a rule that ranks them keeps.
+        """How many clients a rule that ranks them keeps.
 
         The trimmed mean and Multi-Krum leave the hostile share out, the median half of all, Krum
         all but the best; clipping leaves nobody out.

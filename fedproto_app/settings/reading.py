@@ -5,7 +5,7 @@ files nest the same keys as TOML tables. Both become one `Settings` object here,
 asked to work. Keys are kebab-case outside and snake_case inside.
 
 Each method has a table of its own, whose class lives with the method. A run reads the table of its
-method; those of other methods may be there, as in a file that compares several, and are left
+method; tables of other methods may be there, as in a file that compares several, and are left
 alone. Flower lets ``--run-config`` override only keys that the app's pyproject.toml lists. So what
 few methods read travels as one text, ``method-settings``: the method's table, and in tables of
 their names `BESIDE`.
@@ -46,16 +46,16 @@ def settings_from(config: Mapping[str, Any]) -> Settings:
     table = with_tables(config)
     method = _method(table.get("method", FIRST_METHOD))
     _refuse_renamed(table, method)
-    given = table.pop(method.table_name, {})
-    others = {name: table.pop(name) for name in METHODS if name in table}
-    for name, value in others.items():
+    method_table = table.pop(method.table_name, {})
+    for name in METHODS:
+        value = table.pop(name, {})
         if not isinstance(value, dict):
             raise SettingsError(f"{name} = {value!r}: must be a table of settings")
     faults: list[str] = []
-    own = _validated(faults, method.settings, given, {}, method.table_name)
+    section = _validated(faults, method.settings, method_table, {}, method.table_name)
     beside = dict.fromkeys(METHODS, Section) | {method.table_name: method.settings}
-    settings = _validated(faults, Settings, {**table, TEXT: own or Section()}, beside)
-    if settings is None or own is None:
+    settings = _validated(faults, Settings, {**table, TEXT: section or Section()}, beside)
+    if settings is None or section is None:
         raise SettingsError("; ".join(faults))
     if method.rounds is not None:
         settings = settings.model_copy(update={"rounds": method.rounds(settings)})
@@ -71,11 +71,11 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     table = _nested(config)
     text = _nested(_table_in(table.pop(TEXT, "")))
-    own = _method(table.get("method", FIRST_METHOD)).table_name if text else ""
+    table_name = _method(table.get("method", FIRST_METHOD)).table_name if text else ""
     for name, value in text.items():
-        place = table if name in BESIDE else table.setdefault(own, {})
+        place = table if name in BESIDE else table.setdefault(table_name, {})
         if not isinstance(place, dict):
-            raise SettingsError(f"{own} = {place!r}: must be a table of settings")
+            raise SettingsError(f"{table_name} = {place!r}: must be a table of settings")
         merged = isinstance(value, dict) and isinstance(place.get(name), dict)
         place[name] = place[name] | value if merged else value
     return table
@@ -142,25 +142,25 @@ def defaults_of(method: str) -> Mapping[str, Any]:
     """
     if method in METHODS:
         return {**flat_settings(Settings(method=method)), "method": FIRST_METHOD}
-    every = flat_settings(Settings())
-    return {key: value for key, value in every.items() if not key.startswith(f"{FIRST_METHOD}.")}
+    defaults = flat_settings(Settings())
+    return {key: value for key, value in defaults.items() if not key.startswith(f"{FIRST_METHOD}.")}
 
 
 def without_other_methods(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
     """These flat settings without the tables of other methods than this."""
-    own = METHODS[method].table_name if method in METHODS else ""
+    table_name = METHODS[method].table_name if method in METHODS else ""
     return {
         key: value
         for key, value in settings.items()
-        if (name := key.partition(".")[0]) == own or name not in METHODS
+        if (name := key.partition(".")[0]) == table_name or name not in METHODS
     }
 
 
 def flower_config(settings: Settings) -> dict[str, Any]:
     """The settings as a nested run configuration whose keys Flower knows, all of them."""
     table = settings.model_dump(by_alias=True)
-    own = table.pop(method_named(settings.method).table_name, {})
-    return table | {TEXT: tomli_w.dumps(own | {name: table.pop(name) for name in BESIDE})}
+    text = table.pop(method_named(settings.method).table_name, {})
+    return table | {TEXT: tomli_w.dumps(text | {name: table.pop(name) for name in BESIDE})}
 
 
 def _plain(text: str) -> str:
