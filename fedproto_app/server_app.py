@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from logging import ERROR, WARNING
 from pathlib import Path
@@ -19,11 +19,13 @@ from fedproto_app.events import tell
 from fedproto_app.halves import make_strategy
 from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.listeners import Checkpoints, Persistence, folder_listeners
 from fedproto_app.server.federation import Federation
+from fedproto_app.server.listeners import Costs, Health, Listener, Patience
 from fedproto_app.server.paths import within_root
-from fedproto_app.server.rounds import Persistence, first_outcome, outcome_of, run_rounds
+from fedproto_app.server.rounds import Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import numpy_arrays
+from fedproto_app.wire import array_record, numpy_arrays
 
 app = ServerApp()
 
@@ -75,28 +77,50 @@ def conduct(
     settings: Settings,
     folder: RunFolder,
     persistence: Persistence | None = None,
+    watching: Sequence[Listener] = (),
 ) -> None:
-    """Gather the nodes, train, write what came of it; go on from a checkpoint if so set."""
+    """Gather the nodes, train, write what came of it; go on from a checkpoint if so set.
+
+    watching: who else hears of each round.
+    """
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
     federation = Federation(settings, folder.name, token, privacy_plan(settings))
     if checkpoint:
         federation.recall(checkpoint.federation)
-    federation.await_nodes(grid)
+    federation.members.await_nodes(grid)
     folder.write_partition(federation)
     strategy = make_strategy(settings, federation)
+    progress = Progress(array_record(strategy.initial_arrays()))
+    costs = Costs()
+    # In this order: ε belongs to what the others write, and a checkpoint knows of all before it.
+    listeners = [
+        federation.spending,
+        Health(),
+        *folder_listeners(settings, folder, checkpoint.server_round if checkpoint else 0),
+        *watching,
+        costs,
+        Patience(settings),
+    ]
     if checkpoint:
         strategy.restore(checkpoint.strategy)
-        outcome = outcome_of(checkpoint, federation)
-    else:
-        outcome = first_outcome(strategy, federation)
-    try:
-        run_rounds(strategy, federation, grid, folder, outcome, persistence or Persistence())
-    finally:  # what a run that breaks off has found is worth keeping
-        folder.write_clients(federation)
-        folder.write_findings(strategy.findings())
-    folder.write_model(numpy_arrays(outcome.model))
-    folder.write_summary(settings, federation, outcome.costs, outcome.rounds, outcome.stopped)
+        progress = Progress(array_record(checkpoint.model), checkpoint.server_round)
+        for listener in listeners:
+            listener.recall(checkpoint.listeners)
+    persistence = persistence or Persistence()
+    checkpoints = Checkpoints(folder, strategy, federation, listeners, persistence)
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.callback(listener.close)
+        try:
+            stopped = run_rounds(strategy, federation, grid, progress, [*listeners, checkpoints])
+        finally:  # what a run that breaks off has found is worth keeping
+            folder.write_clients(federation)
+            folder.write_findings(strategy.findings())
+        folder.write_model(numpy_arrays(progress.model))
+        folder.write_summary(settings, federation, costs.sums, progress.rounds, stopped)
+        for listener in listeners:
+            listener.run_ended()
 
 
 def show(folder: Path) -> None:

@@ -1,15 +1,16 @@
-"""Clients as the server knows them: their names, and what their nodes declared."""
+"""Clients as the server knows them: their names, what their nodes declared, and their results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.messages import SampleTimes
+from fedproto_app.metrics import Metric, metric_of, metric_row
 
 
 class ClientKey(NamedTuple):
@@ -48,3 +49,31 @@ class ClientFacts:
     missing_share: float
     class_counts: tuple[tuple[int, ...], ...] = ()
     times: SampleTimes | None = None
+
+
+@dataclass
+class ClientResult:
+    """A client's latest metrics and those of its kept model (0: it has none yet)."""
+
+    metrics: dict[Metric, float] = field(default_factory=dict)
+    kept_round: int = 0
+
+    def memory(self) -> list[Any]:
+        """For a checkpoint."""
+        rows = [[metric_row(metric), value] for metric, value in self.metrics.items()]
+        return [rows, self.kept_round]
+
+    @staticmethod
+    def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
+        """The result whose `memory` this is."""
+        return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
+
+
+def metric_values(
+    results: Mapping[ClientKey, ClientResult],
+    metric: Metric,
+    keys: Iterable[ClientKey] | None = None,
+) -> list[float]:
+    """A metric of the clients that have it (of `keys`), in the clients' order."""
+    chosen = sorted(results if keys is None else set(keys) & set(results))
+    return [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]

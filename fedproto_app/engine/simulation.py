@@ -19,7 +19,7 @@ from fedproto_app.engine.flower_parts import take_identity
 from fedproto_app.engine.grid import WorkerGrid
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.server.rounds import Persistence
+from fedproto_app.report.listeners import Persistence, Shown
 from fedproto_app.server_app import conduct, telling_of_errors
 from fedproto_app.settings import Settings, flat_settings
 
@@ -51,18 +51,6 @@ class WithState(Persistence):
         self._next = now + max(self._every, _RARITY * (now - start)) if self._every else now
 
 
-class _ShownFolder(RunFolder):
-    """A run's folder that also shows each round as it ends."""
-
-    def __init__(self, settings: Settings, show: Show) -> None:
-        super().__init__(settings)
-        self._show = show
-
-    def append_round(self, server_round: int, line: Mapping[str, Any]) -> None:
-        super().append_round(server_round, line)
-        self._show({"round": server_round, **line})
-
-
 def simulate(
     settings: Settings, nodes: int, pool: WorkerPool, workers: int, show: Show
 ) -> RunFolder:
@@ -76,10 +64,11 @@ def simulate(
         workers = min(workers, nodes)
     grid = WorkerGrid(pool, nodes, workers)
     with telling_of_errors() as known:
-        folder = known.folder = _ShownFolder(settings, show)
+        folder = known.folder = RunFolder(settings)
         memory = _memory_for(nodes, workers)
         pool.start(flat_settings(settings), nodes, memory)
-        conduct(grid, settings, folder, WithState(pool, CHECKPOINT_EVERY if memory else 0.0))
+        persistence = WithState(pool, CHECKPOINT_EVERY if memory else 0.0)
+        conduct(grid, settings, folder, persistence, [Shown(show)])
         return folder
 
 

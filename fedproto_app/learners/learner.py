@@ -184,7 +184,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     def answer(self, cohort: Cohort, order: Order) -> Contribution:
         """What the cohort's clients say to a question that the server asks between the phases of a
-        round (`Federation.question`); nothing of the cohort is kept."""
+        round (`Pipeline.question`); nothing of the cohort is kept."""
         return Contribution()
 
     def own_models(self, cohort: Cohort) -> dict[str, Tensor]:

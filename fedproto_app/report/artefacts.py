@@ -28,15 +28,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedproto_app import __version__
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.clients import ClientKey, ClientResult
 from fedproto_app.errors import SettingsError
 from fedproto_app.events import tell
-from fedproto_app.export.events import FOLDER, EventLog, require_tensorboard
+from fedproto_app.export.events import require_tensorboard
 from fedproto_app.messages import Arrays
 from fedproto_app.methods import method_named
 from fedproto_app.report.csv_text import csv_text
-from fedproto_app.report.metrics_file import MetricsFile
-from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds, read_run
+from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
 from fedproto_app.report.task_report import Row
 from fedproto_app.run_lock import RunLock
 from fedproto_app.server.checkpoint import (
@@ -47,7 +46,7 @@ from fedproto_app.server.checkpoint import (
 )
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.resume import longer, require_resumable, stored_settings
-from fedproto_app.server.round_log import ClientResult, RoundLog
+from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import Settings, default_run_name
 from fedproto_app.tasks.table import FIRST_TASK, report_for
 from fedproto_app.whole_file import flush, write_whole
@@ -71,7 +70,6 @@ class RunFolder:
         self._report = report_for(settings.task)
         self._started, self._earlier = time.monotonic(), 0.0
         self._settings = settings
-        self._events: EventLog | None = None
         if settings.output.tensorboard:
             require_tensorboard("output.tensorboard = true")
         if settings.output.resume:
@@ -84,15 +82,12 @@ class RunFolder:
                 require_resumable(settings, self.path)
             else:
                 self._begin()
-            self._metrics = MetricsFile(self.name, method_named(settings.method).name)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Let others write the run."""
-        if self._events is not None:
-            self._events.close()
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -109,11 +104,6 @@ class RunFolder:
             )
         output = self._settings.output.model_copy(update={"name": self.name})
         self._write_settings(self._settings.model_copy(update={"output": output}))
-        self._open_events()
-
-    def _open_events(self, first_round: int = 0) -> None:
-        if self._settings.output.tensorboard:
-            self._events = EventLog(self.path / FOLDER, first_round)
 
     def _write_settings(self, settings: Settings) -> None:
         resolved = settings.model_dump(by_alias=True)
@@ -131,9 +121,6 @@ class RunFolder:
             (self.path / ending).unlink(missing_ok=True)
         self._write_settings(longer(stored_settings(self.path), self._settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
-        self._open_events(done + 1)
-        before = read_rounds(self.path) if (self.path / ROUNDS).exists() else []
-        self._metrics = MetricsFile(self.name, method_named(self._settings.method).name, before)
         tell("resumed", run=self.name, round=done)
         return checkpoint
 
@@ -155,9 +142,6 @@ class RunFolder:
         """Add one line to rounds.jsonl."""
         with (self.path / ROUNDS).open("a") as rounds:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
-        if self._events is not None:
-            self._events.round({"round": server_round, **line})
-        self._metrics.write(line, time.time())
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """``checkpoint/round-…/``: what the server must know to go on after the round."""
@@ -173,7 +157,7 @@ class RunFolder:
         classes = federation.shape.classes
         rows = [
             [key.client, stage, classes[label], samples]
-            for key, facts in sorted(federation.roster.facts.items())
+            for key, facts in sorted(federation.members.facts.items())
             for stage, counts in enumerate(facts.class_counts, start=1)
             for label, samples in enumerate(counts)
             if samples > 0
@@ -200,18 +184,19 @@ class RunFolder:
         """
         trainings = costs["trainings"]
         every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)
-        clients = len(federation.trained | federation.results.keys())
+        history = federation.history
+        clients = len(history.trained | history.results.keys())
         summary = {
             "status": "completed",
             "task": settings.task,
             "method": method_named(settings.method).name,
             "dataset": settings.data.title,
-            "clients": len(federation.results),
+            "clients": len(history.results),
             "rounds": rounds,
             "seed": settings.seed,
             "keep": settings.keep,
             "stopped": stopped,
-            "privacy": federation.spending.told(),
+            "privacy": federation.spending.report(),
             **self._report.summary_figures(federation, read_rounds(self.path)),
             "parameters_up_per_client_round": (round(every_round / trainings) if trainings else 0),
             "parameters_up_per_client": round(costs["parameters_up"] / clients) if clients else 0,
@@ -226,8 +211,6 @@ class RunFolder:
             },
         }
         write_whole(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
-        if self._events is not None:
-            self._events.end(read_run(self.path))
 
     def write_model(self, model: Arrays) -> None:
         """``model/global.safetensors``, where a global model exists."""

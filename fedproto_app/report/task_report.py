@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fedproto_app.core.clients import metric_values
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedproto_app.core.clients import ClientKey
+    from fedproto_app.core.clients import ClientKey, ClientResult
     from fedproto_app.metrics import Metric
     from fedproto_app.report.page.charts import Section
     from fedproto_app.server.federation import Federation
-    from fedproto_app.server.round_log import ClientResult, RoundLog
+    from fedproto_app.server.round_log import RoundLog
 
     Results = Mapping[ClientKey, ClientResult]
 
@@ -162,14 +164,6 @@ def mean_metric(
     """The plain mean of a metric over the clients that have it (of `keys`), None without any."""
     values = metric_values(results, metric, keys)
     return float(np.mean(values)) if values else None
-
-
-def metric_values(
-    results: Results, metric: Metric, keys: Iterable[ClientKey] | None = None
-) -> list[float]:
-    """A metric of the clients that have it (of `keys`), in the clients' order."""
-    chosen = sorted(results if keys is None else set(keys) & set(results))
-    return [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]
 
 
 def error_text(value: float | None) -> str:

@@ -54,7 +54,7 @@ def server_images(settings: Settings, federation: Federation) -> ServerImages:
 
 def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
     method = f"method = {settings.method!r} learns at the server too"
-    told = [facts.class_counts for facts in federation.roster.facts.values()]
+    told = [facts.class_counts for facts in federation.members.facts.values()]
     if os.environ.get(OUTPUT_ROOT) or not all(told):
         raise SettingsError(
             f"{method}: the nodes' data are their own, so {AUXILIARY} must name labelled images in "

@@ -40,8 +40,8 @@ MODEL, STRATEGY, SERVER, DIGESTS = (
 
 # Of what the files hold. A checkpoint of another format is refused: raise it with every change
 # that an earlier version would misread, or whose checkpoints this one would.
-FORMAT = 2
-LAST_OF_FORMAT = {1: "0.1"}  # the versions that can resume earlier ones
+FORMAT = 3
+LAST_OF_FORMAT = {1: "0.1", 2: "0.2.0 before its release"}  # the versions that can resume them
 
 
 class OtherFormatError(SettingsError):
@@ -58,7 +58,7 @@ class Checkpoint:
 
     token: the run's mark in its nodes' folders. nodes: simulated ones, 0 in deployment.
     model: the global model. strategy: `MethodStrategy.state`. federation: `Federation.memory`.
-    outcome: `Outcome.memory`. seconds: that the run has taken so far.
+    listeners: `Listener.memory` of all of them. seconds: that the run has taken so far.
     """
 
     server_round: int
@@ -67,11 +67,11 @@ class Checkpoint:
     model: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     strategy: State = field(default_factory=dict)
     federation: Memory = field(default_factory=dict)
-    outcome: Memory = field(default_factory=dict)
+    listeners: Memory = field(default_factory=dict)
     seconds: float = 0.0
 
 
-_IN_SERVER = ("server_round", "token", "nodes", "federation", "outcome", "seconds")
+_IN_SERVER = ("server_round", "token", "nodes", "federation", "listeners", "seconds")
 
 
 def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:

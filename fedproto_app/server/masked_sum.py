@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -46,45 +46,75 @@ from fedproto_app.wire import (
 )
 
 if TYPE_CHECKING:
-    from fedproto_app.server.federation import Federation
+    from fedproto_app.server.pipeline import Pipeline
+
+Given = TypeVar("Given")
 
 MOST_NODES = 1000  # of a sum: each seals shares for all others
 
 
 @dataclass
 class _Session:
-    """One sum. names: its nodes, by number. sealed: by who sealed them, then for whom. lost: nodes
-    that were to be asked to train and were not."""
+    """One sum. names: its nodes, by number. sealed: by who sealed them, then for whom."""
 
     order: MaskingOrder
     grid: Grid
     names: list[str] = field(default_factory=list)
     keys: list[PublicKeys] = field(default_factory=list)
     sealed: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    lost: int = 0
+
+
+class Unmasked:
+    """The stage of a run without masks: everything passes as it is."""
+
+    least = lost = 0
+
+    def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
+        """The orders as they are."""
+        return list(messages)
+
+    def on_the_wire(self, expected: Expected) -> Expected:
+        """What the replies themselves must have."""
+        return expected
+
+    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+        return answers
+
+    def hand_over(
+        self,
+        answers: list[NodeReply],
+        each: Callable[[list[NodeReply]], Given],
+        total: Callable[[Sums], Given],
+    ) -> Given | None:
+        """What `each` makes of the answers to an order to train."""
+        return each(answers)
 
 
 class MaskedSum:
-    """The sums of a run, one a round. total: that of the newest training, None if it failed."""
+    """The stage of a run whose sums are masked.
 
-    def __init__(self, federation: Federation) -> None:
-        self._federation, self._rules = federation, federation.settings.aggregation
+    total: the sum of the newest training, None if it failed. lost: nodes that were to be asked for
+    the newest training and fell out before it.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline, self._rules = pipeline, pipeline.settings.aggregation
         self._session: _Session | None = None
         self.total: Sums | None = None
+        self.lost = 0
 
-    def prepared(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
+    def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
         """Have the nodes that are asked to train exchange keys and shares.
 
         Returns the orders of those that did, each with what its node needs. Messages other than
         orders to train come back as they are.
         """
-        self.total = None
+        self.total, self.lost = None, 0
         if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
             return list(messages)
         by_node = {message.metadata.dst_node_id: message for message in messages}
-        server_round = self._federation.log.server_round
-        run = (self._federation.run, self._federation.token)
-        order = MaskingOrder(*run, server_round, secrets.token_hex(16), "keys")
+        server_round = self._pipeline.history.log.server_round
+        order = MaskingOrder(*self._pipeline.run, server_round, secrets.token_hex(16), "keys")
         session = self._session = _Session(order, grid)
         if len(messages) > MOST_NODES:
             raise FederationError(f"{len(messages)} nodes; a masked sum has at most {MOST_NODES}")
@@ -98,19 +128,26 @@ class MaskedSum:
                 message = by_node[self._id_of(session.names[number])]
                 plain = sent_bytes(message)
                 add_masking(replace(order, step="train", sealed=for_it), to=message)
-                self._federation.log.bytes_down += sent_bytes(message) - plain
+                self._pipeline.history.log.bytes_down += sent_bytes(message) - plain
         there = {self._id_of(session.names[number]) for number in session.sealed}
-        session.lost = len(by_node) - len(there)
+        self.lost = len(by_node) - len(there)
         return [message for node, message in by_node.items() if node in there]
 
-    def finish(self, answers: Sequence[NodeReply], spec: Expected) -> tuple[list[NodeReply], int]:
-        """The sum of what these nodes sent; the answers that are in it, and how many nodes were
-        asked for theirs before the training and fell out."""
+    def on_the_wire(self, expected: Expected) -> Expected:
+        """What the replies themselves must have: where a sum is under way, one masked vector."""
+        return Expected(masked=True) if self._session else expected
+
+    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+        """Make the sum of what these nodes sent; returns the answers that are in it.
+
+        Answers to other orders than those to train come back as they are.
+        """
+        if self._session is None:
+            return answers
         session, self._session = self._session, None
-        assert session is not None, "nothing was prepared"
         if not session.sealed:
-            return [], session.lost
-        layout, vectors, used = Layout.expected(spec), {}, {}
+            return []
+        layout, vectors, used = Layout.expected(expected), {}, {}
         for answer in answers:
             try:
                 number = session.names.index(answer.node)
@@ -120,20 +157,25 @@ class MaskedSum:
                 self._refuse(answer.node, str(fault))
         self.total = self._unmasked(session, vectors, layout)
         if self.total is None:
-            return [], session.lost
+            return []
         clients = sum(len(answer.reply.names) for answer in used.values())
         every = self.total.counts
         by_class = every.get(BY_CLASS, np.zeros(1))
         if every[CLIENTS] != clients or by_class.min() < 0 or by_class.max() > clients:
             self._refuse("", f"masked sum: not one of {clients} clients; a node's share is false")
             self.total = None
-            return [], session.lost
-        return list(used.values()), session.lost
+            return []
+        return list(used.values())
 
-    @property
-    def awaited(self) -> bool:
-        """Whether orders to train are under way, whose answers `finish` has not seen."""
-        return self._session is not None
+    def hand_over(
+        self,
+        answers: list[NodeReply],
+        each: Callable[[list[NodeReply]], Given],
+        total: Callable[[Sums], Given],
+    ) -> Given | None:
+        """What `total` makes of the sum of the answers to an order to train; None if there is no
+        sum."""
+        return None if self.total is None else total(self.total)
 
     @property
     def least(self) -> int:
@@ -144,7 +186,7 @@ class MaskedSum:
 
     def _exchanged(self, session: _Session, node_ids: Collection[int]) -> bool:
         """Keys, then shares; whether enough nodes are left for a sum."""
-        names = {self._federation.roster.label_of(node): node for node in node_ids}
+        names = {self._pipeline.members.roster.label_of(node): node for node in node_ids}
         orders = dict.fromkeys(sorted(names), session.order)
         replies = self._asked(session, orders, "its keys")
         told = Counter(key for reply in replies.values() for key in _publics(reply))
@@ -221,15 +263,16 @@ class MaskedSum:
     ) -> dict[str, MaskingReply]:
         """The usable answers of these nodes; the others are refused."""
         messages = {name: masking_query(order, self._id_of(name)) for name, order in orders.items()}
-        federation, answers = self._federation, {}
-        federation.log.bytes_down += sum(map(sent_bytes, messages.values()))
-        replies = federation.exchanged(session.grid, messages.values(), least=len(messages))
+        pipeline, answers = self._pipeline, {}
+        log = pipeline.history.log
+        log.bytes_down += sum(map(sent_bytes, messages.values()))
+        replies = pipeline.send(session.grid, messages.values(), least=len(messages))
         name_of = {message.metadata.message_id: name for name, message in messages.items()}
         for reply in replies:
-            asked = federation.exchange.original(reply.metadata.reply_to_message_id)
+            asked = pipeline.exchange.original(reply.metadata.reply_to_message_id)
             if (name := name_of.pop(asked, None)) is None:
                 continue
-            federation.log.bytes_up += received_bytes(reply)
+            log.bytes_up += received_bytes(reply)
             try:
                 if reply.has_error():
                     raise Unusable(f"no reply: {reply.error.reason}")
@@ -240,7 +283,7 @@ class MaskedSum:
             except Unusable as fault:
                 self._refuse(name, f"masked sum, {what}: {fault}")
         for name in name_of.values():
-            told = f"no reply within {federation.exchange.waited:g} s"
+            told = f"no reply within {pipeline.exchange.waited:g} s"
             self._refuse(name, f"masked sum, {what}: {told}")
         return answers
 
@@ -258,10 +301,10 @@ class MaskedSum:
         return fewest(rules.secure_minimum, rules.secure_share, len(session.names))
 
     def _id_of(self, name: str) -> int:
-        return self._federation.roster.members[name].node_id
+        return self._pipeline.members.node_id(name)
 
     def _refuse(self, node: str, reason: str) -> None:
-        self._federation.refuse(Refusal(node, "", reason))
+        self._pipeline.history.refuse(Refusal(node, "", reason))
 
 
 def _publics(reply: MaskingReply) -> list[bytes]:

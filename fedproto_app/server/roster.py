@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.messages import NodeRoster
-from fedproto_app.randomness import numpy_stream
 
 
 @dataclass
@@ -117,13 +114,3 @@ def _label(node_id: int, answer: NodeRoster) -> str:
 
 def _keys(node_id: int, answer: NodeRoster) -> set[ClientKey]:
     return {ClientKey(name, _label(node_id, answer)) for name in answer.samples}
-
-
-def select(
-    keys: Sequence[ClientKey], share: float, newcomers: set[ClientKey], seed: int, server_round: int
-) -> list[ClientKey]:
-    """The clients to ask in a round: a seeded share of all (at least one), and all newcomers."""
-    wanted = max(1, math.ceil(share * len(keys) - 1e-9)) if keys else 0
-    order = numpy_stream(seed, "selection", server_round).permutation(len(keys))
-    chosen = {keys[index] for index in order[:wanted]}
-    return [key for key in keys if key in chosen or key in newcomers]

@@ -1,21 +1,22 @@
-"""What a round asked, got and cost, and what is known of each client's model since."""
+"""What happened in a run: what the current round asked, got and cost, and each client's results."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
 from flwr.app import Message
 
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.clients import ClientKey, ClientResult
+from fedproto_app.core.sends import Expected
 from fedproto_app.events import shown, tell
 from fedproto_app.messages import Refusal, Reply
-from fedproto_app.metrics import Metric, metric_of, metric_row
 
-MOST_REFUSALS = 1000  # of one node in a round that are told
+MOST_REFUSALS = 1000  # of one node in a round that are reported
+MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules
 
 
 @dataclass
@@ -69,24 +70,6 @@ class RoundLog:
         )
 
 
-@dataclass
-class ClientResult:
-    """A client's latest metrics and those of its kept model (0: it has none yet)."""
-
-    metrics: dict[Metric, float] = field(default_factory=dict)
-    kept_round: int = 0
-
-    def memory(self) -> list[Any]:
-        """For a checkpoint."""
-        rows = [[metric_row(metric), value] for metric, value in self.metrics.items()]
-        return [rows, self.kept_round]
-
-    @staticmethod
-    def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
-        """The result whose `memory` this is."""
-        return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
-
-
 @dataclass(frozen=True)
 class NodeReply:
     """A node's answer after refusal: `message` is Flower's, `reply` its usable content."""
@@ -98,3 +81,70 @@ class NodeReply:
     def keys(self) -> list[ClientKey]:
         """The clients that answered, in the order of the reply's rows."""
         return [ClientKey(name, self.node) for name in self.reply.names]
+
+
+class History:
+    """What happened in a run so far.
+
+    log: of the current round. results: each client's latest metrics. trained: the clients that ever
+    trained; unevaluated: those of them that trained since their last evaluation.
+    """
+
+    def __init__(self) -> None:
+        self.log = RoundLog()
+        self.results: dict[ClientKey, ClientResult] = {}
+        self.trained: set[ClientKey] = set()
+        self.unevaluated: set[ClientKey] = set()
+
+    def begin_round(self, server_round: int) -> None:
+        """Begin the round's log. What happened while the nodes came belongs to round 1."""
+        if server_round > 1:
+            self.log = RoundLog()
+        self.log.server_round = server_round
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note what of an answer is not used, for the artefacts, and log it."""
+        self.log.refuse(refusal)
+
+    def note(self, figures: Mapping[str, float | None]) -> None:
+        """Enter what the method itself reports of the round."""
+        self.log.figures = dict(figures)
+
+    def record(self, answer: NodeReply, expected: Expected) -> None:
+        """Enter a usable answer: its losses, metrics and costs."""
+        reply = answer.reply
+        self.log.answered += 1
+        self.log.node_seconds += reply.seconds
+        self.log.parameters_up += expected.values(reply)
+        for row, key in enumerate(answer.keys()):
+            if reply.losses:
+                self.trained.add(key)
+                self.unevaluated.add(key)
+                self.log.losses[key] = {name: v[row] for name, v in reply.losses.items()}
+            if reply.metrics:
+                result = self.results.get(key, ClientResult())
+                reported = {name: values[row] for name, values in reply.metrics.items()}
+                if len(result.metrics.keys() | reported.keys()) > MOST_METRICS:
+                    reason = f"reports more than {MOST_METRICS} metrics; these are not kept"
+                    self.refuse(Refusal(key.node, key.client, reason))
+                    continue
+                result.metrics |= reported
+                self.results[key] = result
+            if reply.kept_rounds:
+                self.results[key].kept_round = reply.kept_rounds[row]
+                self.unevaluated.discard(key)
+
+    def memory(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "results": [[*key, *self.results[key].memory()] for key in sorted(self.results)],
+            "trained": [list(key) for key in sorted(self.trained)],
+            "unevaluated": [list(key) for key in sorted(self.unevaluated)],
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what `memory` returned."""
+        for client, node, *result in memory["results"]:
+            self.results[ClientKey(client, node)] = ClientResult.of(*result)
+        self.trained = {ClientKey(*key) for key in memory["trained"]}
+        self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}

@@ -6,33 +6,50 @@ counted by itself, because a run may ask a share of the clients only.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from logging import WARNING
 from typing import Any
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.events import tell
 from fedproto_app.maths.privacy_loss import epsilon_of
+from fedproto_app.server.listeners import PRIVACY, Listener, RoundEnd
 from fedproto_app.settings import PrivacyPlan
 
 
-class Spending:
-    """Releases so far, by client. plan: None where nothing is protected, so nothing is counted."""
+class Spending(Listener):
+    """Releases so far, by client. Stops the run before the ε of any exceeds the limit.
 
-    def __init__(self, plan: PrivacyPlan | None) -> None:
-        self.plan = plan
+    plan: None where nothing is protected, so nothing is counted. last_round: of the run.
+    """
+
+    def __init__(self, plan: PrivacyPlan | None, last_round: float = math.inf) -> None:
+        self.plan, self._last_round = plan, last_round
         self._releases: Counter[ClientKey] = Counter()
         self._counted = 0  # the last round of which releases were counted
 
-    def ask(self, keys: Iterable[ClientKey], server_round: int) -> None:
+    def asked(self, keys: Iterable[ClientKey], server_round: int) -> None:
         """Count a round's order to train for these clients, whose releases it asks for."""
         if self.plan is not None:
             for key in keys:
                 self._releases[key] += self.plan.releases_in(server_round)
             self._counted = server_round
 
-    def forbids(self, server_round: int) -> bool:
+    def stops(self, next_round: int) -> str:
         """Whether this round could take a client's ε beyond ``privacy.max-epsilon``."""
-        return self._beyond(server_round, server_round)
+        forbidden = next_round <= self._last_round and self._beyond(next_round, next_round)
+        return PRIVACY if forbidden else ""
+
+    def run_stopped(self, reason: str, rounds: int) -> None:
+        if reason == PRIVACY and self.plan is not None:
+            limit = self.plan.settings.max_epsilon
+            tell("privacy-spent", WARNING, round=rounds, limit=limit)
+
+    def round_ended(self, ended: RoundEnd) -> None:
+        """Add ε to the round's line."""
+        ended.line["privacy"] = self.report()
 
     def ends_with(self, server_round: int) -> bool:
         """Whether no round can follow this one, which may be under way."""
@@ -53,7 +70,7 @@ class Spending:
         assert self.plan is not None
         return epsilon_of(releases * self.plan.loss, self.plan.settings.delta)
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """For artefacts: ε and δ of the client that has spent most, and of what that is the ε."""
         if self.plan is None:
             return {"mechanism": "none"}
@@ -68,10 +85,8 @@ class Spending:
             "releases": self._most,
         }
 
-    def memory(self) -> list[list[Any]]:
-        """For a checkpoint."""
-        return [[*key, count] for key, count in sorted(self._releases.items())]
+    def memory(self) -> dict[str, Any]:
+        return {"spent": [[*key, count] for key, count in sorted(self._releases.items())]}
 
-    def recall(self, memory: Iterable[list[Any]]) -> None:
-        """What `memory` gave."""
-        self._releases = Counter({ClientKey(*key): count for *key, count in memory})
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        self._releases = Counter({ClientKey(*key): count for *key, count in memory["spent"]})

@@ -134,27 +134,27 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     ) -> Iterable[Message]:
         options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
         model = self._before = numpy_arrays(arrays)
-        eligible = self.eligible(self.federation.roster.clients())
-        chosen = self.federation.choose(eligible, server_round)
+        eligible = self.eligible(self.federation.members.clients())
+        chosen = self.federation.selection.choose(eligible, server_round)
         if not self.learner.sends_mean:
             expected = self.expected(server_round)
             values = sum(math.prod(expected.per_client[name]) for name in expected.models)
             self.averaging.require_room(len(chosen), values)
         local = self.judges_trained and not self.learner.personalises()
         local = local and self.learner.task.evaluates_local
-        local = local and self.federation.evaluates(server_round)
+        local = local and self.federation.selection.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round, evaluate=local)
+            plain = self.federation.pipeline.order(keys, server_round, evaluate=local)
             return self.guided(replace(plain, arrays=model, options=options), keys)
 
-        return self.federation.orders(chosen, order, shared=self._initial)
+        return self.federation.pipeline.orders(chosen, order, shared=self._initial)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self.federation.read(replies, self.expected(server_round))
-        arrays = self.federation.handed_over(
+        answers = self.federation.pipeline.read(replies, self.expected(server_round))
+        arrays = self.federation.pipeline.sums.hand_over(
             answers,
             lambda answers: self._of_each(answers, server_round),
             lambda total: self._of_total(total, answers, server_round),
@@ -178,7 +178,7 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
             mean = {name: (value / weight).astype(np.float32) for name, value in sums.items()}
             fault = growth_fault(mean, root_mean_square(list(self._before.values())))
         if fault:
-            self.federation.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
+            self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
             return None
         self.take_in_total(total, server_round)
         return array_record(mean)
@@ -186,16 +186,16 @@ class FedAvgStrategy(MethodDefaults, FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        if not self.federation.evaluates(server_round):
+        if not self.federation.selection.evaluates(server_round):
             return []
         model = numpy_arrays(arrays)
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round)
+            plain = self.federation.pipeline.order(keys, server_round)
             return self.guided_evaluation(replace(plain, arrays=model), keys)
 
-        everyone = self.to_evaluate(self.federation.roster.clients())
-        return self.federation.orders(everyone, order, MessageType.EVALUATE, self._initial)
+        everyone = self.to_evaluate(self.federation.members.clients())
+        return self.federation.pipeline.orders(everyone, order, MessageType.EVALUATE, self._initial)
 
     def weight(self, reply: Reply) -> int:
         """Its clients' weight in the mean over all."""

@@ -126,21 +126,21 @@ class IfcaStrategy(ClusteredHeadStrategy):
                 choices[key] = said > 0
             else:
                 reason = f"chose clusters {said.tolist()[:10]}, expected {wanted} of {len(said)}"
-                self.federation.refuse(Refusal(key.node, key.client, reason))
+                self.federation.history.refuse(Refusal(key.node, key.client, reason))
         return choices
 
     def _tell(self, server_round: int) -> None:
         """Note the round of the clients that are there; with several clusters, no Rand index."""
-        there = set(self.federation.roster.clients())
+        there = set(self.federation.members.clients())
         keys = [key for key in self._chosen if key in there]
         figures: dict[str, float | None] = {"clusters": float(len(self._heads))}
         if keys and self.section.choices == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
-            groups = [self.federation.roster.facts[key].group for key in keys]
+            groups = [self.federation.members.facts[key].group for key in keys]
             rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
             figures["rand_index"] = rand
             self._history.add(server_round, labels, None, None, rand)
-        self.federation.note(figures)
+        self.federation.history.note(figures)
 
     def state(self) -> dict[str, NDArray[Any]]:
         state = super().state() | {"heads": self._heads}
@@ -168,7 +168,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``, of clients in one cluster each."""
-        return self._history.findings(list(self._chosen), self.federation.roster.facts)
+        return self._history.findings(list(self._chosen), self.federation.members.facts)
 
 
 def _mean(cluster: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,12 @@ import pytest
 from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.export.events import EventLog, write_events
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.listeners import folder_listeners
 from fedproto_app.report.runs import read_run
+from fedproto_app.server.listeners import Listener, RoundEnd
+from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.wire import array_record
 from tests.export.event_file import events, masked_crc, scalars
 from tests.report.made_runs import make_run, round_record
 
@@ -68,17 +74,35 @@ def live(tmp_path: Path, **changes: Any) -> Settings:
     return settings_from({**place, **changes})
 
 
-def test_rounds_are_there_as_they_end_and_a_resumed_run_tells_them_once(tmp_path: Path) -> None:
+def ended(number: int, **line: Any) -> RoundEnd:
+    """The end of a round with this line of rounds.jsonl."""
+    record = round_record(number, **line)
+    return RoundEnd(record.pop("round"), record, array_record({}), History(), evaluated=True)
+
+
+@contextmanager
+def listening(settings: Settings, folder: RunFolder) -> Iterator[list[Listener]]:
+    """What writes down the rounds of a run, until the block ends."""
+    listeners = folder_listeners(settings, folder)
+    yield listeners
+    for listener in listeners:
+        listener.close()
+
+
+def test_rounds_are_there_as_they_end_and_a_resumed_run_writes_them_once(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "tensorboard"
-    with RunFolder(live(tmp_path)) as run:
+    settings = live(tmp_path)
+    with RunFolder(settings) as run, listening(settings, run) as listeners:
         for number in (1, 2, 3):
-            record = round_record(number)
-            run.append_round(record.pop("round"), record)
+            for listener in listeners:
+                listener.round_ended(ended(number))
             assert sorted(scalars(folder)["loss/total"]) == list(range(1, number + 1))
-    with RunFolder(live(tmp_path, **{"output.resume": True})) as run:
+    settings = live(tmp_path, **{"output.resume": True})
+    with RunFolder(settings) as run:
         assert run.resume() is None  # no checkpoint: from the first round on
-        record = round_record(1, loss={"total": 9.0})
-        run.append_round(record.pop("round"), record)
+        with listening(settings, run) as listeners:
+            for listener in listeners:
+                listener.round_ended(ended(1, loss={"total": 9.0}))
     starts = [event for event in events(folder) if event.HasField("session_log")]
     assert [(event.step, event.session_log.status) for event in starts] == [(1, 1)]  # START
     assert scalars(folder)["loss/total"][1] == 9.0
@@ -86,9 +110,10 @@ def test_rounds_are_there_as_they_end_and_a_resumed_run_tells_them_once(tmp_path
 
 
 def test_without_the_setting_there_are_no_events(tmp_path: Path) -> None:
-    with RunFolder(live(tmp_path, **{"output.tensorboard": False})) as run:
-        record = round_record(1)
-        run.append_round(record.pop("round"), record)
+    settings = live(tmp_path, **{"output.tensorboard": False})
+    with RunFolder(settings) as run, listening(settings, run) as listeners:
+        for listener in listeners:
+            listener.round_ended(ended(1))
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
 from fedproto_app.data.shape import DataShape
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.server.roster import Roster
-from fedproto_app.server.round_log import ClientResult
+from fedproto_app.server.round_log import History
 from fedproto_app.server.spending import Spending
 
 Scores = dict[int, tuple[float, float]]  # (right, all) by stage or class
@@ -23,14 +23,15 @@ class MadeFederation:
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.results = {key(name): ClientResult(each, 7) for name, each in self.metrics.items()}
-        self.trained = set(self.results)
+        self.history = History()
+        self.history.results = {key(n): ClientResult(each, 7) for n, each in self.metrics.items()}
+        self.history.trained = set(self.history.results)
         facts = {
             key(n): ClientFacts(10, "g", 0.0, self.counts.get(n, ()))
             for n in {**self.metrics, **self.counts}
         }
         self.spending = Spending(None)
-        self.roster, self.shape = Roster(facts=facts), DataShape((), self.classes)
+        self.members, self.shape = Roster(facts=facts), DataShape((), self.classes)
 
 
 def key(client: str) -> ClientKey:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.server.roster import Roster
-from fedproto_app.server.round_log import ClientResult, RoundLog
+from fedproto_app.server.round_log import History, RoundLog
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
@@ -25,18 +25,9 @@ class MadeSequences:
     """What a report looks at of a federation."""
 
     settings: Settings
-    results: dict[ClientKey, ClientResult]
-    roster: Roster
-
-    @property
-    def spending(self) -> Spending:
-        """Nothing of it."""
-        return Spending(None)
-
-    @property
-    def trained(self) -> set[ClientKey]:
-        """All of them."""
-        return set(self.results)
+    history: History
+    members: Roster
+    spending: Spending = field(default_factory=lambda: Spending(None))
 
 
 def made(
@@ -45,9 +36,12 @@ def made(
     """A federation of the clients a, b, … of the node n; Fed-REACT with two encoder rounds."""
     keys = {name: ClientKey(name, "n") for name in metrics}
     config = {"task": task, "method": "fed-react", "encoder.rounds": 2, **settings}
+    history = History()
+    history.results = {key: ClientResult(metrics[name], 5) for name, key in keys.items()}
+    history.trained = set(keys.values())
     return MadeSequences(
         settings_from(config),
-        {key: ClientResult(metrics[name], 5) for name, key in keys.items()},
+        history,
         Roster(facts={key: ClientFacts(10, "g", 0.0) for key in keys.values()}),
     )
 
@@ -68,19 +62,19 @@ def make_sequence_run(
     truth = dict(zip(names, draws.permutation(np.arange(clients) % groups), strict=True))
     place = {"output.dir": str(folder.parent), "output.name": folder.name}
     federation = made({name: {} for name in names}, task, **place, **settings)
-    for key in federation.results:
+    for key in federation.history.results:
         group = f"cluster-{truth[key.client] + 1}" if known_groups else ""
-        federation.roster.facts[key] = ClientFacts(100, group, 0.0)
+        federation.members.facts[key] = ClientFacts(100, group, 0.0)
     run = RunFolder(federation.settings)
     history = ClusterHistory()
     for number in range(1, rounds + 3):
-        log = RoundLog(losses={key: {"total": 3 / number} for key in federation.results})
+        log = RoundLog(losses={key: {"total": 3 / number} for key in federation.history.results})
         log.parameters_up = log.parameters_down = 1000
         if number > 2:
             _one_round(federation, history, log, number, truth, shaky, groups, draws)
-        line = round_line(log, federation.results, {"total": 1.0}, number > 2, task)
+        line = round_line(log, federation.history.results, {"total": 1.0}, number > 2, task)
         run.append_round(number, line)
-    run.write_findings(history.findings(list(federation.results), federation.roster.facts))
+    run.write_findings(history.findings(list(federation.history.results), federation.members.facts))
     run.write_clients(federation)
     costs = COSTS | {"trainings": 3}
     run.write_summary(federation.settings, federation, costs, rounds + 2, "rounds")
@@ -97,7 +91,7 @@ def _one_round(
     groups: int,
     draws: np.random.Generator,
 ) -> None:
-    keys = list(federation.results)
+    keys = list(federation.history.results)
     labels = {
         key: int(draws.integers(groups) if number - 2 <= shaky and draws.random() < 0.3 else own)
         for key, own in zip(keys, truth.values(), strict=True)
@@ -112,7 +106,7 @@ def _one_round(
     alpha = 1 - 1 / (number - 2)
     log.figures = {"rand_index": right, "forgetting_factor": alpha, "clusters": float(groups)}
     history.add(number, labels, matrix, alpha, right)
-    for result in federation.results.values():
+    for result in federation.history.results.values():
         good = 0.9 - 0.5 / number + float(draws.normal(0, 0.04))
         if "regression" in federation.settings.task:
             one = {

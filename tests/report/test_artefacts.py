@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from fedproto_app.core.clients import ClientResult
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line, settings_digest
-from fedproto_app.server.round_log import ClientResult, RoundLog
+from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import Settings, settings_from
 from tests.report.made_federation import LONG_TAIL, MadeFederation, key
 from tests.report.made_runs import (
@@ -62,7 +63,7 @@ def rows(folder: RunFolder, name: str) -> list[list[str]]:
 
 def a_line(federation: Any, task: str) -> dict[str, Any]:
     log = RoundLog(losses={key("a"): {"total": 1.0}})
-    return round_line(log, federation.results, {"total": 1.0}, evaluated=True, task=task)
+    return round_line(log, federation.history.results, {"total": 1.0}, evaluated=True, task=task)
 
 
 @pytest.mark.parametrize(("task", "federation", "record", "make"), TASKS)
@@ -88,7 +89,7 @@ def test_made_runs_have_the_fields_that_runs_have(
     }  # later than the first made runs
     assert set(summary) | added == set(made) | added
     assert summary["parameters_up_per_client_round"] == 333
-    assert summary["parameters_up_per_client"] == 1000 / len(federation.results)
+    assert summary["parameters_up_per_client"] == 1000 / len(federation.history.results)
     assert summary["task"] == task
 
 
@@ -140,7 +141,7 @@ def test_values_sent_are_shared_by_all_who_trained_also_those_without_an_error(
     folder = RunFolder(chosen)
     folder.append_round(1, a_line(FORECASTS, "forecasting"))
     federation: Any = MadeFederation({"a": ERRORS | KEPT})
-    federation.trained |= {key("b"), key("c"), key("d")}
+    federation.history.trained |= {key("b"), key("c"), key("d")}
     folder.write_summary(chosen, federation, COSTS | {"trainings": 8}, 2, "rounds")
     assert json.loads((folder.path / "summary.json").read_text())["parameters_up_per_client"] == 250
 

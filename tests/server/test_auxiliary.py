@@ -44,10 +44,10 @@ def federation_of(
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.expect([], shape)
+    federation.members.expect([], shape)
     counts = {"a": ((1,) * len(shape.classes),)} if dealt else {}
     roster = NodeRoster("m", 0, {"a": 9}, {"a": ""}, {"a": 0.0}, {}, class_counts=counts)
-    federation.roster.admit(0, roster)
+    federation.members.roster.admit(0, roster)
     return settings, federation
 
 

@@ -98,21 +98,21 @@ def test_only_models_of_the_second_phase_are_evaluated(
     federation: Federation, expected: list[int]
 ) -> None:
     every_round = range(1, federation.settings.all_rounds + 1)
-    assert [number for number in every_round if federation.evaluates(number)] == expected
+    assert [number for number in every_round if federation.selection.evaluates(number)] == expected
 
 
 def test_a_share_is_chosen_and_all_the_newcomers() -> None:
     federation = in_phases(1, participation=0.2)
     clients = [ClientKey(f"c{number}", "n") for number in range(10)]
-    rounds_of = [federation.choose(clients, number) for number in range(1, 20)]
+    rounds_of = [federation.selection.choose(clients, number) for number in range(1, 20)]
     assert {len(chosen) for chosen in rounds_of} == {2}
     assert {key for chosen in rounds_of for key in chosen} == set(clients)
-    assert rounds_of[0] == in_phases(5, participation=0.2).choose(clients, 1)
+    assert rounds_of[0] == in_phases(5, participation=0.2).selection.choose(clients, 1)
     new = clients[7:]
-    chosen = federation.choose(clients, 1, new)
+    chosen = federation.selection.choose(clients, 1, new)
     assert chosen == [key for key in clients if key in {*rounds_of[0], *new}]
-    assert federation.choose(clients, 1, clients) == clients
-    assert federation.choose([], 1) == []
+    assert federation.selection.choose(clients, 1, clients) == clients
+    assert federation.selection.choose([], 1) == []
 
 
 def test_figures_of_a_method_stand_in_the_rounds_line(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def with_too_many(said: Fields) -> Fields:
     ("change", "reason"),
     [
         (without_kept_rounds, "malformed reply: an evaluation without all of its kept metrics"),
-        (with_too_many, "tells of more than 5000 metrics; these are not kept"),
+        (with_too_many, "reports more than 5000 metrics; these are not kept"),
     ],
 )
 def test_half_of_an_evaluation_leaves_a_whole_run(

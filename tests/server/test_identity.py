@@ -17,12 +17,12 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.node import orders
 from fedproto_app.node_register import NodeRegister, fingerprint
-from fedproto_app.server import arrivals
+from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.paths import OUTPUT_ROOT
 from fedproto_app.settings import Settings
 from tests.local_grid import LocalGrid, digits_settings, small_settings
-from tests.server.test_arrivals import csv_node, wide_csv
+from tests.server.test_membership import csv_node, wide_csv
 
 
 def public_key() -> bytes:
@@ -56,7 +56,7 @@ class KeyedGrid(LocalGrid):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "ASK_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(membership, "ASK_AGAIN_AFTER", 0.0)
 
 
 def two(
@@ -73,11 +73,11 @@ def come(federation: Federation, grid: KeyedGrid, *nodes: int) -> None:
     """Only these nodes are there; the server has looked at them, twice."""
     grid.connected = set(nodes)
     for _ in range(2):
-        federation.arrivals.refresh(grid)
+        federation.members.refresh(grid)
 
 
 def reasons(federation: Federation) -> list[str]:
-    return [refusal.reason for refusal in federation.log.refused]
+    return [refusal.reason for refusal in federation.history.log.refused]
 
 
 def bound(tmp_path: Path) -> dict[str, Any]:
@@ -89,13 +89,13 @@ def test_a_name_stays_its_keys_while_its_node_is_away(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", "north")
     come(federation, grid, 1000)
     come(federation, grid, 1001)
-    assert federation.roster.clients() == []  # neither its orders nor its clients
-    assert federation.roster.members["north"].node_id == 1000
+    assert federation.members.clients() == []  # neither its orders nor its clients
+    assert federation.members.node_id("north") == 1000
     (reason,) = reasons(federation)
     assert f"its name 'north' belongs to the key {fingerprint(KEYS[0])}" in reason
     assert "fedproto nodes release north" in reason
     come(federation, grid, 1000, 1001)
-    assert federation.roster.clients() == [ClientKey("a", "north"), ClientKey("b", "north")]
+    assert federation.members.clients() == [ClientKey("a", "north"), ClientKey("b", "north")]
 
 
 def test_a_name_stays_its_keys_over_runs_and_in_the_operators_root(
@@ -108,11 +108,11 @@ def test_a_name_stays_its_keys_over_runs_and_in_the_operators_root(
     later, grid = two(tmp_path, "north", "north", **elsewhere)
     later.recall(federation.memory())  # a resumed run, too
     come(later, grid, 1001)
-    assert later.roster.clients() == []
+    assert later.members.clients() == []
     assert bound(tmp_path)["north"]["key"] == fingerprint(KEYS[0])
     assert bound(tmp_path)["north"]["clients"] == 2
     come(later, grid, 1000)
-    assert len(later.roster.clients()) == 2
+    assert len(later.members.clients()) == 2
 
 
 def test_a_key_goes_by_one_name(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_key_goes_by_one_name(tmp_path: Path) -> None:
     come(federation, grid, 1000)
     assert "belongs to the name 'north', and it says 'south'" in reasons(federation)[-1]
     assert list(bound(tmp_path)) == ["north"]
-    assert federation.roster.clients() == []
+    assert federation.members.clients() == []
 
 
 def test_the_operators_name_is_stronger_than_what_a_node_says(tmp_path: Path) -> None:
@@ -133,35 +133,35 @@ def test_the_operators_name_is_stronger_than_what_a_node_says(tmp_path: Path) ->
     assert reasons(federation) == [
         "it calls itself 'north', but its key is registered under the name 'south'"
     ]
-    assert federation.log.refused[0].node == "south"
-    assert federation.roster.clients() == []
+    assert federation.history.log.refused[0].node == "south"
+    assert federation.members.clients() == []
 
 
 def test_a_site_that_says_nothing_goes_by_the_name_it_is_registered_under(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "", given={1000: "north"})
     del grid.contexts[1000].node_config["node-name"]
     come(federation, grid, 1000)
-    assert federation.roster.connected_labels() == ["north"]
+    assert federation.members.roster.connected_labels() == ["north"]
 
 
 def test_who_came_first_with_a_registered_name_loses_it(tmp_path: Path) -> None:
     """Its key was registered without one."""
     federation, grid = two(tmp_path, "north", "north", given={1001: "north"})
     come(federation, grid, 1000)
-    assert federation.roster.members["north"].node_id == 1000
+    assert federation.members.node_id("north") == 1000
     come(federation, grid, 1000, 1001)
-    assert federation.roster.members["north"].node_id == 1001
+    assert federation.members.node_id("north") == 1001
     assert "another node's, whose key is registered under it" in reasons(federation)[-1]
     later, grid = two(tmp_path, "north", "north", given={1001: "north"})
     come(later, grid, 1000)  # and while the true one is away
-    assert later.roster.clients() == []
+    assert later.members.clients() == []
 
 
 def test_a_node_does_not_take_the_number_of_one_without_a_name(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "1001", "")
     del grid.contexts[1001].node_config["node-name"]
     come(federation, grid, 1000, 1001)
-    assert federation.roster.members["1001"].node_id == 1001
+    assert federation.members.node_id("1001") == 1001
     assert "is another node's" in reasons(federation)[-1]
 
 
@@ -171,9 +171,9 @@ def test_a_rotated_key_takes_the_place_when_the_old_one_is_gone(tmp_path: Path) 
     come(federation, grid, 1000)
     come(federation, grid, 1000, 1001)
     assert reasons(federation) == ["its name 'north' belongs to another connected node"]
-    assert federation.roster.members["north"].node_id == 1000
+    assert federation.members.node_id("north") == 1000
     come(federation, grid, 1001)
-    assert federation.roster.members["north"].node_id == 1001
+    assert federation.members.node_id("north") == 1001
     assert bound(tmp_path)["north"]["key"] == fingerprint(KEYS[1])
 
 
@@ -184,9 +184,9 @@ def test_the_operator_releases_a_name_while_the_server_runs(tmp_path: Path) -> N
     with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
         del names.bound["north"]
     come(federation, grid, 1001)
-    assert federation.roster.members["north"].node_id == 1001
+    assert federation.members.node_id("north") == 1001
     come(federation, grid, 1000, 1001)  # the old key is a stranger now
-    assert federation.roster.members["north"].node_id == 1001
+    assert federation.members.node_id("north") == 1001
     assert "belongs to the key" in reasons(federation)[-1]
 
 
@@ -200,20 +200,20 @@ def test_a_banned_node_is_out_at_once_by_its_name_and_by_its_key(
         names.banned["north"] = [fingerprint(KEYS[0])]
         del names.bound["north"]
     come(federation, grid, 1000)
-    assert federation.roster.clients() == []
+    assert federation.members.clients() == []
     assert "'north' is banned from this server" in reasons(federation)[-1]
     grid.contexts[1000].node_config["node-name"] = "south"
     if given:
         grid.given = {1000: "south"}
     come(federation, grid, 1000)
-    assert federation.roster.clients() == []
+    assert federation.members.clients() == []
 
 
 def test_nodes_without_keys_of_their_own_go_by_what_they_say(tmp_path: Path) -> None:
     federation, grid = two(tmp_path, "north", "north", **{"nodes.bind-names": False})
     come(federation, grid, 1000)
     come(federation, grid, 1001)
-    assert federation.roster.members["north"].node_id == 1001
+    assert federation.members.node_id("north") == 1001
     assert not (tmp_path / "runs" / "nodes.json").exists()
 
 
@@ -222,7 +222,7 @@ def test_a_simulation_leaves_no_register(tmp_path: Path) -> None:
     grid.keys = [b"\x93" * 32] * 2  # what Flower's own simulation has for keys
     come(federation, grid, 1000)
     come(federation, grid, 1001)
-    assert federation.roster.members["north"].node_id == 1001
+    assert federation.members.node_id("north") == 1001
     assert not (tmp_path / "runs" / "nodes.json").exists()
 
 
@@ -244,13 +244,13 @@ def test_one_node_does_not_take_all_the_room(tmp_path: Path) -> None:
     roomier = {"nodes.maximum-clients": 7, "nodes.maximum-clients-per-node": 3}
     federation, grid = two(tmp_path, "north", **roomier)
     come(federation, grid, 1000)
-    assert len(federation.roster.clients()) == 2
+    assert len(federation.members.clients()) == 2
     come(federation, grid)
     wide_csv(tmp_path, "c", "d")  # other names each time it comes
     grid.contexts[1000].node_config["data-path"] = str((tmp_path / "site.csv").resolve())
     orders._cached_shard.cache_clear()  # a real node is a new process
     come(federation, grid, 1000)
-    assert federation.roster.clients() == []
+    assert federation.members.clients() == []
     assert "it would have brought 4" in reasons(federation)[-1]
 
 
@@ -278,17 +278,17 @@ def test_the_classes_are_those_of_most_nodes_not_of_the_fastest(tmp_path: Path) 
     federation = Federation(settings, "run", "token")
     come(federation, grid, 1000)  # the first
     grid.connected = {1000, 1001, 1002}
-    federation.await_nodes(grid)
+    federation.members.await_nodes(grid)
     assert federation.shape.classes == ("dog-1", "dog-2")
-    assert federation.roster.connected_labels() == ["n1", "n2"]
-    assert {key.node for key in federation.roster.facts} == {"n1", "n2"}
+    assert federation.members.roster.connected_labels() == ["n1", "n2"]
+    assert {key.node for key in federation.members.facts} == {"n1", "n2"}
     (reason,) = reasons(federation)
     assert "with classes cat-1, cat-2; the run's are (1, 8, 8) with classes dog-1" in reason
 
     resumed = Federation(settings, "run", "token")
     resumed.recall(federation.memory())
     come(resumed, grid, 1000)
-    assert resumed.roster.connected_labels() == []
+    assert resumed.members.roster.connected_labels() == []
 
 
 def test_where_no_kind_of_data_is_in_the_majority_nobody_decides(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_where_no_kind_of_data_is_in_the_majority_nobody_decides(tmp_path: Path)
     )
     grid = KeyedGrid(settings, image_nodes(tmp_path, "cat", "dog"))
     with pytest.raises(FederationError, match=r"no kind is in the majority: n0: .*cat-1.*; n1: "):
-        Federation(settings, "run", "token").await_nodes(grid)
+        Federation(settings, "run", "token").members.await_nodes(grid)
 
 
 def test_a_fingerprint_is_that_of_ssh_keygen() -> None:

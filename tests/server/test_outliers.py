@@ -161,4 +161,4 @@ def test_a_flood_of_metrics_is_not_kept(tmp_path: Path) -> None:
     assert checkpoint is not None
     assert len(json.dumps(checkpoint.federation)) < 300_000
     reasons = {one["reason"] for line in rounds(folder) for one in line["refused"]}
-    assert reasons == {"tells of more than 5000 metrics; these are not kept"}
+    assert reasons == {"reports more than 5000 metrics; these are not kept"}

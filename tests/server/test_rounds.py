@@ -16,7 +16,8 @@ from flwr.app import Message
 from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.rounds import Patience
+from fedproto_app.server.listeners import Patience
+from fedproto_app.settings import settings_from
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 
@@ -83,11 +84,11 @@ def clients(folder: RunFolder) -> dict[str, dict[str, str]]:
     ],
 )
 def test_patience_by_hand(allowed: int, errors: list[float | None], stops: int | None) -> None:
-    patience = Patience(allowed)
+    patience = Patience(settings_from({"patience": allowed}))
     answers = []
     for error in errors:
         patience.take(error)
-        answers.append(patience.exhausted)
+        answers.append(patience.stops(1) == "patience")
     assert answers == [number == stops for number in range(1, len(errors) + 1)]
 
 

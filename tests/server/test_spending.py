@@ -41,29 +41,30 @@ A, B = ClientKey("a", "n"), ClientKey("b", "n")
 def test_each_client_is_counted_by_itself_and_the_most_is_told() -> None:
     """One release in the encoder's round, two in each of the others; a takes part in 1 and 3."""
     count = spending()
-    count.ask([A, B], 1)
-    count.ask([B], 2)
-    count.ask([A], 3)
-    assert count.memory() == [["a", "n", 3], ["b", "n", 3]]
-    assert (count.told()["releases"], count.told()["epsilon"]) == (3, epsilon(3))
+    count.asked([A, B], 1)
+    count.asked([B], 2)
+    count.asked([A], 3)
+    assert count.memory() == {"spent": [["a", "n", 3], ["b", "n", 3]]}
+    assert (count.report()["releases"], count.report()["epsilon"]) == (3, epsilon(3))
     later = spending()
     later.recall(count.memory())
-    assert later.told() == count.told()
+    assert later.report() == count.report()
 
 
 def test_a_limit_is_never_exceeded_and_the_last_round_is_known_before_it() -> None:
     count = spending((epsilon(3) + epsilon(4)) / 2)  # three releases
-    assert [count.forbids(1), count.ends_with(1)] == [False, False]
-    count.ask([A], 1)
-    assert [count.forbids(2), count.ends_with(2)] == [False, True]
-    count.ask([A], 2)
-    assert [count.forbids(3), count.ends_with(2)] == [True, True]
+    assert [count.stops(1), count.ends_with(1)] == ["", False]
+    count.asked([A], 1)
+    assert [count.stops(2), count.ends_with(2)] == ["", True]
+    count.asked([A], 2)
+    assert [count.stops(3), count.ends_with(2)] == ["privacy", True]
 
 
 def test_without_a_plan_nothing_is_counted() -> None:
     count = Spending(None)
-    count.ask([A], 1)
-    assert (count.memory(), count.told(), count.forbids(9)) == ([], {"mechanism": "none"}, False)
+    count.asked([A], 1)
+    assert (count.memory(), count.stops(9)) == ({"spent": []}, "")
+    assert count.report() == {"mechanism": "none"}
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:

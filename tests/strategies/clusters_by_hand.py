@@ -21,4 +21,4 @@ def together(strategy: ClusteredHeadStrategy) -> set[str]:
 
 
 def figures(strategy: ClusteredHeadStrategy) -> dict[str, float | None]:
-    return strategy.federation.log.figures
+    return strategy.federation.history.log.figures

@@ -70,7 +70,7 @@ def federation_of(
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.expect([], DataShape((3,)))
+    federation.members.expect([], DataShape((3,)))
     for names in nodes:
         admit(federation, names, groups, partitions=len(nodes) if simulated else 0)
     return federation
@@ -83,7 +83,7 @@ def admit(
     partitions: int = 0,
 ) -> None:
     """A node joins, with a client for each letter."""
-    roster, groups = federation.roster, groups or {}
+    roster, groups = federation.members.roster, groups or {}
     node_id = 1 + len(roster.members)
     roster.connected.add(node_id)
     samples, shares = dict.fromkeys(names, DECLARED), dict.fromkeys(names, 0.0)
@@ -120,7 +120,7 @@ def play(
 
     unevaluated: nodes that do not answer when their clients are evaluated.
     """
-    strategy.federation.log = RoundLog()  # as begin_round does, which asks who is there
+    strategy.federation.history.log = RoundLog()  # as begin_round does, which asks who is there
     orders, replies = {}, []
     for message in strategy.configure_train(server_round, ENCODER, ConfigRecord(), NO_GRID):
         node, order = _sent(message)
@@ -146,11 +146,11 @@ def play(
 
 
 def leave(strategy: ClusteredHeadStrategy, *nodes: int) -> None:
-    strategy.federation.roster.connected -= set(nodes)
+    strategy.federation.members.roster.connected -= set(nodes)
 
 
 def come_back(strategy: ClusteredHeadStrategy, *nodes: int) -> None:
-    strategy.federation.roster.connected |= set(nodes)
+    strategy.federation.members.roster.connected |= set(nodes)
 
 
 def _reply(

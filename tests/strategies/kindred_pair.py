@@ -64,7 +64,7 @@ class KindredPair:
         self.strategy = KindredStrategy(
             self.settings, self.settings.method_settings, one_node(self.settings)
         )
-        self.strategy.federation.log.server_round = 1
+        self.strategy.federation.history.log.server_round = 1
 
     def windows(self, series: dict[str, Floats]) -> list[ClientWindows]:
         return [make_windows(ClientSeries(n, v), self.settings.data) for n, v in series.items()]
@@ -90,7 +90,7 @@ class KindredPair:
         """It arrives at the server."""
         reply = Reply(names, [SAMPLES] * len(names), arrays=arrays)
         message = Message(RecordDict(), dst_node_id=1, message_type="train")
-        self.strategy.federation.trained |= {ClientKey(name, NODE) for name in names}
+        self.strategy.federation.history.trained |= {ClientKey(name, NODE) for name in names}
         self.strategy.take_in([NodeReply(NODE, reply, message)], 1)
 
     def priors(self) -> Order:

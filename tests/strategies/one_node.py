@@ -28,8 +28,8 @@ def one_node(settings: Settings) -> Federation:
     clients = [*NAMES, "late"]
     samples, groups = dict.fromkeys(clients, SAMPLES), dict.fromkeys(clients, "")
     roster = NodeRoster(NODE, 0, samples, groups, dict.fromkeys(clients, 0.0), {})
-    federation.roster.connected = {1}
-    federation.roster.admit(1, roster)
+    federation.members.roster.connected = {1}
+    federation.members.roster.admit(1, roster)
     return federation
 
 

@@ -43,7 +43,7 @@ def report(strategy: AnalyticStrategy, **clients: Arrays) -> None:
 
 
 def totals(strategy: AnalyticStrategy) -> Arrays:
-    strategy.federation.log.server_round = 1
+    strategy.federation.history.log.server_round = 1
     [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
     return numpy_arrays(order.content.array_records["arrays"])
 
@@ -64,7 +64,9 @@ def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> Non
     crooked = sums_of(1.0)
     crooked["gram"][0, 1] = 3000.0
     report(analytic, a=sums_of(1.0), b=huge, c=crooked)
-    reasons = {refusal.client: refusal.reason for refusal in analytic.federation.log.refused}
+    reasons = {
+        refusal.client: refusal.reason for refusal in analytic.federation.history.log.refused
+    }
     assert set(reasons) == {"b", "c"}
     assert all("its sums cannot be those of 4 samples" in reason for reason in reasons.values())
     assert totals(analytic)["gram"].tolist() == [[4, 0, 4, 0, 0, 4]]

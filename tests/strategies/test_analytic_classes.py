@@ -50,7 +50,7 @@ def server() -> AnalyticClassesStrategy:
 
 def strategy_of(settings: object, shape: DataShape) -> AnalyticClassesStrategy:
     federation = one_node(settings)  # type: ignore[arg-type]
-    federation.arrivals.expect([], shape)
+    federation.members.expect([], shape)
     return AnalyticClassesStrategy(settings, settings.method_settings, federation)  # type: ignore
 
 
@@ -75,11 +75,11 @@ def report(
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     strategy.take_in([NodeReply(node, reply, message)], 1)
-    return {one.client: one.reason for one in strategy.federation.log.refused}
+    return {one.client: one.reason for one in strategy.federation.history.log.refused}
 
 
 def totals(strategy: AnalyticClassesStrategy) -> Arrays:
-    strategy.federation.log.server_round = 1
+    strategy.federation.history.log.server_round = 1
     [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
     return numpy_arrays(order.content.array_records["arrays"])
 
@@ -178,15 +178,15 @@ def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
     settings = server.settings.model_copy(update={"method_settings": section})
     strategy = strategy_of(settings, server.federation.shape)
     samples, groups = dict.fromkeys("def", SAMPLES), dict.fromkeys("def", "")
-    strategy.federation.roster.connected.add(2)
+    strategy.federation.members.roster.connected.add(2)
     other = NodeRoster("other", 0, samples, groups, dict.fromkeys("def", 0.0), {})
-    strategy.federation.roster.admit(2, other)
+    strategy.federation.members.roster.admit(2, other)
     return strategy
 
 
 def answers(strategy: AnalyticClassesStrategy) -> list[Order]:
     """To each node."""
-    strategy.federation.log.server_round = 1
+    strategy.federation.history.log.server_round = 1
     return [read_order(one) for one in strategy.configure_evaluate(1, None, None, None)]  # type: ignore[arg-type]
 
 
@@ -209,7 +209,7 @@ def test_clients_are_told_the_sums_of_those_who_mean_the_same(
         told = first.arrays[f"cluster.{name}"], second.arrays[f"cluster.{name}"]
         np.testing.assert_allclose(told[0], [one, one, one, other], rtol=1e-5)
         np.testing.assert_allclose(told[1], [one, other, other], rtol=1e-5)
-    assert strategy.federation.log.figures["clusters"] == 2
+    assert strategy.federation.history.log.figures["clusters"] == 2
     labels = strategy.findings()["clusters"]["labels"].tolist()
     assert labels == [[0, 0, 0, 0, 1, 1, 1]]  # by name: a, b, c, d, e, f, late
 
@@ -240,8 +240,10 @@ def clusters_among(sent: dict[str, Arrays]) -> list[int]:
     latest.take([ClientReply(ClientKey(name, NODE), 9, sums) for name, sums in sent.items()])
     federation = one_node(settings_from({}))
     samples, nobody = dict.fromkeys(sent, 9), dict.fromkeys(sent, "")
-    federation.roster.admit(1, NodeRoster(NODE, 0, samples, nobody, dict.fromkeys(sent, 0.0), {}))
-    federation.log.server_round = 1
+    federation.members.roster.admit(
+        1, NodeRoster(NODE, 0, samples, nobody, dict.fromkeys(sent, 0.0), {})
+    )
+    federation.history.log.server_round = 1
     groups = ClassGroups(federation, 1.0)
     groups.telling(latest, latest.totals(), 1)
     [labels] = groups.findings()["clusters"]["labels"].tolist()

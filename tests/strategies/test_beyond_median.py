@@ -25,7 +25,7 @@ def test_by_hand(bad: dict[str, float], refused: set[str]) -> None:
     sizes |= {ClientKey(name, "bad"): size for name, size in bad.items()}
     found = refuse_largest(federation, sizes, "its size is")
     assert {key.client for key in found} == refused
-    assert {one.client for one in federation.log.refused} == refused
+    assert {one.client for one in federation.history.log.refused} == refused
 
 
 def test_of_two_nobody_is_refused() -> None:

@@ -48,8 +48,8 @@ def server() -> CensusStrategy:
 
 def strategy_of(settings: Settings) -> CensusStrategy:
     federation = one_node(settings)
-    federation.arrivals.expect([], DataShape((1, 8, 8), ("ant", "bee")))
-    federation.log.server_round = 1
+    federation.members.expect([], DataShape((1, 8, 8), ("ant", "bee")))
+    federation.history.log.server_round = 1
     strategy = CensusStrategy(settings, settings.method_settings, federation)  # type: ignore
     begin(strategy, 1)
     return strategy
@@ -79,9 +79,9 @@ def report(strategy: CensusStrategy, **clients: Arrays) -> dict[str, str]:
     }
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.federation.log.refused.clear()
+    strategy.federation.history.log.refused.clear()
     strategy.take_in([NodeReply(NODE, reply, message)], 1)
-    return {one.client: one.reason for one in strategy.federation.log.refused}
+    return {one.client: one.reason for one in strategy.federation.history.log.refused}
 
 
 def evaluated(strategy: CensusStrategy) -> Arrays:

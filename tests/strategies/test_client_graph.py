@@ -40,19 +40,19 @@ def federation_of(tmp_path: Path, **changes: Any) -> tuple[Federation, LocalGrid
     settings = small_settings(tmp_path, method="solo", **changes)
     grid = LocalGrid(settings, nodes_sharing(settings.data, 2, tmp_path / "state"))
     federation = Federation(settings, "run", "token")
-    federation.await_nodes(grid)
+    federation.members.await_nodes(grid)
     return federation, grid, ClientGraph(settings, federation)
 
 
 @pytest.mark.usefixtures("answering")
 def test_every_client_sends_its_mean_day_once(tmp_path: Path) -> None:
     federation, grid, graph = federation_of(tmp_path, **{"graph.neighbours": 3})
-    keys = federation.roster.clients()
+    keys = federation.members.clients()
     assert not graph.adjacency(keys).any()
     graph.complete(grid, 1)
-    assert federation.log.parameters_up == 8 * 24
+    assert federation.history.log.parameters_up == 8 * 24
     graph.complete(grid, 1)
-    assert federation.log.parameters_up == 8 * 24
+    assert federation.history.log.parameters_up == 8 * 24
 
     settings = federation.settings
     shard = load_shard(settings, 0, 1)
@@ -81,7 +81,7 @@ def test_noise_changes_what_is_sent_by_its_size(tmp_path: Path) -> None:
     days = []
     for federation, grid, graph in (plain, noisy):
         graph.complete(grid, 1)
-        days.append(graph.places(federation.roster.clients()))
+        days.append(graph.places(federation.members.clients()))
     assert (days[1] - days[0]).std() == pytest.approx(0.5, rel=0.15)
 
 
@@ -96,14 +96,16 @@ def test_a_profile_that_cannot_be_true_is_refused_once(
     answer_by(monkeypatch, answer)
     federation, grid, graph = federation_of(tmp_path)
     graph.complete(grid, 1)
-    assert [one.reason for one in federation.log.refused] == 2 * [
+    assert [one.reason for one in federation.history.log.refused] == 2 * [
         "its profile holds ±500, more than 100"
     ]
-    keys = federation.roster.clients()
+    keys = federation.members.clients()
     liars = [row for row, key in enumerate(keys) if not graph.adjacency(keys)[row].any()]
-    assert {keys[row].client for row in liars} >= {one.client for one in federation.log.refused}
+    assert {keys[row].client for row in liars} >= {
+        one.client for one in federation.history.log.refused
+    }
     graph.complete(grid, 2)
-    assert len(federation.log.refused) == 2
+    assert len(federation.history.log.refused) == 2
 
 
 def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
     places = {"graph.source": "positions", "graph.path": str(path)}
     federation = one_node(settings_from(places))
     graph = ClientGraph(federation.settings, federation)
-    keys = federation.roster.clients()
+    keys = federation.members.clients()
     assert graph.adjacency(keys)[0, 1] > 0 == graph.adjacency(keys)[0, 2]
     assert graph.places(keys).tolist() == [[0, 0], [1, 0], [4, 0], [4, 1]]
     edges = tmp_path / "edges.csv"
@@ -132,26 +134,28 @@ def test_who_takes_the_name_of_anothers_client_gets_no_place_in_the_graph(tmp_pa
     path = tmp_path / "places.csv"
     path.write_text("name,x,y\na,0,0\nb,1,0\nc,4,0\nlate,4,1\n")
     federation = one_node(settings_from({"graph.source": "positions", "graph.path": str(path)}))
-    true = federation.roster.clients()
-    thief = replace(federation.roster.members[true[0].node].clients, label="a-thief")  # sorts first
-    federation.roster.connected.add(2)
-    federation.roster.admit(2, thief)
+    true = federation.members.clients()
+    thief = replace(
+        federation.members.roster.members[true[0].node].clients, label="a-thief"
+    )  # sorts first
+    federation.members.roster.connected.add(2)
+    federation.members.roster.admit(2, thief)
     graph = ClientGraph(federation.settings, federation)
-    keys = federation.roster.clients()
+    keys = federation.members.clients()
     assert [key.node for key in keys[:2]] == ["a-thief", true[0].node]
     weights = graph.adjacency(keys)
     for row, key in enumerate(keys):
         assert weights[row].any() == weights[:, row].any() == (key in true)
         assert np.isnan(graph.places(keys)[row]).all() == (key not in true)
-    told = {(one.client, one.reason) for one in federation.log.refused}
-    assert len(federation.log.refused) == len(told) == 4  # each once
+    told = {(one.client, one.reason) for one in federation.history.log.refused}
+    assert len(federation.history.log.refused) == len(told) == 4  # each once
     assert (
         "a",
         f"its place in the graph is that of node {true[0].node}, which declared the name first",
     ) in told
 
     resumed = one_node(federation.settings)
-    resumed.roster.facts.clear()
+    resumed.members.roster.facts.clear()
     resumed.recall(federation.memory())
     graph = ClientGraph(federation.settings, resumed)
     np.testing.assert_array_equal(graph.adjacency(keys), weights)
@@ -181,7 +185,7 @@ def test_what_is_missing_is_told(
     def make() -> ClientGraph:
         federation = one_node(settings_from(given))
         if simulated:
-            monkeypatch.setattr(federation.roster, "partitions", lambda: 1)
+            monkeypatch.setattr(federation.members.roster, "partitions", lambda: 1)
         return ClientGraph(federation.settings, federation)
 
     simulated = True

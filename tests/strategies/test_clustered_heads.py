@@ -86,7 +86,7 @@ def test_more_samples_than_a_round_has_are_refused() -> None:
     used = dict.fromkeys("abcd", 4)
     play(strategy, 1, HEADS, used)
     sent = play(strategy, 2, HEADS, {**used, "b": 8}).sent
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("node-1", "b")
     assert refusal.reason == "reports 8 train samples, expected 1 … 4"
     assert sent["a"] == pytest.approx(HEADS["a"])  # of a alone
@@ -96,19 +96,19 @@ def test_more_samples_than_a_round_has_are_refused() -> None:
 def test_a_head_that_is_too_large_is_refused_and_not_clustered(value: float) -> None:
     strategy = server("ab", "cd", **{"fed-react.similarity": "centred-cosine"})
     play(strategy, 1, {**HEADS, "b": (1.0, value)})
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("node-1", "b")
     assert refusal.reason.startswith(f"its head holds ±{abs(value):g}, more than 1e+06")
     assert strategy.state()["names"].tolist() == ["a", "c", "d"]
     assert play(strategy, 2, {**HEADS, "b": (1.0, 1e6)}).train[1].clients == ["a", "b"]
-    assert strategy.federation.log.refused == []
+    assert strategy.federation.history.log.refused == []
     assert strategy.state()["names"].tolist() == ["a", "c", "d", "b"]
 
 
 def test_a_node_under_a_new_id_gets_the_encoder_again() -> None:
     strategy = server("ab", "cd")
     play(strategy, 1, HEADS)
-    roster = strategy.federation.roster
+    roster = strategy.federation.members.roster
     roster.connected = {1, 7}
     roster.admit(7, roster.members["node-2"].clients)
     played = play(strategy, 2, HEADS)
@@ -119,13 +119,13 @@ def test_only_those_who_get_a_head_are_counted_down() -> None:
     """The encoder is meant for each client of a node. c leaves d, so both get no head."""
     strategy = server("ab", "cd")
     play(strategy, 1, HEADS)
-    log = strategy.federation.log
+    log = strategy.federation.history.log
     assert (log.parameters_down, log.parameters_up) == (4 * 6, 4 * 2)
     play(strategy, 2, HEADS)
-    log = strategy.federation.log
+    log = strategy.federation.history.log
     assert (log.parameters_down, log.parameters_up) == (4 * 2, 4 * 2)
     play(strategy, 3, {**HEADS, "c": at(5)[0]})
-    log = strategy.federation.log
+    log = strategy.federation.history.log
     assert (log.parameters_down, log.parameters_up) == (0, 4 * 2)
 
 

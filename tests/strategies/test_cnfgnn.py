@@ -245,8 +245,8 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
     federation = one_node(settings)
     for name, times in times_of.items():
         key = ClientKey(name, NODE)
-        facts: ClientFacts = federation.roster.facts[key]
-        federation.roster.facts[key] = replace(facts, times=times)
+        facts: ClientFacts = federation.members.facts[key]
+        federation.members.facts[key] = replace(facts, times=times)
     return CnfgnnStrategy(settings, settings.method_settings, federation)
 
 
@@ -267,12 +267,13 @@ def test_a_client_of_another_time_is_refused_once_by_name(
 ) -> None:
     usual = dict.fromkeys(NAMES, SampleTimes("3600 seconds", 0, 4, 6))
     strategy = strategy_of(tmp_path, {**usual, "late": late})
-    everyone = strategy.federation.roster.clients()
+    everyone = strategy.federation.members.clients()
     for _ in range(2):
         there = [key.client for key in strategy.eligible(everyone)]
         assert there == ([*NAMES, "late"] if reason is None else NAMES)
     refused = [
-        (one.client, one.reason[: len(reason or "")]) for one in strategy.federation.log.refused
+        (one.client, one.reason[: len(reason or "")])
+        for one in strategy.federation.history.log.refused
     ]
     assert refused == ([] if reason is None else [("late", reason)])
 

@@ -43,11 +43,11 @@ def server(shape: DataShape = SHAPE, **changes: Any) -> CreffStrategy:
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.expect([], shape)
+    federation.members.expect([], shape)
     samples, groups = dict.fromkeys(COUNTS, 9), dict.fromkeys(COUNTS, "")
     shares = dict.fromkeys(COUNTS, 0.0)
     roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=COUNTS)
-    federation.roster.admit(0, roster)
+    federation.members.roster.admit(0, roster)
     return CreffStrategy(settings, settings.method_settings, federation)
 
 
@@ -89,9 +89,9 @@ def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> N
     moved = (after["features"] != before["features"]).any(axis=(1, 2))
     assert moved.tolist() == [True, True, False]
     assert not np.array_equal(after["classifier"], before["classifier"])
-    figures = strategy.federation.log.figures
+    figures = strategy.federation.history.log.figures
     assert figures["distance_after"] < figures["distance_before"]  # type: ignore[operator]
-    assert strategy.federation.log.refused == []
+    assert strategy.federation.history.log.refused == []
     sent = strategy.guided(Order("run", "t", 2, ["a"]), []).arrays[CLASSIFIER]
     assert np.array_equal(sent, after["classifier"])
     found = strategy.findings()[CLASSIFIER]
@@ -139,7 +139,7 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
     del sent["b"]
     expected.take_in([answer(sent)], 1)
     np.testing.assert_array_equal(strategy.state()["features"], expected.state()["features"])
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
     assert refusal.reason.startswith("its class-gradients are not used: ")
 

@@ -35,7 +35,7 @@ def prepared(tmp_path: Path, **changes: Any) -> Server:
     settings = small_settings(tmp_path, method="fedda", **changes)
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
     federation = Federation(settings, "run", "token")
-    federation.await_nodes(grid)
+    federation.members.await_nodes(grid)
     return FedDaStrategy(settings, settings.method_settings, federation), grid
 
 
@@ -84,7 +84,7 @@ def answered(
     of_node = [{key: models[key] for key in models if key.node == node} for node in nodes]
     answers = [answer(strategy, its) for its in of_node]
     with monkeypatch.context() as patch:
-        patch.setattr(strategy.federation, "read", lambda replies, spec: answers)
+        patch.setattr(strategy.federation.pipeline, "read", lambda replies, spec: answers)
         record, _ = strategy.aggregate_train(1, [])
     assert record is not None
     return numpy_arrays(record)
@@ -190,13 +190,13 @@ def test_a_model_far_from_the_others_changes_nothing(
 ) -> None:
     first, _ = begun(tmp_path / "first")
     second, _ = begun(tmp_path / "second")
-    keys = sorted(first.federation.roster.clients())
+    keys = sorted(first.federation.members.clients())
     honest = dict.fromkeys(keys[:5], 0.01)
     expected = aggregated(first, monkeypatch, honest)
     found = aggregated(second, monkeypatch, {**honest, keys[5]: 1e30})
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)
-    (refusal,) = second.federation.log.refused
+    (refusal,) = second.federation.history.log.refused
     assert (refusal.client, refusal.node) == keys[5]
     assert refusal.reason.startswith("its model is not used: its distance from the one sent is")
 
@@ -206,8 +206,8 @@ def told_of(
 ) -> tuple[FedDaStrategy, LocalGrid, ClientKey]:
     """Round 1 where one client's statistics are multiplied."""
     strategy, grid = prepared(tmp_path)
-    real = strategy.federation.question
-    key = sorted(strategy.federation.roster.clients())[liar]
+    real = strategy.federation.pipeline.question
+    key = sorted(strategy.federation.members.clients())[liar]
 
     def question(*arguments: Any, **options: Any) -> list[NodeReply]:
         answers = real(*arguments, **options)
@@ -217,7 +217,7 @@ def told_of(
                     one.reply.arrays[STATISTICS][row] *= factor
         return answers
 
-    monkeypatch.setattr(strategy.federation, "question", question)
+    monkeypatch.setattr(strategy.federation.pipeline, "question", question)
     orders(strategy, grid, 1)
     return strategy, grid, key
 
@@ -226,13 +226,13 @@ def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy, grid, liar = told_of(tmp_path, monkeypatch, 2, 1e10)
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.client, refusal.node) == liar
     assert refusal.reason == "its statistics have mean square 1e+20, more than 2"
-    everyone = strategy.federation.roster.clients()
+    everyone = strategy.federation.members.clients()
     assert strategy.eligible(everyone) == [key for key in everyone if key != liar]
     monkeypatch.undo()
-    strategy.federation.begin_round(2, grid)
+    strategy.federation.history.begin_round(2)
     orders(strategy, grid, 2)  # as a newcomer, it goes to the nearest cluster
     assert strategy.eligible(everyone) == everyone
     kinds = [one.metadata.message_type for one in grid.sent]
@@ -241,13 +241,13 @@ def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again(
 
 def test_a_short_history_is_refused_with_the_length_that_it_needs(tmp_path: Path) -> None:
     strategy, _ = begun(tmp_path, **{"data.synthetic.days": 21})
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert refusal.reason == (
         "it trains on 13 periods; method = 'fedda' needs 14 periods to train on, which a series of "
         "504 steps has: 2 weeks of fedda.week = 7 periods, for a look-back of 24 steps (1 periodic "
         "values at period 24)"
     )
-    everyone = strategy.federation.roster.clients()
+    everyone = strategy.federation.members.clients()
     assert len(strategy.eligible(everyone)) == len(everyone) - 1
 
 
@@ -271,7 +271,7 @@ def test_places_of_the_clients_count_where_the_graph_has_them(
 
     monkeypatch.setattr(traffic_clusters, "two_view_clusters", clusters)
     plain, _ = begun(tmp_path / "plain")
-    names = [key.client for key in plain.federation.roster.clients()]
+    names = [key.client for key in plain.federation.members.clients()]
     path = tmp_path / "places.csv"
     lines = [f"{name},{number},{-number}" for number, name in enumerate(names)]
     path.write_text("\n".join(["name,x,y", *lines]))

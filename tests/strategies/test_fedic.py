@@ -39,13 +39,13 @@ class Server:
         )
         settings = settings_from({**table, **changes})
         self.federation = Federation(settings, "run", "token")
-        self.federation.arrivals.expect([], load_shard(settings, 0, 1).shape)
+        self.federation.members.expect([], load_shard(settings, 0, 1).shape)
         counts = dict.fromkeys(NAMES, ((1,) * 10,))
         shares, groups = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, "")
         samples = dict.fromkeys(NAMES, 9)
         roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=counts)
-        self.federation.roster.connected = {1}
-        self.federation.roster.admit(1, roster)
+        self.federation.members.roster.connected = {1}
+        self.federation.members.roster.admit(1, roster)
         self.strategy = FedicStrategy(settings, settings.method_settings, self.federation)
         self.grid = LocalGrid(settings, [])
 
@@ -68,7 +68,7 @@ class Server:
         samples = [count for _, count in models.values()]
         reply = Reply(list(models), samples, losses={"total": [1.0] * len(models)}, arrays=arrays)
         message: Message = write_reply(reply, to=order)
-        self.federation.exchange.original = lambda one: one  # type: ignore[method-assign]
+        self.federation.pipeline.exchange.original = lambda one: one  # type: ignore[method-assign]
         found, _ = self.strategy.aggregate_train(number, [message])
         assert found is not None
         return numpy_arrays(found)
@@ -102,7 +102,7 @@ def test_the_student_is_better_than_the_mean_on_the_servers_images() -> None:
 
 
 def _figures(server: Server) -> dict[str, float]:
-    return {name: value or 0.0 for name, value in server.federation.log.figures.items()}
+    return {name: value or 0.0 for name, value in server.federation.history.log.figures.items()}
 
 
 def test_a_restored_server_goes_on_as_the_first_with_its_adam() -> None:
@@ -130,7 +130,7 @@ def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() 
         elif "blocks.2.norm" in name:
             value[:] = 300
     found = spoilt.round(1, {**models, "b": (liar, 2)})
-    (refusal,) = spoilt.federation.log.refused
+    (refusal,) = spoilt.federation.history.log.refused
     assert refusal.client == "b"
     assert "the server's images get features of size" in refusal.reason
     del models["b"]
@@ -149,7 +149,7 @@ def test_a_model_beyond_measure_is_refused_and_the_others_count(size: float, tol
     spoilt, expected = Server(), Server()
     models = three(spoilt)
     found = spoilt.round(1, {**models, "b": (spoilt.model(1, size), 2)})
-    (refusal,) = spoilt.federation.log.refused
+    (refusal,) = spoilt.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
     assert told in refusal.reason
     del models["b"]

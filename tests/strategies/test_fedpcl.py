@@ -78,7 +78,7 @@ def test_a_prototype_far_longer_than_the_others_is_not_used() -> None:
     huge = [[1e37, 1e37], [1e37, 1e37]]
     report(strategy, {"a": A, "b": B, "c": huge})
     assert sent(strategy) == [[[2, 2], [2, 2]]]
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == (NODE, "c")
     assert refusal.reason.startswith("its prototype is not used: its length is 2e+37, more than")
 

@@ -40,12 +40,12 @@ def server(**changes: Any) -> FedTgpStrategy:
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.expect([], SHAPE)
+    federation.members.expect([], SHAPE)
     samples, groups = dict.fromkeys(COUNTS, 9), dict.fromkeys(COUNTS, "")
     shares = dict.fromkeys(COUNTS, 0.0)
     roster = NodeRoster("m", 0, samples, groups, shares, {}, class_counts=COUNTS)
-    federation.roster.connected = {0}
-    federation.roster.admit(0, roster)
+    federation.members.roster.connected = {0}
+    federation.members.roster.admit(0, roster)
     return FedTgpStrategy(settings, settings.method_settings, federation)
 
 
@@ -78,17 +78,17 @@ def test_it_sends_the_prototypes_of_classes_that_somebody_has() -> None:
     found = strategy.findings()[PROTOTYPES]
     assert np.array_equal(found["prototypes"], sent.arrays[PROTOTYPES])
     assert found["names"].tolist() == ["ant", "bee"]
-    assert strategy.federation.log.figures is not None
+    assert strategy.federation.history.log.figures is not None
     wide = np.hypot(4 / 3 + 1, 5 / 3 - 1)  # of (4/3, 5/3) and (−1, 1)
-    assert strategy.federation.log.figures["margin"] == pytest.approx(wide)
+    assert strategy.federation.history.log.figures["margin"] == pytest.approx(wide)
 
 
 def test_it_goes_on_from_round_to_round() -> None:
     strategy, losses = server(**{"fedtgp.margin-threshold": 1.0}), []
     for _ in range(5):
         strategy.take_in([answer(HONEST)], 1)
-        assert strategy.federation.log.figures is not None
-        losses.append(strategy.federation.log.figures["server_loss"])
+        assert strategy.federation.history.log.figures is not None
+        losses.append(strategy.federation.history.log.figures["server_loss"])
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.8 * losses[0]
 
@@ -97,7 +97,7 @@ def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
     """Of clients that trained in a round without evaluation."""
     strategy = server()
     strategy.take_in([answer(HONEST)], 1)
-    strategy.federation.unevaluated.add(ClientKey("a", "m"))
+    strategy.federation.history.unevaluated.add(ClientKey("a", "m"))
     (message,) = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), None)  # type: ignore[arg-type]
     assert read_order(message).classes == [0, 1]
 
@@ -127,7 +127,7 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: dict[int, list[
     strategy.take_in([answer({**HONEST, "b": lie})], 1)
     expected.take_in([answer({name: its for name, its in HONEST.items() if name != "b"})], 1)
     assert_same(strategy, expected)
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("m", "b")
     assert refusal.reason.startswith("its prototypes are not used: ")
 

@@ -33,11 +33,11 @@ def server() -> GlobalLocalPrototypeStrategy:
         }
     )
     federation = Federation(settings, "run", "token")
-    federation.arrivals.expect([], SHAPE)
+    federation.members.expect([], SHAPE)
     for number, (label, names) in enumerate({"m": ["a", "b"], "n": ["c"]}.items()):
         samples, groups = dict.fromkeys(names, 9), dict.fromkeys(names, "")
         shares = dict.fromkeys(names, 0.0)
-        federation.roster.admit(number, NodeRoster(label, 0, samples, groups, shares, {}))
+        federation.members.roster.admit(number, NodeRoster(label, 0, samples, groups, shares, {}))
     return GlobalLocalPrototypeStrategy(settings, settings.method_settings, federation)
 
 

@@ -42,7 +42,7 @@ def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it() -> None:
     played = play(strategy, 1, HEADS, samples={"a": 6, "b": 2}, chosen=BY_GROUP)
     assert heads(strategy) == [[5, 1], [1, 2]]  # (6·a + 2·b) / 8, (c + d) / 2
     assert played.sent == {"a": [5, 1], "b": [5, 1], "c": [1, 2], "d": [1, 2]}
-    assert strategy.federation.log.figures == {"clusters": 2.0, "rand_index": 1.0}
+    assert strategy.federation.history.log.figures == {"clusters": 2.0, "rand_index": 1.0}
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean", "krum"])
@@ -104,13 +104,13 @@ def test_who_left_does_not_count_until_the_return() -> None:
     """a and b are in one cluster but belong apart; without them the others are right."""
     strategy = ifca("ab", "cd", groups={**PAIRS, "b": "south"})
     play(strategy, 1, HEADS, chosen=BY_GROUP)
-    assert strategy.federation.log.figures["rand_index"] == 5 / 6
+    assert strategy.federation.history.log.figures["rand_index"] == 5 / 6
     leave(strategy, 1)
     play(strategy, 2, HEADS, chosen=BY_GROUP)
-    assert strategy.federation.log.figures["rand_index"] == 1
+    assert strategy.federation.history.log.figures["rand_index"] == 1
     come_back(strategy, 1)
     play(strategy, 3, {"c": HEADS["c"]}, chosen=BY_GROUP)
-    assert strategy.federation.log.figures["rand_index"] == 5 / 6
+    assert strategy.federation.history.log.figures["rand_index"] == 5 / 6
     labels = strategy.findings()["clusters"]["labels"].tolist()
     assert labels == [[0, 0, 1, 1], [-1, -1, 1, 1], [0, 0, 1, 1]]
 
@@ -119,7 +119,7 @@ def test_who_left_does_not_count_until_the_return() -> None:
 def test_without_every_group_there_is_no_rand_index(groups: dict[str, str]) -> None:
     strategy = ifca("abcd", groups=groups)
     play(strategy, 1, HEADS, chosen=BY_GROUP)
-    assert strategy.federation.log.figures["rand_index"] is None
+    assert strategy.federation.history.log.figures["rand_index"] is None
 
 
 def flsc(**changes: Any) -> Any:
@@ -146,7 +146,7 @@ def test_an_flsc_client_gets_the_mean_of_its_clusters_heads() -> None:
 def test_clients_in_several_clusters_have_no_rand_index() -> None:
     strategy = flsc()
     play(strategy, 1, HEADS, chosen=TWO_EACH)
-    assert strategy.federation.log.figures == {"clusters": 3.0}
+    assert strategy.federation.history.log.figures == {"clusters": 3.0}
     assert strategy.findings() == {}
 
 
@@ -154,7 +154,7 @@ def test_flsc_with_an_overlap_of_one_is_ifca() -> None:
     alone = ifca("ab", "cd", groups=PAIRS)
     same = flsc(**{"fed-react.clusters": 2, "fed-react.overlap": 1})
     assert play(alone, 1, HEADS, chosen=BY_GROUP).sent == play(same, 1, HEADS, chosen=BY_GROUP).sent
-    assert same.federation.log.figures == alone.federation.log.figures
+    assert same.federation.history.log.figures == alone.federation.history.log.figures
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_choice_that_is_none_is_refused_and_its_head_counts_nowhere(said: list
     sent = play(strategy, 1, {**HEADS, "b": (999, 999)}, chosen={**BY_GROUP, "b": said}).sent
     assert heads(strategy) == [[4, 0], [1, 2]]
     assert set(sent) == {"a", "c", "d"}
-    (refusal,) = strategy.federation.log.refused
+    (refusal,) = strategy.federation.history.log.refused
     assert (refusal.node, refusal.client) == ("node-1", "b")
     assert refusal.reason.startswith("chose clusters [")
     assert refusal.reason.endswith("], expected 1 of 2")
@@ -178,7 +178,7 @@ def test_flsc_refuses_a_client_that_chose_another_number_of_clusters() -> None:
     strategy = flsc()
     chosen = {**TWO_EACH, "a": [1, 0, 0], "b": [1, 1, 1]}
     assert set(play(strategy, 1, HEADS, chosen=chosen).sent) == {"c", "d"}
-    assert [refusal.client for refusal in strategy.federation.log.refused] == ["a", "b"]
+    assert [refusal.client for refusal in strategy.federation.history.log.refused] == ["a", "b"]
 
 
 def test_a_round_in_which_nobody_chose_changes_nothing() -> None:

@@ -141,7 +141,7 @@ def test_the_order_of_reports_does_not_matter_and_a_restart_changes_nothing() ->
     for row in (2, 0, 3, 1):
         other.report([CLIENTS[row]], {name: array[[row]] for name, array in sent.items()})
     again = KindredPair()
-    again.strategy.federation.trained |= pair.strategy.federation.trained
+    again.strategy.federation.history.trained |= pair.strategy.federation.history.trained
     again.strategy.restore(other.strategy.state())
     for name, array in pair.priors().arrays.items():
         np.testing.assert_array_equal(array, other.priors().arrays[name])
@@ -185,7 +185,7 @@ def test_means_that_cannot_be_true_are_refused(name: str, change: Any, reason: s
     pair = KindredPair()
     sent = pair.message(pair.cohort(tiny_series()))
     pair.report(CLIENTS, falsify(sent, name, change))
-    [refusal] = pair.strategy.federation.log.refused
+    [refusal] = pair.strategy.federation.history.log.refused
     assert refusal.client == "c"
     assert reason in refusal.reason
     assert pair.priors().guided == ["a", "b", "late"]

@@ -106,9 +106,9 @@ class ClassGroups:
 
     def _note(self, labels: Labels, server_round: int) -> None:
         """The clusters, for the artefacts."""
-        groups = [self._federation.roster.facts[key].group for key in self._keys]
+        groups = [self._federation.members.facts[key].group for key in self._keys]
         rand = float(rand_score(groups, labels)) if all(groups) else None
-        self._federation.note({"clusters": float(labels.max() + 1), "rand_index": rand})
+        self._federation.history.note({"clusters": float(labels.max() + 1), "rand_index": rand})
         labelled = dict(zip(self._keys, labels.tolist(), strict=True))
         self._history.add(server_round, labelled, None, None, rand)
 
@@ -126,7 +126,7 @@ class ClassGroups:
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: see docs/artefacts.md."""
-        return self._history.findings(self._keys, self._federation.roster.facts)
+        return self._history.findings(self._keys, self._federation.members.facts)
 
 
 def _float32(values: Tensor) -> NDArray[np.float32]:

@@ -57,7 +57,7 @@ class CensusStrategy(FedAvgStrategy):
     ) -> Iterable[Message]:
         """Sums are asked for where an evaluation needs them."""
         self._sent_out = arrays
-        config[SENDS_SUMS] = float(self.federation.evaluates(server_round))
+        config[SENDS_SUMS] = float(self.federation.selection.evaluates(server_round))
         return super().configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(

@@ -42,5 +42,5 @@ def refuse_largest(
     """The same clients; they are refused."""
     beyond = largest(sizes, what)
     for key, reason in beyond.items():
-        federation.refuse(Refusal(key.node, key.client, reason))
+        federation.history.refuse(Refusal(key.node, key.client, reason))
     return set(beyond)

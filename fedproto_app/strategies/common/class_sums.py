@@ -41,7 +41,7 @@ class SumsOfClasses(ClientSums):
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """By the samples that the client declared for all its stages."""
-        declared = self.federation.roster.facts[key].samples
+        declared = self.federation.members.facts[key].samples
         before = self.latest.latest(key)
         if self.grow and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
             return "its sums are of fewer samples than it sent before"

@@ -41,8 +41,10 @@ class ClientGraph:
     def __init__(self, settings: Settings, federation: Federation) -> None:
         self._settings, self._federation = settings, federation
         self._vertices = Vertices(settings.graph)
-        if federation.roster.partitions():  # one person's clients: a mistake, before work starts
-            self._vertices.require([key.client for key in federation.roster.clients()])
+        if (
+            federation.members.roster.partitions()
+        ):  # one person's clients: a mistake, before work starts
+            self._vertices.require([key.client for key in federation.members.clients()])
         shape = {PROFILE: (settings.data.period,)}
         self._profiles = Received([Sends("profile", shape, remember="latest")])
         self._nameless: set[ClientKey] = set()  # who was told that its name is another's
@@ -60,19 +62,19 @@ class ClientGraph:
         if not self.asks_profiles:
             return
         missing = [
-            key for key in self._federation.roster.clients() if self._profiles.latest(key) is None
+            key for key in self._federation.members.clients() if self._profiles.latest(key) is None
         ]
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self._federation.order(keys, server_round)
+            plain = self._federation.pipeline.order(keys, server_round)
             return replace(plain, options={PROFILE: 1.0})
 
         spec = Expected(per_client={PROFILE: (self._settings.data.period,)})
-        for answer in self._federation.question(grid, missing, order, spec, once=True):
+        for answer in self._federation.pipeline.question(grid, missing, order, spec, once=True):
             for key, sent in zip(answer.keys(), answer.reply.arrays[PROFILE], strict=True):
                 if (largest := float(np.abs(sent).max())) > LARGEST_PROFILE:
                     told = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"
-                    self._federation.refuse(Refusal(key.node, key.client, told))
+                    self._federation.history.refuse(Refusal(key.node, key.client, told))
                     sent = np.zeros_like(sent)
                 self._profiles.take([ClientReply(key, 0, {PROFILE: sent})])
 
@@ -82,7 +84,7 @@ class ClientGraph:
         Neighbours are chosen, and distances compared, among all clients that ever came, so that
         who is absent changes nothing for the others. A newcomer gets its edges by the same rule.
         """
-        everyone = sorted({*self._federation.roster.facts, *keys})
+        everyone = sorted({*self._federation.members.facts, *keys})
         names = [self._name(key) for key in everyone]
         whole = self._vertices.adjacency(names, self._told(everyone))
         row_of = {key: row for row, key in enumerate(everyone)}
@@ -106,13 +108,13 @@ class ClientGraph:
 
         Whoever took the name of another's client would get its neighbours, and be theirs.
         """
-        owner = self._federation.roster.first_with.get(key.client, key.node)
+        owner = self._federation.members.roster.first_with.get(key.client, key.node)
         if owner == key.node or self.asks_profiles:
             return key.client
         if key not in self._nameless:
             self._nameless.add(key)
             told = f"its place in the graph is that of node {owner}, which declared the name first"
-            self._federation.refuse(Refusal(key.node, key.client, told))
+            self._federation.history.refuse(Refusal(key.node, key.client, told))
         return None
 
     def _told(self, keys: Sequence[ClientKey]) -> NDArray[np.float32]:

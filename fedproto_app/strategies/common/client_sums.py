@@ -38,7 +38,7 @@ class ClientSums(ABC):
         samples: those of all these clients.
         """
         if fault := self.impossible(total, samples):
-            self.federation.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
+            self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
         else:
             self._total = total
 
@@ -64,7 +64,7 @@ class ClientSums(ABC):
             return self._total
         if not self.latest.clients:
             return {}
-        facts = self.federation.roster.facts
+        facts = self.federation.members.facts
         samples = [facts[key].samples for key in self.latest.clients]
         return self.federation.averaging.totals(self, samples)
 

@@ -108,7 +108,7 @@ class MethodDefaults:
             self.releases,
             self.sizes,
             nodes_average=self.learner.sends_mean,
-            evaluates=self.federation.evaluates(server_round),
+            evaluates=self.federation.selection.evaluates(server_round),
         )
 
     # --- what a method does in a round, without any message --------------------------------------
@@ -133,7 +133,7 @@ class MethodDefaults:
     def round_of(self, server_round: int) -> Round:
         """The round as `update` and `guide` see it."""
         federation = self.federation
-        return Round(server_round, federation.roster.facts, federation.shape.classes)
+        return Round(server_round, federation.members.facts, federation.shape.classes)
 
     def take_in(self, answers: Iterable[NodeReply], server_round: int) -> None:
         """Validate what the clients sent besides the model, and update the method's state."""
@@ -158,9 +158,9 @@ class MethodDefaults:
     def report(self, round_: Round) -> None:
         """Hand on whom the method refused and what it reports of the round."""
         for key, reason in round_.refused.items():
-            self.federation.refuse(Refusal(key.node, key.client, reason))
+            self.federation.history.refuse(Refusal(key.node, key.client, reason))
         if round_.figures:
-            self.federation.note(round_.figures)
+            self.federation.history.note(round_.figures)
 
     def guided(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         """The order with the method's guidance for these clients of one node."""
@@ -179,7 +179,7 @@ class MethodDefaults:
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        self.federation.read(replies, Expected())
+        self.federation.pipeline.read(replies, Expected())
         return None
 
 
@@ -208,8 +208,8 @@ class PersonalStrategy(MethodDefaults, Strategy):
 
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
         """Who is asked to train in a round: a share of all, and those never heard from."""
-        unheard = set(eligible) - self.federation.trained
-        return self.federation.choose(eligible, server_round, unheard)
+        unheard = set(eligible) - self.federation.history.trained
+        return self.federation.selection.choose(eligible, server_round, unheard)
 
     def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
         """An order to evaluate alone; most methods need to send nothing for that."""
@@ -221,20 +221,20 @@ class PersonalStrategy(MethodDefaults, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        evaluate = self.final_after_training and self.federation.evaluates(server_round)
+        evaluate = self.final_after_training and self.federation.selection.evaluates(server_round)
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round, evaluate=evaluate)
+            plain = self.federation.pipeline.order(keys, server_round, evaluate=evaluate)
             return self.guided(plain, keys)
 
-        eligible = self.eligible(self.federation.roster.clients())
-        return self.federation.orders(self.chosen(eligible, server_round), order)
+        eligible = self.eligible(self.federation.members.clients())
+        return self.federation.pipeline.orders(self.chosen(eligible, server_round), order)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self.federation.read(replies, self.expected(server_round))
-        self.federation.handed_over(
+        answers = self.federation.pipeline.read(replies, self.expected(server_round))
+        self.federation.pipeline.sums.hand_over(
             answers,
             lambda answers: self.take_in(answers, server_round),
             lambda total: self.take_in_total(total, server_round),
@@ -245,18 +245,20 @@ class PersonalStrategy(MethodDefaults, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Only clients that trained since their last evaluation and were not chosen this round."""
-        if not self.federation.evaluates(server_round):
+        if not self.federation.selection.evaluates(server_round):
             return []
-        there = self.federation.roster.clients()
-        behind = [key for key in there if key in self.federation.unevaluated]
-        return self.federation.orders(
+        there = self.federation.members.clients()
+        behind = [key for key in there if key in self.federation.history.unevaluated]
+        return self.federation.pipeline.orders(
             behind,
-            lambda keys: self.guided_evaluation(self.federation.order(keys, server_round), keys),
+            lambda keys: self.guided_evaluation(
+                self.federation.pipeline.order(keys, server_round), keys
+            ),
             MessageType.EVALUATE,
         )
 
     def summary(self) -> None:
-        clients = self.federation.roster.clients()
+        clients = self.federation.members.clients()
         log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(clients))
 
 

@@ -58,7 +58,7 @@ class SumsStrategy(PersonalStrategy):
 
     def take_in_total(self, sums: Sums, server_round: int) -> None:
         values = {name: value.astype(np.float32) for name, value in sums.values.items()}
-        declared = self.federation.roster.facts.values()
+        declared = self.federation.members.facts.values()
         self._sums.take_in_total(values, sum(facts.samples for facts in declared))
 
     def configure_evaluate(
@@ -67,12 +67,12 @@ class SumsStrategy(PersonalStrategy):
         """Everyone gets the sums over all, who did not train too."""
         if self.final_after_training:
             return super().configure_evaluate(server_round, arrays, config, grid)
-        if not self.federation.evaluates(server_round):
+        if not self.federation.selection.evaluates(server_round):
             return []
         if not (totals := self._sums.totals()):
             return []
-        everyone, make = self.federation.roster.clients(), self.answer(totals, server_round)
-        return self.federation.orders(everyone, make, MessageType.EVALUATE, self.told_all)
+        everyone, make = self.federation.members.clients(), self.answer(totals, server_round)
+        return self.federation.pipeline.orders(everyone, make, MessageType.EVALUATE, self.told_all)
 
     @property
     def told_all(self) -> Collection[str]:
@@ -81,7 +81,9 @@ class SumsStrategy(PersonalStrategy):
 
     def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
         """The order with what its clients are told, for some clients of a node."""
-        return lambda keys: replace(self.federation.order(keys, server_round), arrays=totals)
+        return lambda keys: replace(
+            self.federation.pipeline.order(keys, server_round), arrays=totals
+        )
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._sums.state()

@@ -178,7 +178,9 @@ class FedGruStrategy(FedAvgStrategy):
         self._cluster_of = dict(zip(everyone, clusters.tolist(), strict=True))
         self._models = numpy_arrays(arrays)
         figures = {"organisations": organisations, "clusters": clusters}
-        self.federation.note({n: float(len(set(found.tolist()))) for n, found in figures.items()})
+        self.federation.history.note(
+            {n: float(len(set(found.tolist()))) for n, found in figures.items()}
+        )
         return super().configure_train(server_round, arrays, config, grid)
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
@@ -195,7 +197,7 @@ class FedGruStrategy(FedAvgStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if self.section.clusters == 1:
             return super().aggregate_train(server_round, replies)
-        answers = self.federation.read(replies, self.expected(server_round))
+        answers = self.federation.pipeline.read(replies, self.expected(server_round))
         models = dict(self._models)
         for cluster in range(self.section.clusters):
             messages = [one for answer in answers for one in self._of_cluster(answer, cluster)]
@@ -220,7 +222,7 @@ class FedGruStrategy(FedAvgStrategy):
         Both depend on who has come alone, so that they are the same after a resumption. Who brings
         no place or profile does not count; an organisation of such clients is in cluster 0.
         """
-        everyone = sorted(self.federation.roster.facts)
+        everyone = sorted(self.federation.members.facts)
         organisations = self._organisations(everyone)
         clusters, smallest = self.section.clusters, self.section.smallest
         found = np.zeros(len(everyone), np.int64)

@@ -70,7 +70,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def _compare_numbers(self) -> None:
         """Fewer clients than clusters are a fault, unless more of them can still join."""
-        roster, clusters = self.federation.roster, self.section.clusters
+        roster, clusters = self.federation.members.roster, self.section.clusters
         clients = len(roster.clients())
         if clusters <= clients:
             return
@@ -92,13 +92,13 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         encoder, shown = numpy_arrays(arrays), self.shown()
-        there = self.federation.roster.clients()
+        there = self.federation.members.clients()
         # Counted from this phase's start, so that a given encoder changes nothing.
         of_task = server_round - self.settings.encoder_rounds
-        chosen = self.federation.choose(there, of_task, set(there) - self._heard)
+        chosen = self.federation.selection.choose(there, of_task, set(there) - self._heard)
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round)
+            plain = self.federation.pipeline.order(keys, server_round)
             lacks = self._node_id(keys[0].node) not in self._equipped
             return replace(plain, arrays={**(encoder if lacks else {}), **shown})
 
@@ -121,11 +121,11 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        if not self.federation.evaluates(server_round):
+        if not self.federation.selection.evaluates(server_round):
             return []
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round)
+            plain = self.federation.pipeline.order(keys, server_round)
             guided = [key for key in keys if key in self._pending]
             if not guided:
                 return plain
@@ -135,7 +135,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
         there = [
             key
-            for key in self.federation.roster.clients()
+            for key in self.federation.members.clients()
             if key in self._heard and self._node_id(key.node) in self._equipped
         ]
         return self._ask(there, order, MessageType.EVALUATE)
@@ -176,14 +176,14 @@ class ClusteredHeadStrategy(PersonalStrategy):
         largest = float(np.abs(fitted.head).max())
         if largest > LARGEST_HEAD:
             reason = f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}"
-            self.federation.refuse(Refusal(key.node, key.client, reason))
+            self.federation.history.refuse(Refusal(key.node, key.client, reason))
         return largest <= LARGEST_HEAD
 
     def _ask(
         self, keys: list[ClientKey], make: Callable[[list[ClientKey]], Order], message_type: str
     ) -> list[Message]:
         self._asked = {self._node_id(key.node) for key in keys}
-        return self.federation.orders(keys, make, message_type)
+        return self.federation.pipeline.orders(keys, make, message_type)
 
     def _answers(
         self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
@@ -192,13 +192,13 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
         A node that did not answer may have lost its disk, and gets the encoder once more.
         """
-        answers = self.federation.read(replies, expected, most_samples)
+        answers = self.federation.pipeline.read(replies, expected, most_samples)
         self._equipped -= self._asked
         self._equipped |= {self._node_id(answer.node) for answer in answers}
         return answers
 
     def _node_id(self, node: str) -> int:
-        return self.federation.roster.members[node].node_id
+        return self.federation.members.node_id(node)
 
 
 def _parted(answer: NodeReply) -> list[Fitted]:

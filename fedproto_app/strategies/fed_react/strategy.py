@@ -81,7 +81,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     def _find_clusters(self) -> tuple[Matrix, float]:
         """Cluster the clients that are there by their latest heads; returns their ψ̂_t and α_t."""
         chosen = self.section
-        connected = set(self.federation.roster.clients())
+        connected = set(self.federation.members.clients())
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
         there = [self._keys[row] for row in rows]
         heads = np.stack([self._heads[key] for key in there])
@@ -146,10 +146,10 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
 
     def _tell(self, server_round: int, psi: Matrix, forgetting: float, sent: int) -> None:
         """Note the round for the artefacts."""
-        groups = [self.federation.roster.facts[key].group for key in self._labels]
+        groups = [self.federation.members.facts[key].group for key in self._labels]
         labels = np.array(list(self._labels.values()))
         rand = float(rand_score(groups, labels)) if all(groups) else None
-        self.federation.note(
+        self.federation.history.note(
             {
                 "rand_index": rand,
                 "forgetting_factor": forgetting,
@@ -194,7 +194,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: who was in which cluster in each round, and what decided it."""
-        return self._history.findings(self._keys, self.federation.roster.facts)
+        return self._history.findings(self._keys, self.federation.members.facts)
 
 
 def _smoother(cluster: int) -> str:

@@ -59,7 +59,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
             return clients
         self._fix_common_length()
         needed = self._batches * self.settings.data.period
-        facts = self.federation.roster.facts
+        facts = self.federation.members.facts
         return [key for key in clients if facts[key].samples >= needed]
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
@@ -125,7 +125,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         if self._prototypes is None or self._divergence is None:
             return {}
         whole = self._divergence.numpy()
-        facts, prototypes = self.federation.roster.facts, self._prototypes.numpy()
+        facts, prototypes = self.federation.members.facts, self._prototypes.numpy()
         return divergence_findings(
             list(self._rows_of), facts, prototypes, lambda rows: whole[np.ix_(rows, rows)]
         )
@@ -133,7 +133,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
     def _fix_common_length(self) -> None:
         """Concatenated prototypes need equally many rows: those of the shortest client."""
         if not self._batches:
-            roster = self.federation.roster
-            shortest = min(roster.facts[key].samples for key in roster.clients())
+            members = self.federation.members
+            shortest = min(members.facts[key].samples for key in members.clients())
             self._batches = shortest // self.settings.data.period
             self.sizes = replace(self.sizes, batches=self._batches)

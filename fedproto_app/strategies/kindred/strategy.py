@@ -62,7 +62,7 @@ class KindredStrategy(PersonalStrategy):
         row_of = {key: row for row, key in enumerate(known if priors else [])}
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round)
+            plain = self.federation.pipeline.order(keys, server_round)
             guided = [key for key in keys if key in row_of]
             if not guided:
                 return plain
@@ -71,9 +71,11 @@ class KindredStrategy(PersonalStrategy):
             return replace(plain, arrays=arrays, guided=[key.client for key in guided])
 
         trained = [
-            key for key in self.federation.roster.clients() if key in self.federation.trained
+            key
+            for key in self.federation.members.clients()
+            if key in self.federation.history.trained
         ]
-        return self.federation.orders(trained, order, MessageType.EVALUATE)
+        return self.federation.pipeline.orders(trained, order, MessageType.EVALUATE)
 
     def _priors(self, clients: int) -> Arrays:
         """[N, T, …] everyone's priors, for every temperature.
@@ -118,7 +120,7 @@ class KindredStrategy(PersonalStrategy):
         prototypes = self.received.stacked(PROTOTYPE)[:, None]
         return divergence_findings(
             known,
-            self.federation.roster.facts,
+            self.federation.members.facts,
             prototypes,
             lambda rows: pairwise_divergence(torch.from_numpy(prototypes[rows])).numpy(),
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.clients import metric_values
 from fedproto_app.maths.client_errors import worst_tenth
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
@@ -21,7 +22,6 @@ from fedproto_app.report.task_report import (
     Shown,
     error_text,
     mean_metric,
-    metric_values,
     percent_text,
     short_text,
 )
@@ -139,8 +139,8 @@ class ForecastingReport:
         """``clients.csv``: a row per client with every final metric. ``steps.csv``: with several
         steps ahead, the test MSE of each over the clients' kept models."""
         rows: list[Row] = [CLIENT_COLUMNS]
-        for key, result in sorted(federation.results.items()):
-            facts, metrics = federation.roster.facts[key], result.metrics
+        for key, result in sorted(federation.history.results.items()):
+            facts, metrics = federation.members.facts[key], result.metrics
             rows.append(
                 [
                     key.client,
@@ -156,13 +156,13 @@ class ForecastingReport:
                     *(metrics.get(Metric(name, Model.KEPT), "") for name in OF_INTERVALS),
                 ]
             )
-        return {"clients.csv": rows, **_steps_table(federation.results)}
+        return {"clients.csv": rows, **_steps_table(federation.history.results)}
 
     def summary_figures(
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Over the clients: plain means, medians, and the mean of the worst tenth."""
-        results = federation.results
+        results = federation.history.results
         means = {
             "mse": Metric("mse", Model.KEPT),
             "mae": Metric("mae", Model.KEPT),

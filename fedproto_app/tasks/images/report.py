@@ -121,7 +121,7 @@ class ClassificationReport:
         self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """The final round's figures, and what only all rounds together tell."""
-        results = federation.results
+        results = federation.history.results
         selected = [line["accuracy_selected"] for line in rounds]
         selected = [value for value in selected if value is not None]
         figures = {
@@ -322,7 +322,7 @@ def _class_scores(
     federation: Federation, accuracy: Metric | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[C] right answers and [C] test samples of all clients, by class; 0 without the model."""
-    results, classes = federation.results, range(len(federation.shape.classes))
+    results, classes = federation.history.results, range(len(federation.shape.classes))
     if accuracy is None:
         return np.zeros(len(classes)), np.zeros(len(classes))
     scores = [results[key].metrics for key in sorted(results)]
@@ -339,7 +339,9 @@ def _class_scores(
 
 def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
     """[C] train samples of all clients and stages; None unless some client's are known."""
-    known = [facts.class_counts for facts in federation.roster.facts.values() if facts.class_counts]
+    known = [
+        facts.class_counts for facts in federation.members.facts.values() if facts.class_counts
+    ]
     if not known:
         return None
     counts: NDArray[np.int64] = np.array([stage for stages in known for stage in stages])
@@ -348,14 +350,14 @@ def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
 
 
 def _client_rows(federation: Federation) -> list[Row]:
-    results, roster = federation.results, federation.roster
+    results = federation.history.results
     models = _models(results).values()
     kept_accuracy, kept_error = (replace(one, model=Model.KEPT) for one in (ACCURACY, ERROR))
     by_rule = (replace(ACCURACY, rule=rule) for rule in INFERENCES)
     columns = [*models, kept_accuracy, ERROR, kept_error, *by_rule]
     rows: list[Row] = [CLIENT_COLUMNS]
     for key, result in sorted(results.items()):
-        facts = roster.facts[key]
+        facts = federation.members.facts[key]
         known = (key.client, key.node, facts.group, facts.samples, result.kept_round)
         metrics = (None if metric is None else result.metrics.get(metric) for metric in columns)
         rows.append([*known, *metrics])
@@ -365,7 +367,7 @@ def _client_rows(federation: Federation) -> list[Row]:
 def _class_rows(federation: Federation) -> list[Row]:
     classes, train = federation.shape.classes, _train_counts(federation)
     third = {c: name for name, some in zip(THIRDS, thirds(train), strict=True) for c in some}
-    models = _models(federation.results)
+    models = _models(federation.history.results)
     scores = {model: _class_scores(federation, models[model]) for model in MODELS}
     _, tested = _class_scores(federation, ACCURACY)
     rows: list[Row] = [CLASS_COLUMNS]

@@ -75,8 +75,8 @@ class SequenceReport:
         columns = {name: metric for name, metric in self._metrics().items() if not metric.shared}
         columns[f"kept_{validation}"] = Metric(self.validation, Model.KEPT)
         rows: list[Row] = [(*_FACTS, *columns)]
-        for key, result in sorted(federation.results.items()):
-            facts = federation.roster.facts[key]
+        for key, result in sorted(federation.history.results.items()):
+            facts = federation.members.facts[key]
             metrics = [result.metrics.get(metric) for metric in columns.values()]
             rows.append(
                 [key.client, key.node, facts.group, facts.samples, result.kept_round, *metrics]
@@ -92,7 +92,7 @@ class SequenceReport:
         first = federation.settings.encoder_rounds + 1
         return {
             **{
-                figure: mean_metric(federation.results, metric)
+                figure: mean_metric(federation.history.results, metric)
                 for figure, metric in self._metrics().items()
             },
             f"{self.metric}_rounds": _mean(line[self.metric] for line in rounds),

@@ -27,7 +27,7 @@ REPORT = ClassificationReport()
 
 def round_figures(federation: MadeFederation, *trained: str, evaluated: bool = True) -> Any:
     log = RoundLog(losses={key(name): {"total": 1.0} for name in trained})
-    return REPORT.round_figures(log, federation.results, evaluated)
+    return REPORT.round_figures(log, federation.history.results, evaluated)
 
 
 def summary(federation: Any, rounds: list[dict[str, Any]] | None = None) -> Any:

@@ -68,7 +68,7 @@ def a_line(number: int, accuracy: float | None = None, **figures: Any) -> dict[s
 
 def test_a_round_tells_the_means_over_the_clients_that_have_a_metric() -> None:
     log = RoundLog(figures={"rand_index": 0.5, "forgetting_factor": 0.25})
-    figures = REPORTS[CLASSES].round_figures(log, made(ACCURACIES).results, True)
+    figures = REPORTS[CLASSES].round_figures(log, made(ACCURACIES).history.results, True)
     assert figures == {
         "accuracy": 0.75,
         "accuracy_local": 0.25,
@@ -80,7 +80,9 @@ def test_a_round_tells_the_means_over_the_clients_that_have_a_metric() -> None:
 
 
 def test_a_round_of_regression_tells_errors() -> None:
-    figures = REPORTS[NUMBERS].round_figures(RoundLog(), made(ERRORS, NUMBERS).results, True)
+    figures = REPORTS[NUMBERS].round_figures(
+        RoundLog(), made(ERRORS, NUMBERS).history.results, True
+    )
     assert figures == {
         "rmse": 3.0,
         "rmse_local": None,
@@ -94,7 +96,7 @@ def test_a_round_of_regression_tells_errors() -> None:
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> None:
-    line = round_line(RoundLog(), made({}, task).results, {}, evaluated=False, task=task)
+    line = round_line(RoundLog(), made({}, task).history.results, {}, evaluated=False, task=task)
     report = REPORTS[task]
     fields = [shown.figure for shown in report.progress] + [report.measure.round]
     assert {line[field] for field in fields} == {None}
@@ -104,7 +106,7 @@ def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_every_metric_that_a_client_must_send_is_told(task: str) -> None:
     federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
-    figures = REPORTS[task].round_figures(RoundLog(), federation.results, True)
+    figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
     told = {name for name, value in figures.items() if value is not None}
     assert told == {figure_of(metric.name) for metric in task_class(task).required_metrics(None)}
 

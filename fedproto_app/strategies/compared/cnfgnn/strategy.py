@@ -109,7 +109,7 @@ class CnfgnnStrategy(FedAvgStrategy):
         )
         for key in faults.keys() - self._strangers:
             self._strangers.add(key)
-            self.federation.refuse(Refusal(key.node, key.client, faults[key]))
+            self.federation.history.refuse(Refusal(key.node, key.client, faults[key]))
         return [key for key in clients if key in of_it.keys() - faults.keys()]
 
     def to_evaluate(self, clients: list[ClientKey]) -> list[ClientKey]:
@@ -141,17 +141,17 @@ class CnfgnnStrategy(FedAvgStrategy):
             self._learning.learn(proposal, gradient)
             shortened, steps = shortened + count, steps + 1
         self._trained = self._learning.given(encoded.of_training())
-        if self.federation.evaluates(server_round):
+        if self.federation.selection.evaluates(server_round):
             self._evaluated = self._learning.given(encoded.of_evaluation())
-        self.federation.note({"graph_steps": steps, "shortened_gradients": shortened})
+        self.federation.history.note({"graph_steps": steps, "shortened_gradients": shortened})
 
     def _encoded(self, server_round: int, model: Arrays, grid: Grid) -> Encoded | None:
         """Everyone's encodings; None if nobody sent any."""
-        times = self._times(self.eligible(self.federation.roster.clients()))
+        times = self._times(self.eligible(self.federation.members.clients()))
         if not times:
             return None
         first = min(one.first for one in times.values())
-        evaluates = self.federation.evaluates(server_round)
+        evaluates = self.federation.selection.evaluates(server_round)
         count = max(one.end if evaluates else one.trained for one in times.values()) - first
         if len(times) * count * self._width > MOST_VALUES:
             raise FederationError(
@@ -161,18 +161,18 @@ class CnfgnnStrategy(FedAvgStrategy):
             )
 
         def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.order(keys, server_round)
+            plain = self.federation.pipeline.order(keys, server_round)
             return replace(plain, arrays=model, options={FIRST: first, COUNT: count})
 
         spec = Expected(per_client={ENCODINGS: (count, self._width)})
         found: dict[ClientKey, NDArray[np.float32]] = {}
-        for answer in self.federation.question(grid, times, order, spec):
+        for answer in self.federation.pipeline.question(grid, times, order, spec):
             for key, sent in zip(answer.keys(), answer.reply.arrays[ENCODINGS], strict=True):
                 if (largest := float(np.abs(sent).max())) <= LARGEST_ENCODING:
                     found[key] = sent
                     continue
                 told = f"its encodings hold ±{largest:g}; a GRU's state lies between -1 and 1"
-                self.federation.refuse(Refusal(key.node, key.client, told))
+                self.federation.history.refuse(Refusal(key.node, key.client, told))
         if not found:
             return None
         found = {key: found[key] for key in sorted(found)}
@@ -193,7 +193,7 @@ class CnfgnnStrategy(FedAvgStrategy):
 
         def order(keys: list[ClientKey]) -> Order:
             return replace(
-                self.federation.order(keys, server_round),
+                self.federation.pipeline.order(keys, server_round),
                 arrays={GRAPH: made[[rows[key] for key in keys]], STEPS: steps},
                 guided=[key.client for key in keys],
                 options={FIRST: encoded.first},
@@ -201,7 +201,7 @@ class CnfgnnStrategy(FedAvgStrategy):
 
         spec = Expected(per_client={GRADIENT: made.shape[1:]})
         gradients = np.zeros_like(made)
-        for answer in self.federation.question(grid, rows, order, spec, shared=[STEPS]):
+        for answer in self.federation.pipeline.question(grid, rows, order, spec, shared=[STEPS]):
             for key, sent in zip(answer.keys(), answer.reply.arrays[GRADIENT], strict=True):
                 gradients[rows[key]] = sent
         held, shortened = held_to_the_others(torch.from_numpy(gradients), LONGEST)
@@ -209,7 +209,7 @@ class CnfgnnStrategy(FedAvgStrategy):
 
     def _times(self, clients: Iterable[ClientKey]) -> Times:
         """When the clients' samples are, of those that told."""
-        facts = self.federation.roster.facts
+        facts = self.federation.members.facts
         return {key: times for key in clients if (times := facts[key].times) is not None}
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -71,7 +71,7 @@ class FedDaStrategy(FedAvgStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Also where nobody's model came: then the one that was sent stays."""
-        models = self._believed(self.federation.read(replies, self.expected(server_round)))
+        models = self._believed(self.federation.pipeline.read(replies, self.expected(server_round)))
         if models:
             self._model = self._attended(models)
         return array_record(self._model), None
@@ -102,10 +102,10 @@ class FedDaStrategy(FedAvgStrategy):
 
         def order(keys: list[ClientKey]) -> Order:
             options = {WEEKS: float(self._clusters.weeks)}
-            return replace(self.federation.order(keys, server_round), options=options)
+            return replace(self.federation.pipeline.order(keys, server_round), options=options)
 
         spec = Expected(per_client={STATISTICS: (self._clusters.weeks, self.settings.data.period)})
-        answers = self.federation.question(grid, missing, order, spec, once=True)
+        answers = self.federation.pipeline.question(grid, missing, order, spec, once=True)
         believed = self._clusters.believed(answers)
         if self._quasi:
             self._clusters.join(believed)
@@ -118,7 +118,7 @@ class FedDaStrategy(FedAvgStrategy):
         statistics = np.stack([believed[key] for key in sorted(believed)])
         self._quasi, loss = quasi_global_model(task, self._model, statistics, self.section)
         self._model = self._quasi
-        self.federation.note(
+        self.federation.history.note(
             {
                 "statistics_weeks": float(self._clusters.weeks),
                 "traffic_clusters": float(len(set(self._clusters.label_of.values()))),

@@ -52,8 +52,8 @@ class TrafficClusters:
         """W: as many as all who were there at the beginning can tell of."""
         if self._centres is not None:
             return int(self._centres.shape[1]) // self._settings.data.period
-        facts = self._federation.roster.facts
-        told = [self._weeks(facts[key].samples) for key in self._federation.roster.clients()]
+        facts = self._federation.members.facts
+        told = [self._weeks(facts[key].samples) for key in self._federation.members.clients()]
         return min((weeks for weeks in told if weeks >= self._needed), default=self._needed)
 
     def askable(self) -> list[ClientKey]:
@@ -61,16 +61,16 @@ class TrafficClusters:
 
         Who has a shorter one is refused, with the length needed.
         """
-        roster, weeks, found = self._federation.roster, self.weeks, []
-        for key in roster.clients():
-            samples = roster.facts[key].samples
+        members, weeks, found = self._federation.members, self.weeks, []
+        for key in members.clients():
+            samples = members.facts[key].samples
             if key in self.label_of:
                 continue
             if self._weeks(samples) >= weeks:
                 found.append(key)
             else:
                 told = f"it trains on {samples // self._settings.data.period} periods; "
-                self._federation.refuse(
+                self._federation.history.refuse(
                     Refusal(key.node, key.client, told + self._what_it_needs(weeks))
                 )
         return found
@@ -88,7 +88,7 @@ class TrafficClusters:
             for key, statistics in rows:
                 if (size := float(np.square(statistics.astype(np.float64)).mean())) > limit:
                     told = f"its statistics have mean square {size:.3g}, more than {limit:g}"
-                    self._federation.refuse(Refusal(key.node, key.client, told))
+                    self._federation.history.refuse(Refusal(key.node, key.client, told))
                 else:
                     found[key] = statistics
         return found

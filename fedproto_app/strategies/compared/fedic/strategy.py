@@ -59,7 +59,7 @@ class FedicStrategy(FedAvgStrategy):
         for row, (key, _, _) in enumerate(replies):
             if row not in good:
                 told = f"its model is not used: the server's images get logits of {largest[row]:g}"
-                self.federation.refuse(Refusal(key.node, key.client, told))
+                self.federation.history.refuse(Refusal(key.node, key.client, told))
         # The gate's steps are scaled by the largest gradient that it ever saw.
         keys = [key for key, _, _ in replies]
         sizes = {keys[row]: root_mean_square([judgement.features[row].numpy()]) for row in good}
@@ -86,7 +86,7 @@ class FedicStrategy(FedAvgStrategy):
         mean = _stacked([numpy_arrays(arrays)])
         student, figures = self._learning.student(self._models, self._judgement, mean, server_round)
         self._models, self._judgement = {}, None
-        self.federation.note(figures)
+        self.federation.history.note(figures)
         return array_record({name: value[0].numpy() for name, value in student.items()}), metrics
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -7,18 +7,20 @@ loads its data for minutes holds up only itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from logging import WARNING
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FederationError
 from fedproto_app.events import shown, tell
-from fedproto_app.messages import NodeRoster, Refusal
+from fedproto_app.messages import NodeRoster, Refusal, SampleTimes
 from fedproto_app.server.exchange import Exchange, pause_on
 from fedproto_app.server.identity import Identity, NotItsNameError
 from fedproto_app.server.probes import push
@@ -51,11 +53,12 @@ class _TurnedAway:
     for_now: bool
 
 
-class Arrivals:
-    """Fills the roster. refuse: where to tell of nodes and clients that cannot take part.
+class Membership:
+    """The nodes of a run and their clients, as they come and go.
 
-    shape: that of the run's data, of which all nodes must be; until the first round begins each
-    node's own, and then the one that most nodes have.
+    refuse: called with nodes and clients that cannot take part.
+    shape: the shape of the run's data, which all nodes must have; until the first round begins each
+    node has its own, and then the one that most nodes have counts.
     """
 
     def __init__(
@@ -68,13 +71,50 @@ class Arrivals:
     ) -> None:
         self.shape = DataShape()
         self._shape_is_known = False
-        self._settings, self._roster, self._exchange = settings, roster, exchange
+        self.roster = roster
+        self._settings, self._exchange = settings, exchange
         self._identity, self._refuse = identity, refuse
         self._expected: set[str] = set()  # the nodes that a resumed run had
         self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
         self._turned_away: dict[int, _TurnedAway] = {}  # by node id
         self._left: set[int] = set()  # nodes that may come back with other data
+
+    @property
+    def facts(self) -> Mapping[ClientKey, ClientFacts]:
+        """What nodes declared of every client that ever came."""
+        return self.roster.facts
+
+    def clients(self) -> list[ClientKey]:
+        """The clients that can be asked now, in the order of their names."""
+        return self.roster.clients()
+
+    def node_id(self, node: str) -> int:
+        """Flower's id of the node with this name."""
+        return self.roster.members[node].node_id
+
+    def memory(self) -> dict[str, Any]:
+        """What the server must know of its clients to go on in another process."""
+        roster = self.roster
+        return {
+            "nodes": roster.connected_labels(),
+            "inputs": list(self.shape.inputs),
+            "classes": list(self.shape.classes),
+            "first_with": roster.first_with,
+            "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on from what `memory` returned. The nodes are still to come."""
+        shape = DataShape(tuple(memory["inputs"]), tuple(memory["classes"]))
+        self.expect(memory["nodes"], shape)
+        self.roster.first_with = dict(memory["first_with"])
+        for client, node, facts in memory["facts"]:
+            counts = tuple(tuple(stage) for stage in facts.pop("class_counts"))
+            times = SampleTimes(*stored) if (stored := facts.pop("times")) else None
+            self.roster.facts[ClientKey(client, node)] = ClientFacts(
+                **facts, class_counts=counts, times=times
+            )
 
     def expect(self, labels: Collection[str], shape: DataShape) -> None:
         """Wait for these nodes, which a resumed run had, with data of this shape."""
@@ -90,10 +130,10 @@ class Arrivals:
         deadline = time.monotonic() + nodes.start_deadline
         while True:
             self.refresh(grid)
-            needed = max(nodes.minimum, self._roster.partitions())
+            needed = max(nodes.minimum, self.roster.partitions())
             useless = [one for one in self._turned_away.values() if not one.for_now]
-            came = len(self._roster.members) + len(useless)
-            missing = sorted(self._expected - set(self._roster.members))
+            came = len(self.roster.members) + len(useless)
+            missing = sorted(self._expected - set(self.roster.members))
             late = time.monotonic() > deadline
             if came >= needed and (late or not missing) and (late or len(self._leading()) < 2):
                 break
@@ -106,14 +146,16 @@ class Arrivals:
         for label in missing:
             tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
         self._agree_on_shape()
-        if not self._roster.clients():
+        if not self.roster.clients():
             raise FederationError("no node has a client that can train" + self._told())
+        if self.roster.partitions():
+            self._exchange.trust_nodes()
 
     def await_clients(self, grid: Grid) -> None:
         """See which nodes are there before a round; `FederationError` if none is back in time."""
         deadline = time.monotonic() + self._settings.nodes.start_deadline
         self.refresh(grid)
-        while not self._roster.clients():
+        while not self.roster.clients():
             if time.monotonic() > deadline:
                 raise FederationError(
                     "all nodes are gone or do not answer, and none came back within "
@@ -128,18 +170,18 @@ class Arrivals:
         A node that owes an overdue reply keeps its name, and is asked for nothing until it gives a
         sign.
         """
-        before, there = self._roster.connected, self._identity.look(grid)
+        before, there = self.roster.connected, self._identity.look(grid)
         for node_id in sorted(before - there):
-            tell("left", node=self._roster.label_of(node_id))
+            tell("left", node=self.roster.label_of(node_id))
             self._left.add(node_id)
         self._exchange.look_for_overdue(grid, there)
         overdue = self._exchange.overdue
-        self._roster.connected, self._roster.quiet = there, overdue | self._exchange.resting
-        if not self._roster.clients():  # who rests does so only while there are others
-            self._roster.quiet = overdue
-        for label, member in list(self._roster.members.items()):
+        self.roster.connected, self.roster.quiet = there, overdue | self._exchange.resting
+        if not self.roster.clients():  # who rests does so only while there are others
+            self.roster.quiet = overdue
+        for label, member in list(self.roster.members.items()):
             if fault := self._identity.fault(member.node_id, label):  # the register was changed
-                self._roster.expel(label)
+                self.roster.expel(label)
                 self._turn_away(member.node_id, fault, for_now=True)
         self._queries = {node: query for node, query in self._queries.items() if node in there}
         self._take_answers(grid)
@@ -152,7 +194,7 @@ class Arrivals:
             return now - query.sent > LONGEST_QUERY
         if turned_away := self._turned_away.get(node_id):
             return now - turned_away.at > ASK_AGAIN_AFTER
-        return node_id in self._left or not self._roster.knows(node_id)
+        return node_id in self._left or not self.roster.knows(node_id)
 
     def _ask(self, grid: Grid, node_ids: Iterable[int]) -> None:
         asked = list(node_ids)
@@ -186,12 +228,12 @@ class Arrivals:
             answer = replace(answer, label=label)
             self._check_shape(answer)
             self._check_room(node_id, answer)
-            holder = self._roster.members.get(label)
+            holder = self.roster.members.get(label)
             if holder and self._identity.is_stronger(node_id, holder.node_id, label):
-                self._roster.expel(label)
-            self._roster.admit(node_id, answer)
+                self.roster.expel(label)
+            self.roster.admit(node_id, answer)
         except ValueError as error:
-            self._roster.expel(self._roster.label_of(node_id))  # if it came back with other data
+            self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
             # Its own name perhaps, of before a restart.
             for_now = isinstance(error, NameTakenError | NotItsNameError)
             self._turn_away(node_id, str(error), for_now=for_now)
@@ -238,18 +280,18 @@ class Arrivals:
         if leading and not self._shape_is_known:
             (self.shape,) = leading
         self._shape_is_known = True
-        for label, member in list(self._roster.members.items()):
+        for label, member in list(self.roster.members.items()):
             try:
                 self._check_shape(member.clients)
             except Unusable as fault:
-                self._roster.forget(label)
+                self.roster.forget(label)
                 self._turn_away(member.node_id, str(fault))
 
     def _leading(self) -> dict[DataShape, list[str]]:
         """The shapes that most nodes with clients have, and these nodes."""
         nodes: dict[DataShape, list[str]] = {}
-        for label in self._roster.connected_labels():
-            if (its := self._roster.members[label].clients).samples:
+        for label in self.roster.connected_labels():
+            if (its := self.roster.members[label].clients).samples:
                 nodes.setdefault(_shape_of(its), []).append(label)
         most = max(map(len, nodes.values()), default=0)
         return {shape: labels for shape, labels in nodes.items() if len(labels) == most}
@@ -257,8 +299,8 @@ class Arrivals:
     def _check_room(self, node_id: int, answer: NodeRoster) -> None:
         """Raises `Unusable` if the node has more clients than there is room for."""
         nodes, new = self._settings.nodes, len(answer.samples)
-        clients = self._roster.clients_with(node_id, answer)
-        its = self._roster.clients_of(node_id, answer)
+        clients = self.roster.clients_with(node_id, answer)
+        its = self.roster.clients_of(node_id, answer)
         if self._identity.key(node_id) and its > nodes.quota:
             raise Unusable(
                 f"with its {new} clients it would have brought {its}, more than "

@@ -1,0 +1,285 @@
+"""Orders out and replies in, stage by stage.
+
+A reply passes `decode → compare → unmask → record`: it is read and validated by itself, held
+against the others of the round, taken out of its mask where sums are masked, and entered into the
+history. A strategy gets what is left. Which stages a run has is decided when it starts; neither
+strategies nor the stages themselves ask for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.sends import Expected
+from fedproto_app.errors import FederationError
+from fedproto_app.events import tell
+from fedproto_app.messages import Order, Refusal
+from fedproto_app.server.exchange import Exchange
+from fedproto_app.server.masked_sum import MaskedSum, Unmasked
+from fedproto_app.server.membership import Membership
+from fedproto_app.server.outliers import SizeOfSame, out_of_line
+from fedproto_app.server.replies import read_reply, received_bytes, without
+from fedproto_app.server.round_log import History, NodeReply
+from fedproto_app.settings import Settings
+from fedproto_app.tasks.table import expected_metrics, task_class
+from fedproto_app.wire import QUESTION, sent_bytes, write_order
+
+OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that are asked, in a round
+
+
+class Stage(Protocol):
+    """What is done with the answers of a phase before a strategy sees them."""
+
+    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+        """The answers that go on. expected: the arrays that the phase asked for."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """An order under way: the message (Flower sets its id on sending) and what it asks.
+
+    size: the root mean square of the arrays that it brings.
+    """
+
+    message: Message
+    node: str
+    clients: list[ClientKey]
+    size: float
+
+
+class Compare:
+    """Refuses clients whose arrays are far beyond those of the others."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+        """A node's mean includes such a client, so then its whole answer goes."""
+        bad = out_of_line({answer.node: answer.reply for answer in answers}, expected)
+        refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
+        for (node, client), reason in sorted(bad.items()):
+            self._history.refuse(Refusal(node, client, reason))
+            refused[node].add(client)
+        left = []
+        for answer in answers:
+            clients = refused[answer.node]
+            reply = without(answer.reply, clients, expected)
+            if reply.names and not (clients and expected.mean):
+                left.append(replace(answer, reply=reply))
+        return left
+
+
+class Record:
+    """Enters the answers into the history."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+        for answer in answers:
+            self._history.record(answer, expected)
+        return answers
+
+
+class Pipeline:
+    """What is asked of nodes, and what of their replies is used.
+
+    sums: the masks of the run, or none. on_training: called with the clients that are about to be
+    asked to train.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        run: tuple[str, str],
+        members: Membership,
+        history: History,
+        exchange: Exchange,
+        on_training: OnTraining,
+    ) -> None:
+        """run: its name and its random mark."""
+        self.settings, self.run, self.members, self.history = settings, run, members, history
+        self.exchange = exchange
+        self.sums = MaskedSum(self) if settings.aggregation.secure else Unmasked()
+        self._on_training = on_training
+        self._task = task_class(settings.task)
+        self._metrics = expected_metrics(settings)
+        self._stages: list[Stage] = [Compare(history), self.sums, Record(history)]
+        self._requests: list[_Request] = []
+        self._leaving = 0  # nodes that were asked last and are about to leave
+
+    # --- out --------------------------------------------------------------------------------
+
+    def order(
+        self, keys: Sequence[ClientKey], server_round: int, *, evaluate: bool = False
+    ) -> Order:
+        """An order without arrays for these clients of one node."""
+        clients = [key.client for key in keys]
+        return Order(*self.run, server_round, clients, evaluate=evaluate)
+
+    def orders(
+        self,
+        keys: Iterable[ClientKey],
+        make: Callable[[list[ClientKey]], Order],
+        message_type: str = MessageType.TRAIN,
+        shared: Collection[str] = (),
+    ) -> list[Message]:
+        """One message a node, with an order of its own for its share of the clients.
+
+        Those of a node that has fallen silent since they were chosen are left out.
+        shared: the arrays that are meant for each client even where others are the clients' own.
+        """
+        log, roster = self.history.log, self.members.roster
+        by_node: dict[str, list[ClientKey]] = defaultdict(list)
+        for key in keys:
+            if roster.members[key.node].node_id not in roster.quiet:
+                by_node[key.node].append(key)
+        self._requests, self._leaving = [], 0
+        size_of = SizeOfSame()
+        for node, clients in sorted(by_node.items()):
+            order = make(clients)
+            if message_type == MessageType.TRAIN:
+                self._on_training(clients, order.server_round)
+            message = write_order(order, roster.members[node].node_id, message_type)
+            for name, array in order.arrays.items():
+                # Arrays that are not per client are sent once a node, but meant for each client.
+                per_client = order.guided and name not in shared
+                log.parameters_down += array.size if per_client else array.size * len(clients)
+            log.bytes_down += sent_bytes(message)
+            self._requests.append(_Request(message, node, clients, size_of(order.arrays)))
+        log.asked += len(self._requests)
+        return [request.message for request in self._requests]
+
+    def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
+        """Send a phase's orders; returns the replies that come before the round's deadline.
+
+        Where sums are masked, nodes exchange keys first; the orders of those that do not stay.
+        """
+        messages = self.sums.prepare(grid, list(messages))
+        nodes = {message.metadata.dst_node_id for message in messages}
+        self._requests = [
+            request for request in self._requests if request.message.metadata.dst_node_id in nodes
+        ]
+        return self.send(grid, messages, self.sums.least)
+
+    def send(self, grid: Grid, messages: Iterable[Message], least: int = 0) -> list[Message]:
+        """The replies to these messages; no later phase of the round waits for who owes one.
+
+        least: answers below which `nodes.enough` says nothing.
+        """
+        deadline = self.settings.nodes.round_deadline
+        replies = self.exchange.ask(grid, messages, deadline, least=least)
+        self.members.roster.quiet |= self.exchange.overdue
+        return replies
+
+    def question(
+        self,
+        grid: Grid,
+        keys: Iterable[ClientKey],
+        make: Callable[[list[ClientKey]], Order],
+        expected: Expected,
+        *,
+        shared: Collection[str] = (),
+        once: bool = False,
+    ) -> list[NodeReply]:
+        """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
+
+        However few answer: a question is often put to newcomers alone, of whom one may be silent.
+        Only between the phases: while no other orders are under way. shared: as for `orders`.
+        once: whether it is one that each client answers once in a run.
+        """
+        messages = self.orders(keys, make, QUESTION, shared)
+        answers = self._through(self.ask(grid, messages), expected) if messages else []
+        if once:
+            values = sum(expected.values(answer.reply) for answer in answers)
+            self.history.log.parameters_up_once += values
+        return answers
+
+    # --- in ---------------------------------------------------------------------------------
+
+    def read(
+        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
+    ) -> list[NodeReply]:
+        """The usable replies in the order of the nodes' names, so that sums are reproducible.
+
+        most_samples: the most that a client can have used, if not all that it declared.
+        Refuses what is wrong or missing. Raises `FederationError` when too large a share of the
+        nodes asked gave nothing usable.
+        """
+        answers = self._through(replies, expected, most_samples)
+        leaving = self._leaving if answers else 0
+        asked = len(self._requests) - leaving + self.sums.lost
+        self._check_failed_share(asked, len(answers))
+        return answers
+
+    def _through(
+        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
+    ) -> list[NodeReply]:
+        """What is left of the replies after all stages, however little."""
+        answers = self._decode(replies, self.sums.on_the_wire(expected), most_samples)
+        for stage in self._stages:
+            answers = stage.apply(answers, expected)
+        return answers
+
+    def _decode(
+        self, replies: Iterable[Message], expected: Expected, most_samples: int | None
+    ) -> list[NodeReply]:
+        """Each message as a reply to its request, without what is wrong with it by itself."""
+        # Flower answers for a dead node under an id of its own: only the message tells whose.
+        waiting = {request.message.metadata.message_id: request for request in self._requests}
+        usable: dict[str, NodeReply] = {}
+        for message in replies:
+            order_id = self.exchange.original(message.metadata.reply_to_message_id)
+            request = waiting.pop(order_id, None)
+            if request is None:
+                node = self.members.roster.label_of(message.metadata.src_node_id)
+                self.history.refuse(Refusal(node, "", "a second or unasked reply"))
+                continue
+            if answer := self._decode_one(message, request, expected, most_samples):
+                usable[request.node] = answer
+        for request in waiting.values():
+            self.history.log.late += 1
+            reason = f"no reply within {self.exchange.waited:g} s"
+            self.history.refuse(Refusal(request.node, "", reason))
+        return [usable[node] for node in sorted(usable)]
+
+    def _decode_one(
+        self, message: Message, request: _Request, expected: Expected, most_samples: int | None
+    ) -> NodeReply | None:
+        node, log = request.node, self.history.log
+        if message.has_error():
+            self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
+            return None
+        log.bytes_up += received_bytes(message)
+        asked = {key.client: self.members.facts[key].samples for key in request.clients}
+        if most_samples is not None:
+            asked = {name: min(declared, most_samples) for name, declared in asked.items()}
+        fault = self._task.metrics_fault
+        reply, refusals = read_reply(
+            message, node, asked, expected, self._metrics, fault, request.size
+        )
+        if reply is not None and reply.leaves:
+            self._leaving += 1
+            tell("leaving", round=log.server_round, node=node)
+            return None
+        for refusal in refusals:
+            self.history.refuse(refusal)
+        return NodeReply(node, reply, message) if reply is not None and reply.names else None
+
+    def _check_failed_share(self, asked: int, answered: int) -> None:
+        allowed = self.settings.nodes.maximum_failed_share
+        if asked and (asked - answered) / asked > allowed:
+            refused = self.history.log.refused
+            reasons = sorted({": ".join(filter(None, (r.node, r.reason))) for r in refused})
+            raise FederationError(
+                f"{asked - answered} of {asked} nodes gave no usable reply, more than "
+                f"nodes.maximum-failed-share = {allowed:g}: "
+                f"{'; '.join(reasons[:3]) or 'no answer'}"
+            )
