@@ -93,7 +93,7 @@ class Method:
     rounds: Callable[[Settings], int] | None = None
     pretraining: Pretraining | None = None
     learns_without_labels: Callable[[Settings], bool] = lambda settings: False
-    needs_simulation: Callable[[Settings], str] | None = None
+    needs_simulation: str = ""
     cannot_forecast: str = ""
     joined_clients: str = ""
     by_time: bool = False

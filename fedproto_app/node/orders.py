@@ -235,11 +235,10 @@ def require_allowed(settings: Settings, site: Site) -> None:
     plan = privacy_plan(settings)
     site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
     method = method_named(settings.method)
-    why = method.needs_simulation(settings) if method.needs_simulation else ""
-    if why and not site.is_dealt:
+    if method.needs_simulation and not site.is_dealt:
         raise SettingsError(
             f"method = {settings.method!r} runs in a simulation only, not at sites with data of "
-            f"their own: {why}"
+            f"their own: {method.needs_simulation}"
         )
     if method.joined_clients and settings.graph.path:
         raise SettingsError(
