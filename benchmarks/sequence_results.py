@@ -141,10 +141,10 @@ def about(runs: Sequence[Run]) -> str:
         count = settings["data.clusters.clusters"]
         clients += f" in {count} clusters, β = {', '.join(f'{beta:g}' for beta in betas)}"
     said, methods = [clients], [METHODS[run.settings["method"]] for run in runs]
-    if any(method.encoder_first for method in methods):
+    if any(method.pretraining for method in methods):
         rounds, steps = settings["encoder.rounds"], settings["encoder.steps"]
         said.append(f"encoder: {rounds} rounds of {steps} steps")
-    if any(not method.encoder_first and method.rounds is None for method in methods):
+    if any(not method.pretraining and method.rounds is None for method in methods):
         said.append(f"supervised: {settings['local-epochs']} local epochs")
     return "; ".join(said)
 
@@ -228,7 +228,7 @@ def _settled(group: Group) -> str:
 def _rounds(group: Group) -> str:
     """Those of the first phase, if the run has one, and of the second."""
     settings = group.runs[0].settings
-    first = METHODS[settings["method"]].encoder_first and not settings["encoder.path"]
+    first = METHODS[settings["method"]].pretraining and not settings["encoder.path"]
     return (
         f"{settings['encoder.rounds']} + {settings['rounds']}" if first else str(settings["rounds"])
     )

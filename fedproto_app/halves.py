@@ -5,36 +5,45 @@ Each is imported when it is asked for: a client process never loads server code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.methods import ENCODER_LEARNER, method_named, part_of
+from fedproto_app.methods import method_named, part_of, pretraining_learner
 from fedproto_app.tasks.table import make_task
 from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
     from fedproto_app.data.shape import DataShape
+    from fedproto_app.data.shard import Shard
     from fedproto_app.learners.learner import AnyLearner
     from fedproto_app.server.federation import Federation
     from fedproto_app.settings import Settings
     from fedproto_app.strategies.common.strategy import MethodStrategy
     from fedproto_app.tasks.task import AnyTask
 
-# The server half of a run with rounds in which an encoder is learned without labels.
-ENCODER_FIRST = "fedproto_app.strategies.fed_react.encoder:PretrainedStrategy"
-
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
     """The client half of the method that the settings choose, in the phase of the round."""
     method = method_named(settings.method)
+    pretraining = method.pretraining
     learner: AnyLearner
-    if server_round <= method.encoder_rounds(settings):
-        encoder_learner = load(ENCODER_LEARNER, "the encoder's learner")
-        learner = encoder_learner(settings.training, settings.encoder, task)
+    if pretraining and server_round <= pretraining.rounds(settings):
+        of_phase = pretraining_learner(pretraining)
+        learner = of_phase(settings.training, pretraining.section(settings), task)
     else:
         of_method = part_of(method, "learner", settings.task)
         learner = of_method(settings.training, settings.method_settings, task)
     return learner
+
+
+def samples_after_pretraining(settings: Settings, server_round: int) -> Callable[..., Shard] | None:
+    """`Pretraining.samples`; None in rounds whose clients learn from the data as they are."""
+    pretraining = method_named(settings.method).pretraining
+    if pretraining is None or server_round <= pretraining.rounds(settings):
+        return None
+    samples: Callable[..., Shard] = load(pretraining.samples, "the samples after the first phase")
+    return samples
 
 
 def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
@@ -46,8 +55,9 @@ def make_strategy(settings: Settings, federation: Federation) -> MethodStrategy:
     _require_fitting_model(settings, federation.shape)
     of_method = part_of(method, "strategy", settings.task)
     strategy: MethodStrategy = of_method(settings, settings.method_settings, federation)
-    if method.encoder_first:
-        strategy = load(ENCODER_FIRST, "its strategy")(settings, federation, strategy)
+    if method.pretraining:
+        both_phases = load(method.pretraining.strategy, "the strategy of both phases")
+        strategy = both_phases(settings, federation, strategy)
     return strategy
 
 

@@ -15,6 +15,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from fedproto_app.core.method import SEQUENCE_TASKS, ByTask, Method, for_task
+from fedproto_app.core.pretraining import Pretraining
 from fedproto_app.core.section import Section, kebab
 from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
 from fedproto_app.errors import SettingsError, did_you_mean
@@ -28,6 +29,7 @@ __all__ = [
     "SEQUENCE_TASKS",
     "ByTask",
     "Method",
+    "Pretraining",
     "for_task",
     "method_named",
     "methods_of",
@@ -35,7 +37,6 @@ __all__ = [
     "require_known",
 ]
 
-ENCODER_LEARNER = "fedproto_app.strategies.fed_react.encoder_learner:ContrastiveEncoderLearner"
 _PACKAGES = ("fedproto_app.strategies", "fedproto_app.strategies.compared")
 _NO_METHODS = ("common", "compared")
 
@@ -176,6 +177,11 @@ def part_of(method: Method, half: str, task: str) -> Any:
     return load(part, f"{method.name}'s {half} = {part!r}") if isinstance(part, str) else part
 
 
+def pretraining_learner(pretraining: Pretraining) -> Any:
+    """The class of the clients' half of a first phase."""
+    return load(pretraining.learner, f"the first phase's learner = {pretraining.learner!r}")
+
+
 def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
     """What clients send by a method with these settings; shapes are not known yet."""
     learner = part_of(method, "learner", settings.task)
@@ -194,7 +200,10 @@ def table_of(method: Method, settings: Settings) -> Section:
     return settings.method_settings if mine else method.settings()
 
 
-def encoder_releases(settings: Settings) -> tuple[Sends, ...]:
-    """What clients send in the rounds in which an encoder is learned without labels."""
-    learner = load(ENCODER_LEARNER, "the encoder's learner")
-    return tuple(learner.sends(settings.encoder, Sizes()))
+def pretraining_releases(method: Method, settings: Settings) -> tuple[Sends, ...]:
+    """What clients send in the rounds before those of the method; () if there are none."""
+    pretraining = method.pretraining
+    if pretraining is None or not pretraining.rounds(settings):
+        return ()
+    learner = pretraining_learner(pretraining)
+    return tuple(learner.sends(pretraining.section(settings), Sizes()))

@@ -7,7 +7,7 @@ from functools import lru_cache
 from fedproto_app.core.sends import Sends
 from fedproto_app.errors import SettingsError
 from fedproto_app.maths.privacy_loss import epsilon_of, multiplier_for
-from fedproto_app.methods import encoder_releases, method_named, methods_of, releases_of
+from fedproto_app.methods import method_named, methods_of, pretraining_releases, releases_of
 from fedproto_app.settings import PrivacyPlan, Settings
 
 
@@ -22,7 +22,7 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     if not privacy.is_on:
         return None
     method = method_named(settings.method)
-    learnt = _require(settings, encoder_releases(settings)) if settings.encoder_rounds else ()
+    learnt = _require(settings, pretraining_releases(method, settings))
     own = _require(settings, releases_of(method, settings))
     if settings.aggregation.rule != "mean" and any(one.clip == "sums" for one in own):
         raise SettingsError(
@@ -30,7 +30,7 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
             f"privacy.mechanism = {privacy.mechanism!r} noise hides them; method = "
             f"{settings.method!r} then takes 'mean' alone"
         )
-    counts, rounds = (len(learnt), len(own)), settings.encoder_rounds
+    counts, rounds = (len(learnt), len(own)), settings.pretraining_rounds
     planned = rounds * counts[0] + settings.rounds * counts[1]
     noise = privacy.noise_multiplier
     if not noise:
@@ -39,7 +39,7 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     first = rounds * counts[0] + counts[1]
     spent = epsilon_of(first * plan.loss, privacy.delta)
     if privacy.max_epsilon and spent > privacy.max_epsilon:
-        upto = "the first round" if not rounds else "the encoder's rounds and one more"
+        upto = "the first round" if not rounds else "the rounds of phase 1 and one more"
         raise SettingsError(
             f"privacy.max-epsilon = {privacy.max_epsilon:g}: {upto} alone spend{'s' * (not rounds)}"
             f" {spent:.3g}; raise it or privacy.noise-multiplier"

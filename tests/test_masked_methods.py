@@ -19,7 +19,7 @@ MASKED = {"aggregation.secure": True}
 
 def settings_of(method: str, **changes: Any) -> Any:
     task = (*METHODS[method].tasks, "forecasting")[0]
-    needed = {"fed-react.clusters": 2} if METHODS[method].encoder_first else {}
+    needed = {"fed-react.clusters": 2} if METHODS[method].pretraining else {}
     return settings_from({"method": method, "task": task, "keep": "last", **needed, **changes})
 
 

@@ -15,7 +15,6 @@ import tomli_w
 from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
 from fedproto_app.errors import SettingsError
-from fedproto_app.halves import ENCODER_FIRST, ENCODER_LEARNER
 from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.methods import (
     METHODS,
@@ -101,6 +100,10 @@ OF_VERSION_0_1 = {
         f"{_METHOD}METHOD = Method('x', 'a:B', 'a:C', averages=True)\n",
         "argument 'averages'; since version 0.2 sends() of the learner declares it",
     ),
+    "learns_first": (
+        f"{_METHOD}METHOD = Method('x', 'a:B', 'a:C', encoder_first=True)\n",
+        "argument 'encoder_first'; since version 0.2 pretraining and learns_without_labels take",
+    ),
     "declares_twice": (
         f"{_SOLO}{_METHOD}from fedproto_app.core.sends import Sends\n"
         "class Mine(SoloLearner):\n    @classmethod\n    def sends(cls, section, sizes):\n"
@@ -143,8 +146,9 @@ def test_both_halves_of_every_method_are_there(method: Method) -> None:
         for part in ("strategy", "learner"):
             if method.works_with(task):
                 assert isinstance(part_of(method, part, task), type)
-    for target in (ENCODER_LEARNER, ENCODER_FIRST):
-        assert isinstance(load(target, "it"), type)
+    if method.pretraining:
+        for target in (method.pretraining.learner, method.pretraining.strategy):
+            assert isinstance(load(target, "it"), type)
 
 
 def test_the_page_of_the_methods_has_every_one_with_its_tasks() -> None:

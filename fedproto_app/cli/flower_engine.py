@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
+from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.errors import SettingsError
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import RunStatus, SuperLink, tail
@@ -38,7 +38,7 @@ def simulate_in_flower(
     """
     import_path = folder_of_users_code(settings)
     gpus = gpus_of_a_node(settings.device, nodes, cpus) if gpus is None else gpus
-    check_encoder(settings)
+    check_pretraining(settings)
     check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
     with (

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedproto_app.cli.endings import imports_first
-from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
+from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.ops.guardian import Guardian
 from fedproto_app.report.progress import Progress, keep_log
@@ -26,7 +26,7 @@ def simulate_here(
     stops the run.
     """
     import_path = folder_of_users_code(settings)
-    check_encoder(settings)
+    check_pretraining(settings)
     shown = report_for(settings.task).progress
     with (
         imports_first(),

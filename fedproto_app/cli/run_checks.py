@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.methods import METHODS, method_named
+from fedproto_app.errors import DataError
+from fedproto_app.methods import method_named
 from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import reasons_against
@@ -18,17 +18,11 @@ def folder_of_users_code(settings: Settings) -> Path | None:
     return Path.cwd() if any(":" in one for one in named) else None
 
 
-def check_encoder(settings: Settings) -> None:
-    """Raise `SettingsError` now for an encoder that the server would not find after the start."""
-    path = settings.encoder.path
-    if not method_named(settings.method).encoder_first or not path:
-        return
-    if not settings.encoder.file.is_file():
-        learners = [name for name, method in METHODS.items() if method.encoder_first]
-        raise SettingsError(
-            f"encoder.path = {path!r}: there is no {settings.encoder.file}; it must be a file of "
-            f"an encoder, or the folder of a run of {', '.join(learners)}"
-        )
+def check_pretraining(settings: Settings) -> None:
+    """Raise `SettingsError` now for what the server would not find of a first phase later."""
+    pretraining = method_named(settings.method).pretraining
+    if pretraining is not None:
+        pretraining.check(settings)
 
 
 def check_data(settings: Settings, import_path: Path | None) -> int:

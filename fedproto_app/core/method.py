@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedproto_app.core.pretraining import Pretraining
 from fedproto_app.core.section import Section
 from fedproto_app.errors import SettingsError
 
@@ -33,6 +34,8 @@ IN_STRATEGIES = {
 IN_METHODS = {
     **dict.fromkeys(("averages", "asks_sites", "hands_on"), "sends() of the learner declares it"),
     "section": "both halves get the table of `settings`",
+    "encoder_first": "pretraining and learns_without_labels take its place",
+    "guesses": "it is called learns_without_labels",
 }
 
 
@@ -67,9 +70,8 @@ class Method:
         `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
         the model.
     rounds: as many as it has, where that is not for the settings to say.
-    encoder_first: whether it learns an encoder of sequences without labels first, in rounds of
-        their own.
-    guesses: whether it guesses the classes of sequences without a label.
+    pretraining: the phase that comes before its own rounds, if there is one.
+    learns_without_labels: whether sequences without a label are of use to a run.
     check: raises `SettingsError` or ValueError for settings with which the method cannot work.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
@@ -89,9 +91,9 @@ class Method:
     table: str = ""
     model: str | Mapping[str, str] = field(default="", hash=False)
     rounds: Callable[[Settings], int] | None = None
-    encoder_first: bool = False
-    guesses: Callable[[Settings], bool] | None = None
-    needs_simulation: Callable[[Settings], str] | None = None
+    pretraining: Pretraining | None = None
+    learns_without_labels: Callable[[Settings], bool] = lambda settings: False
+    needs_simulation: str = ""
     cannot_forecast: str = ""
     joined_clients: str = ""
     by_time: bool = False
@@ -108,12 +110,6 @@ class Method:
         """Whether it can learn this task."""
         return not self.tasks or task in self.tasks
 
-    def learns_without_labels(self, settings: Settings) -> bool:
-        """Whether sequences without a label are of use to a run."""
-        guesses = self.guesses is not None and self.guesses(settings)
-        return guesses or self.encoder_rounds(settings) > 0
-
-    def encoder_rounds(self, settings: Settings) -> int:
+    def pretraining_rounds(self, settings: Settings) -> int:
         """Rounds of the run before those of the method itself."""
-        encoder = settings.encoder
-        return encoder.rounds if self.encoder_first and not encoder.path else 0
+        return self.pretraining.rounds(settings) if self.pretraining else 0

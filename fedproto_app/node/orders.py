@@ -24,7 +24,7 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.events import Value, tell
-from fedproto_app.halves import make_learner
+from fedproto_app.halves import make_learner, samples_after_pretraining
 from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named, releases_of, returns_of
 from fedproto_app.node.device import torch_device, use_precision
@@ -35,14 +35,12 @@ from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.node.privacy_ledger import PrivacyLedger
 from fedproto_app.node.process import number, store_of
 from fedproto_app.node.protection import Protection
-from fedproto_app.node.representations import represented
 from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.node.shares import shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node
 from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import load_shard, make_task
 
 Phase = Literal["train", "evaluate", "question"]
@@ -164,16 +162,14 @@ def _done(
     start = time.perf_counter()
     absent = shard.absent(order.clients) if part.number == 0 else {}
     with _without_denormals():
-        frozen = order.server_round > settings.encoder_rounds
-        on_vectors = frozen and method_named(settings.method).encoder_first
+        make_samples = samples_after_pretraining(settings, order.server_round)
         size = settings.cohort_on_cpu
-        if not (settings.cohort_size or on_vectors or part.of > 1):  # all parts cut alike
+        if not (settings.cohort_size or make_samples or part.of > 1):  # all parts cut alike
             size = size_by_memory(learner, shard, order, trains=phase == "train")
         shares = shares_of(order, shard, task, size)[part.number :: part.of]
-        if on_vectors:
-            assert isinstance(task, SequenceTask)
+        if make_samples:
             names = [name for share in shares for name in share.clients]
-            shard = represented(shard, names, order.arrays, task, store)
+            shard = make_samples(shard, names, order.arrays, task, store)
             absent |= shard.absent(names)
             shares = [share for one in shares if (share := one.of(shard)).clients]
             task = make_task(settings, shard.shape, device)
@@ -239,11 +235,10 @@ def require_allowed(settings: Settings, site: Site) -> None:
     plan = privacy_plan(settings)
     site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
     method = method_named(settings.method)
-    why = method.needs_simulation(settings) if method.needs_simulation else ""
-    if why and not site.is_dealt:
+    if method.needs_simulation and not site.is_dealt:
         raise SettingsError(
             f"method = {settings.method!r} runs in a simulation only, not at sites with data of "
-            f"their own: {why}"
+            f"their own: {method.needs_simulation}"
         )
     if method.joined_clients and settings.graph.path:
         raise SettingsError(

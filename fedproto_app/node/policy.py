@@ -136,8 +136,8 @@ def _counted(settings: Settings) -> Iterator[tuple[str, Section]]:
     method = method_named(settings.method)
     yield "", settings
     yield f"{method.table_name}.", settings.method_settings
-    if method.encoder_first:
-        yield "encoder.", settings.encoder
+    if method.pretraining:
+        yield f"{method.pretraining.table}.", method.pretraining.section(settings)
 
 
 def _most(name: str, limits: Limits) -> tuple[str, int] | None:

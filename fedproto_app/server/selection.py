@@ -32,9 +32,9 @@ class Selection:
     def evaluates(self, server_round: int) -> bool:
         """Whether this round's models are evaluated; those of the last round always are.
 
-        While an encoder learns without labels there is nothing to evaluate.
+        In the rounds before those of the method there is nothing to evaluate.
         """
-        of_task = server_round - self._settings.encoder_rounds
+        of_task = server_round - self._settings.pretraining_rounds
         if of_task <= 0:
             return False
         last = of_task == self._settings.rounds or self._ends_with(server_round)

@@ -77,17 +77,17 @@ class PrivacyPlan:
     """What a run's noise is, and how often each client is drawn on.
 
     noise_multiplier: σ. releases: drafts of noise of a client that a round takes, in the rounds of
-    an encoder and in the method's own. encoder_rounds: how many of the former there are.
+    a first phase and in the method's own. pretraining_rounds: how many of the former there are.
     """
 
     settings: PrivacySettings
     noise_multiplier: float
     releases: tuple[int, int]
-    encoder_rounds: int
+    pretraining_rounds: int
 
     def releases_in(self, server_round: int) -> int:
         """How often a client that is asked in this round sends something that noise protects."""
-        return self.releases[server_round > self.encoder_rounds]
+        return self.releases[server_round > self.pretraining_rounds]
 
     @property
     def loss(self) -> float:

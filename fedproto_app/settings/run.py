@@ -117,14 +117,14 @@ class OutputSettings(Section):
 class Training:
     """What a learner goes by besides its own section.
 
-    encoder_rounds: rounds of the run before the first one of the method's own phase.
+    pretraining_rounds: rounds of the run before the first one of the method's own phase.
     nodes_average: whether nodes may average their clients' models, or the server gets each.
     sample_clip: the most length of a sample in sums that are sent; None: any.
     """
 
     seed: int
     local_epochs: int
-    encoder_rounds: int
+    pretraining_rounds: int
     optimizer: OptimizerSettings
     nodes_average: bool = True
     sample_clip: float | None = None
@@ -250,14 +250,14 @@ class Settings(Section):
         return self.cohort_size or SMALL_COHORT
 
     @property
-    def encoder_rounds(self) -> int:
-        """Rounds of the first phase, in which an encoder is learned without labels."""
-        return method_named(self.method).encoder_rounds(self)
+    def pretraining_rounds(self) -> int:
+        """Rounds of a first phase, before those of the method itself."""
+        return method_named(self.method).pretraining_rounds(self)
 
     @property
     def all_rounds(self) -> int:
         """Rounds of both phases."""
-        return self.encoder_rounds + self.rounds
+        return self.pretraining_rounds + self.rounds
 
     @property
     def training(self) -> Training:
@@ -265,7 +265,7 @@ class Settings(Section):
         return Training(
             self.seed,
             self.local_epochs,
-            self.encoder_rounds,
+            self.pretraining_rounds,
             self.optimizer,
             nodes_average=self.aggregation.rule == "mean",
             sample_clip=self.privacy.clip if self.privacy.is_on else None,

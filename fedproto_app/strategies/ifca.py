@@ -36,7 +36,12 @@ from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
-from fedproto_app.strategies.fed_react import FedReactSettings, clients_fill_the_clusters
+from fedproto_app.strategies.fed_react import (
+    ENCODER,
+    FedReactSettings,
+    clients_fill_the_clusters,
+    encoder_is_learned,
+)
 from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
@@ -190,7 +195,8 @@ METHOD = Method(
     settings=FedReactSettings,
     tasks=SEQUENCE_TASKS,
     table="fed-react",
-    encoder_first=True,
+    pretraining=ENCODER,
+    learns_without_labels=encoder_is_learned,
     check=clusters_can_be_chosen,
     check_clients=clients_fill_the_clusters,
 )

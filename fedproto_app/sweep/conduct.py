@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedproto_app.cli.run_checks import check_data, check_encoder, folder_of_users_code
+from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.cli.run_settings import unclaimed_settings
 from fedproto_app.engine.pool import cores
 from fedproto_app.errors import SettingsError
@@ -172,7 +172,7 @@ def _check(sweep: Sweep) -> None:
         }
         known.setdefault(json.dumps(of_data, sort_keys=True, default=str), settings)
     for settings in known.values():
-        check_encoder(settings)
+        check_pretraining(settings)
         check_data(settings, folder_of_users_code(settings))
 
 

@@ -66,7 +66,7 @@ def sequence_task(method: str = "fedavg", **changes: Any) -> SequenceTask:
 def head_learner(method: str = "fed-react", **changes: Any) -> AnyLearner:
     """The method's client half in its second phase, where a client has vectors [1, WIDTH]."""
     settings = sequence_settings(method=method, **changes)
-    return make_learner(settings, task_of(settings, WIDTH), settings.encoder_rounds + 1)
+    return make_learner(settings, task_of(settings, WIDTH), settings.pretraining_rounds + 1)
 
 
 def sequences_of(

@@ -75,7 +75,7 @@ class OnDevice:
             )
             rng = np.random.default_rng(server_round)
             arrays = {key: rng.normal(size=shape).astype(np.float32) for key in GUIDANCE}
-        judged = self.settings.encoder_rounds == 0
+        judged = self.settings.pretraining_rounds == 0
         return Order("run", "", server_round, names, evaluate=judged, arrays=arrays, guided=names)
 
     def train(self, order: Order, size: int = 16) -> Done:

@@ -255,7 +255,7 @@ def test_what_another_method_would_refuse_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "encoder_rounds"),
+    ("changes", "pretraining_rounds"),
     [
         ({}, 10),
         ({"method": "ifca"}, 10),
@@ -265,10 +265,10 @@ def test_what_another_method_would_refuse_is_fine() -> None:
         ({"task": "forecasting", "method": "fuels"}, 0),
     ],
 )
-def test_a_first_phase_adds_its_rounds(changes: dict[str, object], encoder_rounds: int) -> None:
+def test_a_first_phase_adds_its_rounds(changes: dict[str, object], pretraining_rounds: int) -> None:
     settings = settings_from({**SEQUENCES, "rounds": 30, **changes})
-    assert settings.encoder_rounds == encoder_rounds
-    assert settings.all_rounds == encoder_rounds + 30
+    assert settings.pretraining_rounds == pretraining_rounds
+    assert settings.all_rounds == pretraining_rounds + 30
 
 
 @pytest.mark.parametrize("task", TASK_NAMES)

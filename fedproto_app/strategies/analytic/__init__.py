@@ -165,6 +165,6 @@ METHOD = Method(
         "sequence-classification": f"{__name__}.classes_learner:random_kernels",
     },
     rounds=a_stage_and_guesses,
-    guesses=classes_are_guessed,
+    learns_without_labels=classes_are_guessed,
     check=closed_form_can_be_had,
 )

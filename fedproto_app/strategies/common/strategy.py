@@ -96,7 +96,7 @@ class MethodDefaults:
 
     def first_round(self, settings: Settings) -> int:
         """The first one that is the method's own."""
-        return settings.encoder_rounds + 1
+        return settings.pretraining_rounds + 1
 
     @property
     def releases(self) -> Sequence[Sends]:

@@ -29,6 +29,6 @@ METHOD = Method(
     tasks=("forecasting",),
     model=f"{__name__}:community_gcn",
     joined_clients="fedproto_app.tasks.forecasting.communities:with_communities",
-    needs_simulation=lambda settings: "the clients of a community see each other's values",
+    needs_simulation="the clients of a community see each other's values",
     cannot_forecast="it needs the values of all clients of its community at the same time",
 )

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 from pydantic import field_validator
 
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
+from fedproto_app.core.pretraining import Pretraining
 from fedproto_app.core.section import Count, CountOrZero, Positive, Section, setting
 from fedproto_app.errors import SettingsError
 from fedproto_app.maths.clustering import HeadSimilarity
+from fedproto_app.methods import METHODS
 
 if TYPE_CHECKING:
     from fedproto_app.settings import Settings
@@ -95,13 +97,40 @@ def clients_fill_the_clusters(settings: Settings, clients: int) -> None:
         )
 
 
+def encoder_is_learned(settings: Settings) -> bool:
+    """Whether phase 1 has rounds."""
+    return ENCODER.rounds(settings) > 0
+
+
+def encoder_can_be_read(settings: Settings) -> None:
+    """Raises `SettingsError` for an encoder that is given and not there."""
+    given = settings.encoder
+    if given.path and not given.file.is_file():
+        learners = [name for name, method in METHODS.items() if method.pretraining == ENCODER]
+        raise SettingsError(
+            f"encoder.path = {given.path!r}: there is no {given.file}; it must be a file of "
+            f"an encoder, or the folder of a run of {', '.join(learners)}"
+        )
+
+
+# Phase 1: an encoder of sequences, learned without labels; its vectors are the samples of phase 2.
+ENCODER = Pretraining(
+    table="encoder",
+    rounds=lambda settings: 0 if settings.encoder.path else settings.encoder.rounds,
+    check=encoder_can_be_read,
+    model="fedproto_app.tasks.sequences.own_models:causal_cnn_model",
+    strategy=f"{__name__}.encoder:PretrainedStrategy",
+    learner=f"{__name__}.encoder_learner:ContrastiveEncoderLearner",
+    samples=f"{__name__}.vectors:represented",
+)
 METHOD = Method(
     name="fed-react",
     strategy=f"{__name__}.strategy:EvolutionaryClusterStrategy",
     learner=f"{__name__}.learner:EvolutionaryClusterLearner",
     settings=FedReactSettings,
     tasks=SEQUENCE_TASKS,
-    encoder_first=True,
+    pretraining=ENCODER,
+    learns_without_labels=encoder_is_learned,
     check=heads_can_be_compared,
     check_clients=clients_fill_the_clusters,
 )

@@ -94,7 +94,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         encoder, shown = numpy_arrays(arrays), self.shown()
         there = self.federation.members.clients()
         # Counted from this phase's start, so that a given encoder changes nothing.
-        of_task = server_round - self.settings.encoder_rounds
+        of_task = server_round - self.settings.pretraining_rounds
         chosen = self.federation.selection.choose(there, of_task, set(there) - self._heard)
 
         def order(keys: list[ClientKey]) -> Order:

@@ -40,7 +40,7 @@ class PretrainedStrategy:
         self._settings = settings
         self._of_task = of_task
         self._of_encoder: FedAvgStrategy | None = None
-        if settings.encoder_rounds:
+        if settings.pretraining_rounds:
             self._of_encoder = EncoderStrategy(settings, settings.encoder, federation)
             self._initial = self._of_encoder.initial_arrays()
         else:
@@ -83,7 +83,7 @@ class PretrainedStrategy:
         return self._of_task.findings()
 
     def _phase(self, server_round: int) -> MethodStrategy:
-        if self._of_encoder and server_round <= self._settings.encoder_rounds:
+        if self._of_encoder and server_round <= self._settings.pretraining_rounds:
             return self._of_encoder
         return self._of_task
 

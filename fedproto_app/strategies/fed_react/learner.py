@@ -140,4 +140,4 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
 
     def _task_round(self, cohort: Cohort) -> int:
         """The round of this phase, from 1 on: equal whether the encoder was learned or given."""
-        return cohort.server_round - self.training.encoder_rounds
+        return cohort.server_round - self.training.pretraining_rounds

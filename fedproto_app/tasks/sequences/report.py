@@ -89,7 +89,7 @@ class SequenceReport:
         """The last evaluation's figures, and means over the rounds that have them."""
         validation = figure_of(self.validation)
         rand = [(line["round"], line["rand_index"]) for line in rounds]
-        first = federation.settings.encoder_rounds + 1
+        first = federation.settings.pretraining_rounds + 1
         return {
             **{
                 figure: mean_metric(federation.history.results, metric)

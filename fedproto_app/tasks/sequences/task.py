@@ -34,7 +34,7 @@ from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.models.module_checks import ModuleShape
 from fedproto_app.randomness import torch_stream
-from fedproto_app.tasks.sequences.own_models import causal_cnn_model, sequence_model
+from fedproto_app.tasks.sequences.own_models import sequence_model
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
 from fedproto_app.users_code import load
@@ -66,14 +66,14 @@ class SequenceTask(Task[ClientSequences, CohortSequences, SequenceBatch]):
         """Numbers that a head gives for a vector."""
 
     def own_model(self) -> Model:
-        """Methods that learn their encoder first always have the causal CNN, others may have a
-        model of their own."""
+        """The method's, or that of its first phase, if either brings one."""
         method = method_named(self.settings.method)
-        if named := for_task(method.model, self.settings.task):
+        named = for_task(method.model, self.settings.task)
+        if method.pretraining and not named:
+            named = method.pretraining.model
+        if named:
             made: Model = load(named, f"the model of {method.name}")(self.settings, self.shape)
             return made
-        if method.encoder_first:
-            return causal_cnn_model(self.settings, self.shape)
         return sequence_model(self.settings, self.shape)
 
     def module_shape(self) -> ModuleShape:

@@ -33,7 +33,7 @@ METHOD = Method(
     settings=CnfgnnSettings,
     tasks=("forecasting",),
     model=f"{__name__}.learner:graph_forecaster",
-    needs_simulation=lambda settings: (
+    needs_simulation=(
         "a client's model forecasts only with what the server makes of all clients' encodings, so "
         "no site could use it after the run; and the encoding of every sample leaves the client, "
         "from which a server that has the encoder can tell the values"

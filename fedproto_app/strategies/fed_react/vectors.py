@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,12 +20,24 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError
 from fedproto_app.messages import Arrays
-from fedproto_app.node.store import ClientStore
 from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, SequenceTask
+from fedproto_app.tasks.task import AnyTask
+
+
+class VectorStore(Protocol):
+    """Where a node keeps its encoder, and the vectors that it made of its clients' sequences."""
+
+    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+    def read_encoder(self) -> dict[str, Tensor]: ...
+
+    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None: ...
+
+    def read_vectors(self, client: str, digest: str) -> Tensor | None: ...
 
 
 def represented(
-    shard: Shard, names: list[str], received: Arrays, task: SequenceTask, store: ClientStore
+    shard: Shard, names: list[str], received: Arrays, task: AnyTask, store: VectorStore
 ) -> Shard:
     """The shard with these clients, and their sequences as vectors.
 
@@ -32,6 +45,7 @@ def represented(
     Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
     encoder yet.
     """
+    assert isinstance(task, SequenceTask)
     encoder = {n: torch.from_numpy(a) for n, a in received.items() if n.startswith(task.encoder)}
     if encoder:
         store.write_encoder(encoder)
@@ -61,7 +75,7 @@ def _vectors(
     encoder: Mapping[str, Tensor],
     digest: str,
     task: SequenceTask,
-    store: ClientStore,
+    store: VectorStore,
 ) -> Tensor:
     """[n, D] of the client's train, validation and test sequences; kept if all are finite."""
     parts = (client.train, client.validation, client.test)

@@ -16,11 +16,11 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.errors import DataError
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import Arrays, Order
-from fedproto_app.node import representations
-from fedproto_app.node.representations import represent_sequences, represented
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
+from fedproto_app.strategies.fed_react import vectors
+from fedproto_app.strategies.fed_react.vectors import represent_sequences, represented
 from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.learners.tiny_sequences import (
     CLASSES,
@@ -85,7 +85,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(sequences))
         return represent_sequences(sequences, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(representations, "represent_sequences", counting)
+    monkeypatch.setattr(vectors, "represent_sequences", counting)
     return made
 
 
@@ -125,7 +125,7 @@ def test_the_shard_afterwards_is_of_vectors_and_of_the_clients_asked_for(
 def test_many_sequences_are_encoded_some_at_a_time(
     shard: Shard, task: SequenceTask, store: ClientStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(representations, "ENCODED_AT_ONCE", 3)
+    monkeypatch.setattr(vectors, "ENCODED_AT_ONCE", 3)
     made = represented(shard, ["a"], encoder_arrays(task), task, store)
     client = shard.clients["a"]
     assert isinstance(client, ClientSequences)
