@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedproto_app.learners.learner import AnyLearner, Context, Phase
-from fedproto_app.learners.optimizer import make_optimizer
 from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.randomness import torch_stream
 
@@ -45,8 +44,7 @@ def new_cohort(
         for name, value in parameters.items()
         if trains and any(phase.trains(name) for phase in learner.phases())
     }
-    optimizer = make_optimizer(learner.training.optimizer, trained, learner.rate_factors())
-    return Cohort(parameters, optimizer, samples, server_round)
+    return Cohort(parameters, learner.make_optimizer(trained), samples, server_round)
 
 
 def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
@@ -67,8 +65,7 @@ def fine_tuned(
     """
     copied = {name: value.clone() for name, value in cohort.parameters.items()}
     trained = {name: value for name, value in copied.items() if phase.trains(name)}
-    optimizer = make_optimizer(learner.training.optimizer, trained, learner.rate_factors())
-    copy = Cohort(copied, optimizer, cohort.samples, cohort.server_round)
+    copy = replace(cohort, parameters=copied, optimizer=learner.make_optimizer(trained))
     _train_phase(learner, copy, context, phase)
     return copied
 
@@ -78,7 +75,7 @@ def _train_phase(
 ) -> dict[str, Tensor]:
     losses: dict[str, Tensor] = {}
     samples = cohort.samples
-    if not any(map(phase.trains, _encoder(learner, cohort))):
+    if not any(phase.trains(name) and learner.is_encoder(name) for name in cohort.parameters):
         samples = learner.task.fix_encoder(cohort.parameters, samples)
     for epoch in range(phase.epochs):
         generators = [
@@ -87,10 +84,6 @@ def _train_phase(
         ]
         losses |= _train_epoch(learner, cohort, context, phase, samples, generators)
     return losses
-
-
-def _encoder(learner: AnyLearner, cohort: Cohort) -> list[str]:
-    return [name for name in cohort.parameters if learner.task.encoder in name]
 
 
 def _train_epoch(
@@ -121,7 +114,6 @@ def _train_epoch(
             total.sum(), [leaves[name] for name in trainable], materialize_grads=True
         )
         cohort.optimizer.step(cohort.parameters, dict(zip(trainable, gradients, strict=True)))
-        learner.stepped(cohort, batch)
         for name, term in {"total": total, **terms}.items():
             mean = sums.setdefault(name, torch.zeros(size, device=term.device))
             mean[:active] += term.detach()

@@ -28,7 +28,6 @@ from fedproto_app.settings import Settings
 
 DIVERGED = "training diverged; its last good model stays"
 _WEIGHED_TOGETHER = 16  # clients' models, which bounds the memory that their sum takes
-_GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 
 
 class Node:
@@ -83,17 +82,14 @@ class Node:
         return _each(self._answer, whole, shares)
 
     def _remember(self, order: Order) -> None:
-        """Keep the order's shared parameters, if it brings any, and what comes with them."""
-        received: dict[str, dict[str, Tensor]] = {PARAMETERS: {}, _GUIDANCE: {}}
-        for name, array in order.arrays.items():
-            group = PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
-            received[group][name] = torch.from_numpy(array)
-        if order.classes:
-            received[_GUIDANCE]["classes"] = torch.tensor(order.classes)
-        if not self._learner.keeps_guidance:
-            received[_GUIDANCE] = {}
-        if received[PARAMETERS]:
-            self._store.write_shared(order.server_round, flatten(received))
+        """Keep the order's shared parameters, if it brings any."""
+        shared = {
+            name: torch.from_numpy(array)
+            for name, array in order.arrays.items()
+            if self._learner.is_shared(name)
+        }
+        if shared:
+            self._store.write_shared(order.server_round, flatten({PARAMETERS: shared}))
 
     def _train(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round - 1)
@@ -104,7 +100,7 @@ class Node:
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
         sent = self._learner.contribution(cohort, context, order.server_round)
         self._require_declared(sent)
-        models = self._models(cohort)
+        models = self._learner.sent_model(cohort)
         # Before anything is counted or kept: it may be too much for the device (`in_halves`).
         found = self._learner.evaluate(cohort, order) if order.evaluate else None
         if self._protection is not None:
@@ -141,12 +137,6 @@ class Node:
                 f'not declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}{when}) '
                 "(docs/tutorial-your-method.md)"
             )
-
-    def _models(self, cohort: Cohort) -> dict[str, Tensor]:
-        """What each client tells of the shared model, [K, …] each."""
-        if not self._learner.sends_mean:
-            return self._learner.own_models(cohort)
-        return {n: v for n, v in cohort.parameters.items() if self._learner.is_shared(n)}
 
     def _judge(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)

@@ -118,7 +118,7 @@ class FedAlaLearner(SoloLearner):
     def _learned(self, cohort: Cohort) -> dict[str, Tensor]:
         """W as it is after learning with the parameters at hand, by the mixed parameter."""
         memory, samples = cohort.parameters, cohort.samples
-        if not any(self.task.encoder in name for name in self._top):
+        if not any(map(self.is_encoder, self._top)):
             samples = self.task.fix_encoder(memory, samples)
         weights = {name: memory[WEIGHT + name] for name in self._top}
         learns, until_settled = memory[TRAINED].bool(), memory[LEARNED] == 0

@@ -22,6 +22,7 @@ from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototy
 from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
+from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
 from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.randomness import torch_stream
@@ -100,9 +101,10 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         trained = (self.task.encoder, self.task.head, PROJECTOR, FILTER)
         return [Phase("local", trained, self.training.local_epochs)]
 
-    def rate_factors(self) -> dict[str, float]:
-        factor = self.section.filter_rate
-        return {} if factor == 1 else {FILTER: factor}
+    def make_optimizer(self, parameters: Mapping[str, Tensor]) -> CohortOptimizer:
+        """The filter has a learning rate of its own."""
+        optimizer, factor = super().make_optimizer(parameters), self.section.filter_rate
+        return optimizer if factor == 1 else ScaledSteps(optimizer, {FILTER: factor})
 
     def batches(
         self, samples: CohortSamples, generators: Sequence[torch.Generator]
