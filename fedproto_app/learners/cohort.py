@@ -1,10 +1,10 @@
-"""A cohort of clients in memory, and the one loop in which every method trains it."""
+"""A cohort of clients, and the one loop in which every method trains it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +16,15 @@ from fedproto_app.randomness import torch_stream
 
 @dataclass
 class Cohort:
-    """Clients that train together: parameters and optimiser state [K, …], and their samples
-    (the task's own kind, a `Samples`)."""
+    """Clients that train together: their state, whose tensors are [K, …], and their samples.
+
+    parameters: the model. memory: what the method remembers, as `Learner.initial_memory` has it.
+    samples: the task's own kind, a `Samples`.
+    """
 
     parameters: dict[str, Tensor]
     optimizer: CohortOptimizer
+    memory: Any
     samples: Any
     server_round: int
 
@@ -28,6 +32,16 @@ class Cohort:
     def names(self) -> list[str]:
         names: list[str] = self.samples.names
         return names
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        """The tensors of the memory by field; one in a dictionary is called "field/name"."""
+        tensors: dict[str, Tensor] = {}
+        for field, value in self.memory._asdict().items():
+            if isinstance(value, Tensor):
+                tensors[field] = value
+            else:
+                tensors |= {f"{field}/{name}": tensor for name, tensor in value.items()}
+        return tensors
 
 
 def new_cohort(
@@ -38,13 +52,29 @@ def new_cohort(
     *,
     trains: bool = True,
 ) -> Cohort:
-    """A cohort with a fresh optimiser."""
+    """A cohort with a fresh optimiser, which remembers nothing yet."""
     trained = {
         name: value
         for name, value in parameters.items()
         if trains and any(phase.trains(name) for phase in learner.phases())
     }
-    return Cohort(parameters, learner.make_optimizer(trained), samples, server_round)
+    memory = _of_clients(learner.initial_memory(), len(samples.names), learner.task.device)
+    return Cohort(parameters, learner.make_optimizer(trained), memory, samples, server_round)
+
+
+def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> NamedTuple:
+    """One client's memory for so many clients, with the client axis."""
+
+    def with_clients(value: Tensor) -> Tensor:
+        return value.to(device).expand(clients, *value.shape).clone()
+
+    fields = {
+        field: with_clients(value)
+        if isinstance(value, Tensor)
+        else {name: with_clients(tensor) for name, tensor in value.items()}
+        for field, value in memory._asdict().items()
+    }
+    return memory._replace(**fields)
 
 
 def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,10 @@ class Phase:
     def trains(self, parameter: str) -> bool:
         """Whether the parameter learns in this phase."""
         return parameter.startswith(self.trainable)
+
+
+class NoMemory(NamedTuple):
+    """The memory of a client whose method remembers nothing between rounds."""
 
 
 class Context:
@@ -116,11 +120,17 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         )
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        """One client's parameters before its first round, without the client axis.
-
-        What no phase trains is the client's memory: it is kept with the rest of its state.
-        """
+        """One client's parameters before its first round, without the client axis."""
         return self.task.initial_parameters()
+
+    def initial_memory(self) -> NamedTuple:
+        """What a client remembers before its first round, without the client axis.
+
+        A NamedTuple of the method's own, whose fields are tensors of any dtype or dictionaries of
+        tensors. With a client axis it is `Cohort.memory`, which stays at the node from round to
+        round.
+        """
+        return NoMemory()
 
     def is_shared(self, name: str) -> bool:
         """Whether the parameter comes from the server each round."""
@@ -166,7 +176,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
 
     def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
-        """Called after the last epoch of a round, to change in place what no phase trains.
+        """Called after the last epoch of a round, to change in place what no phase trains, and what
+        clients remember.
 
         Returns the losses of what it fitted itself and what it measured, [K] each, besides the
         losses of the phases; they are no part of "total" there.
@@ -197,8 +208,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Called before an evaluation on its own, to take in what the order brings the clients.
 
-        Changes the cohort's parameters in place; returns the rows of the clients it changed, whose
-        state is then kept.
+        Changes the cohort's parameters and memory in place; returns the rows of the clients it
+        changed, whose state is then kept.
         """
         return []
 

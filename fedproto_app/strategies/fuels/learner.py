@@ -11,6 +11,7 @@ one row a phase of the period, and gets its own positive and negative prototype 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,11 +33,16 @@ from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 FILTER = "filter"
-GUIDED = "guided"  # 1 once prototypes have guided the client; where the optimiser is then renewed
 
 # What goes up and what comes down, by client; how many batches a concatenated prototype has.
 PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
 PROTOTYPE_BATCHES = "prototype-batches"
+
+
+class GuidedMemory(NamedTuple):
+    """guided: whether prototypes have guided the client yet, bool."""
+
+    guided: Tensor
 
 
 class GuidedContext(Context):
@@ -93,9 +99,10 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
             shape = (self._period, self._period)
             parameters[FILTER] = torch.full(shape, self.section.filter_start)
-        if self.section.renew_optimizer:
-            parameters[GUIDED] = torch.zeros(())
         return parameters
+
+    def initial_memory(self) -> GuidedMemory:
+        return GuidedMemory(torch.tensor(False))
 
     def phases(self) -> list[Phase]:
         trained = (self.task.encoder, self.task.head, PROJECTOR, FILTER)
@@ -185,8 +192,12 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         """Renew the optimiser where that is due. Returns the diagnostics, if asked: each weighted
         term's gradient norm at the encoder, and of W the share of its entries above 0 and the mean
         of their sizes."""
+        memory: GuidedMemory = cohort.memory
         if self.section.renew_optimizer:
-            _renew(cohort, context.guided)
+            # The first steps towards PR have gradients some hundred times the prediction's, and
+            # there are none like them later. Adam would remember their size for a thousand steps.
+            cohort.optimizer.renew(context.guided & ~memory.guided)
+        memory.guided.logical_or_(context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
         if self.section.diagnostics and FILTER in cohort.parameters:
             entries = cohort.parameters[FILTER].flatten(start_dim=1)
@@ -208,14 +219,3 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             for name, prototype in zip(cohort.names, own, strict=True)
         ]
         return Contribution({PROTOTYPES: torch.stack(sent).numpy()})
-
-
-def _renew(cohort: Cohort, guided: Tensor) -> None:
-    """Renew the optimiser of the clients that have been guided for the first time.
-
-    The first steps towards PR have gradients some hundred times the prediction's, and there are
-    none like them later. Adam would remember their size for a thousand steps.
-    """
-    first = guided & (cohort.parameters[GUIDED] == 0)
-    cohort.optimizer.renew(first)
-    cohort.parameters[GUIDED][first] = 1
