@@ -92,6 +92,10 @@ OF_VERSION_0_1 = {
         f"{_SOLO}class Mine(SoloLearner):\n    shared = ('encoder.',)\n",
         "shares.Mine.shared: is not used since version 0.2; sends() declares it now",
     ),
+    "steps": (
+        f"{_SOLO}class Mine(SoloLearner):\n    def stepped(self, cohort, batch): ...\n",
+        "steps.Mine.stepped: is not used since version 0.2; make_optimizer() takes its place",
+    ),
     "absorbs": (
         f"{_SOLO}class Mine(SoloStrategy):\n    def absorb(self, answers, spec): ...\n",
         "absorbs.Mine.absorb: is not used since version 0.2; update() takes its place",

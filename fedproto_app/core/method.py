@@ -22,9 +22,14 @@ ByTask = Part | Mapping[str, Part]
 
 
 # Attributes of classes of version 0.1, and what takes their place. They would be ignored silently.
-IN_LEARNERS = dict.fromkeys(
-    ("shared", "sends_mean", "weighs_samples", "private"), "sends() declares it now"
-)
+IN_LEARNERS = {
+    **dict.fromkeys(
+        ("shared", "sends_mean", "weighs_samples", "private"), "sends() declares it now"
+    ),
+    **dict.fromkeys(("rate_factors", "stepped"), "make_optimizer() takes its place"),
+    "own_models": "sent_model() takes its place",
+    "keeps_guidance": "a node keeps the shared model alone",
+}
 IN_STRATEGIES = {
     "absorb": "update() takes its place",
     "absorb_total": "update() takes its place",

@@ -23,27 +23,6 @@ class Pair:
         return inputs
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A batch that several steps in a row are about. last: whether this is the last of them."""
-
-    batch: Any
-    last: bool
-
-    @property
-    def inputs(self) -> Tensor:
-        """The batch's values, [k]."""
-        inputs: Tensor = self.batch.inputs
-        return inputs
-
-
-def repeated(batches: Iterator[Any], times: int) -> Iterator[Repeated]:
-    """Every batch of an epoch so many times in a row."""
-    for batch in batches:
-        for time in range(times):
-            yield Repeated(batch, last=time == times - 1)
-
-
 def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
     """Every two batches of an epoch as one; a client's odd last one is left out."""
     for first in batches:

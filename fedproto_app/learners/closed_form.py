@@ -13,8 +13,6 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, ContextT, Learner, Phase, TaskT
 from fedproto_app.maths.class_gaussian import LabelledVectors
 
-STAGES = "memory.stages"  # how many stages a client has taken in
-
 
 class VectorsContext(Context):
     """The features of the cohort's train samples of this round."""
@@ -24,8 +22,11 @@ class VectorsContext(Context):
 
 
 def new_stage(cohort: Cohort) -> Tensor:
-    """[K] bool: who has not taken in the stage that it trains on; from then on it has."""
-    taken_in = cohort.parameters[STAGES]
+    """[K] bool: who has not taken in the stage that it trains on; from then on it has.
+
+    `stages` of the cohort's memory, [K] int64, counts the stages that a client has taken in.
+    """
+    taken_in: Tensor = cohort.memory.stages
     stages = torch.tensor(cohort.samples.trained_stages, device=taken_in.device)
     new = stages >= taken_in
     taken_in.copy_(torch.where(new, stages + 1, taken_in))

@@ -1,27 +1,30 @@
-"""A cohort of clients in memory, and the one loop in which every method trains it."""
+"""A cohort of clients, and the one loop in which every method trains it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedproto_app.learners.learner import AnyLearner, Context, Phase
-from fedproto_app.learners.optimizer import make_optimizer
 from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.randomness import torch_stream
 
 
 @dataclass
 class Cohort:
-    """Clients that train together: parameters and optimiser state [K, …], and their samples
-    (the task's own kind, a `Samples`)."""
+    """Clients that train together: their state, whose tensors are [K, …], and their samples.
+
+    parameters: the model. memory: what the method remembers, as `Learner.initial_memory` has it.
+    samples: the task's own kind, a `Samples`.
+    """
 
     parameters: dict[str, Tensor]
     optimizer: CohortOptimizer
+    memory: Any
     samples: Any
     server_round: int
 
@@ -29,6 +32,16 @@ class Cohort:
     def names(self) -> list[str]:
         names: list[str] = self.samples.names
         return names
+
+    def memory_tensors(self) -> dict[str, Tensor]:
+        """The tensors of the memory by field; one in a dictionary is called "field/name"."""
+        tensors: dict[str, Tensor] = {}
+        for field, value in self.memory._asdict().items():
+            if isinstance(value, Tensor):
+                tensors[field] = value
+            else:
+                tensors |= {f"{field}/{name}": tensor for name, tensor in value.items()}
+        return tensors
 
 
 def new_cohort(
@@ -39,14 +52,29 @@ def new_cohort(
     *,
     trains: bool = True,
 ) -> Cohort:
-    """A cohort with a fresh optimiser."""
+    """A cohort with a fresh optimiser, which remembers nothing yet."""
     trained = {
         name: value
         for name, value in parameters.items()
         if trains and any(phase.trains(name) for phase in learner.phases())
     }
-    optimizer = make_optimizer(learner.training.optimizer, trained, learner.rate_factors())
-    return Cohort(parameters, optimizer, samples, server_round)
+    memory = _of_clients(learner.initial_memory(), len(samples.names), learner.task.device)
+    return Cohort(parameters, learner.make_optimizer(trained), memory, samples, server_round)
+
+
+def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> NamedTuple:
+    """One client's memory for so many clients, with the client axis."""
+
+    def with_clients(value: Tensor) -> Tensor:
+        return value.to(device).expand(clients, *value.shape).clone()
+
+    fields = {
+        field: with_clients(value)
+        if isinstance(value, Tensor)
+        else {name: with_clients(tensor) for name, tensor in value.items()}
+        for field, value in memory._asdict().items()
+    }
+    return memory._replace(**fields)
 
 
 def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
@@ -67,8 +95,7 @@ def fine_tuned(
     """
     copied = {name: value.clone() for name, value in cohort.parameters.items()}
     trained = {name: value for name, value in copied.items() if phase.trains(name)}
-    optimizer = make_optimizer(learner.training.optimizer, trained, learner.rate_factors())
-    copy = Cohort(copied, optimizer, cohort.samples, cohort.server_round)
+    copy = replace(cohort, parameters=copied, optimizer=learner.make_optimizer(trained))
     _train_phase(learner, copy, context, phase)
     return copied
 
@@ -78,7 +105,7 @@ def _train_phase(
 ) -> dict[str, Tensor]:
     losses: dict[str, Tensor] = {}
     samples = cohort.samples
-    if not any(map(phase.trains, _encoder(learner, cohort))):
+    if not any(phase.trains(name) and learner.is_encoder(name) for name in cohort.parameters):
         samples = learner.task.fix_encoder(cohort.parameters, samples)
     for epoch in range(phase.epochs):
         generators = [
@@ -87,10 +114,6 @@ def _train_phase(
         ]
         losses |= _train_epoch(learner, cohort, context, phase, samples, generators)
     return losses
-
-
-def _encoder(learner: AnyLearner, cohort: Cohort) -> list[str]:
-    return [name for name in cohort.parameters if learner.task.encoder in name]
 
 
 def _train_epoch(
@@ -121,7 +144,6 @@ def _train_epoch(
             total.sum(), [leaves[name] for name in trainable], materialize_grads=True
         )
         cohort.optimizer.step(cohort.parameters, dict(zip(trainable, gradients, strict=True)))
-        learner.stepped(cohort, batch)
         for name, term in {"total": total, **terms}.items():
             mean = sums.setdefault(name, torch.zeros(size, device=term.device))
             mean[:active] += term.detach()

@@ -16,7 +16,8 @@ from fedproto_app.messages import Order
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:
     """About the bytes that this client of the task adds to a cohort.
 
-    Parameters, what the optimiser keeps, and both again: as gradients, and as the state that stays.
+    Parameters, what the optimiser keeps, what the client remembers, and all of it again: as
+    gradients, and as the state that stays.
     The client's samples. If it trains, what the forward pass of a batch saves for the backward
     pass, and as much again for the gradients of that. It is the same on every device.
     """
@@ -26,7 +27,7 @@ def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) ->
         parameters[name] = start.to(device).unsqueeze(0).clone()
     samples = learner.task.gather([client], order.server_round)
     cohort = new_cohort(learner, parameters, samples, order.server_round, trains=trains)
-    kept = [parameters, *cohort.optimizer.state.values()]
+    kept = [parameters, *cohort.optimizer.state.values(), cohort.memory_tensors()]
     saved = _saved(cohort, learner, order) if trains and learner.phases() else 0
     return 2 * (sum(map(_size, kept)) + saved) + _size(vars(samples))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch import Tensor
 from fedproto_app.core.method import IN_LEARNERS, refuse_removed
 from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.errors import SettingsError
+from fedproto_app.learners.optimizer import make_optimizer
+from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric
 from fedproto_app.settings import Training
@@ -33,6 +35,10 @@ class Phase:
     def trains(self, parameter: str) -> bool:
         """Whether the parameter learns in this phase."""
         return parameter.startswith(self.trainable)
+
+
+class NoMemory(NamedTuple):
+    """The memory of a client whose method remembers nothing between rounds."""
 
 
 class Context:
@@ -70,7 +76,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     section: the method's own settings; subclasses say which class.
     needs_representation: whether it needs a model with a representation besides the prediction.
-    keeps_guidance: whether what an order to evaluate brings besides the model is kept with it.
     releases: what it sends with these settings. shared: prefixes of the parameters that come from
         the server each round; the others are the client's own and stay on its node with their
         optimiser's state. sends_mean: whether a node answers with the mean of its clients' shared
@@ -80,7 +85,6 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
     section: Any
     needs_representation = False
-    keeps_guidance = True
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
@@ -116,30 +120,42 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         )
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        """One client's parameters before its first round, without the client axis.
-
-        What no phase trains is the client's memory: it is kept with the rest of its state.
-        """
+        """One client's parameters before its first round, without the client axis."""
         return self.task.initial_parameters()
+
+    def initial_memory(self) -> NamedTuple:
+        """What a client remembers before its first round, without the client axis.
+
+        A NamedTuple of the method's own, whose fields are tensors of any dtype or dictionaries of
+        tensors. With a client axis it is `Cohort.memory`, which stays at the node from round to
+        round.
+        """
+        return NoMemory()
 
     def is_shared(self, name: str) -> bool:
         """Whether the parameter comes from the server each round."""
         return name.startswith(self.shared)
 
+    def is_encoder(self, name: str) -> bool:
+        """Whether representations change with the parameter."""
+        return name.startswith(self.task.encoder)
+
     def phases(self) -> Sequence[Phase]:
         """The local training of a round."""
         return [Phase("local", ("",), self.training.local_epochs)]
 
-    def rate_factors(self) -> dict[str, float]:
-        """Factors of the optimiser's learning rate, by parameter; 1 for the others."""
-        return {}
+    def make_optimizer(self, parameters: Mapping[str, Tensor]) -> CohortOptimizer:
+        """A new optimiser for the parameters [K, …] that learn, as ``[optimizer]`` has it.
+
+        A method that changes the steps, or what follows a step, wraps it (`maths/optim.py`).
+        """
+        return make_optimizer(self.training.optimizer, parameters)
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
         """One epoch's batches of the task, as the method wants them.
 
         Each item is handed to `loss` as it is; its ``inputs`` tell how many clients it is for.
-        So a step may be about several batches (`pairs_of`), and several steps about one
-        (`repeated`).
+        So a step may be about several batches (`pairs_of`), and several steps about one.
         """
         return self.task.batches(samples, generators)
 
@@ -159,11 +175,9 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         The batch is one of the task's and holds the first k clients of the cohort.
         """
 
-    def stepped(self, cohort: Cohort, batch: Any) -> None:
-        """Called after each step of the optimiser, to change in place what it does not train."""
-
     def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
-        """Called after the last epoch of a round, to change in place what no phase trains.
+        """Called after the last epoch of a round, to change in place what no phase trains, and what
+        clients remember.
 
         Returns the losses of what it fitted itself and what it measured, [K] each, besides the
         losses of the phases; they are no part of "total" there.
@@ -187,15 +201,15 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         round (`Pipeline.question`); nothing of the cohort is kept."""
         return Contribution()
 
-    def own_models(self, cohort: Cohort) -> dict[str, Tensor]:
-        """What each client sends of its shared parameters where nodes do not average, [K, …]."""
+    def sent_model(self, cohort: Cohort) -> dict[str, Tensor]:
+        """What each client sends of the shared model, [K, …] each."""
         return {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Called before an evaluation on its own, to take in what the order brings the clients.
 
-        Changes the cohort's parameters in place; returns the rows of the clients it changed, whose
-        state is then kept.
+        Changes the cohort's parameters and memory in place; returns the rows of the clients it
+        changed, whose state is then kept.
         """
         return []
 

@@ -6,25 +6,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedproto_app.maths.optim import (
-    CohortAdam,
-    CohortOptimizer,
-    CohortSGD,
-    ScaledSteps,
-    TimeSmoothed,
-)
+from fedproto_app.maths.optim import CohortAdam, CohortOptimizer, CohortSGD, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings
 
 
 def make_optimizer(
-    settings: OptimizerSettings,
-    parameters: Mapping[str, Tensor],
-    rate_factors: Mapping[str, float] | None = None,
+    settings: OptimizerSettings, parameters: Mapping[str, Tensor]
 ) -> CohortOptimizer:
-    """A new optimiser as ``[optimizer]`` has it, for these parameters [K, …].
-
-    rate_factors: of the learning rate, by parameter; 1 for the others.
-    """
+    """A new optimiser as ``[optimizer]`` has it, for these parameters [K, …]."""
     optimizer: CohortOptimizer
     if settings.name == "adam":
         optimizer = CohortAdam(parameters, settings.learning_rate)
@@ -35,4 +24,4 @@ def make_optimizer(
     window = settings.smoothing_window
     if window > 1:
         optimizer = TimeSmoothed(optimizer, parameters, window, settings.smoothing_factor)
-    return ScaledSteps(optimizer, rate_factors) if rate_factors else optimizer
+    return optimizer

@@ -16,7 +16,7 @@ from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
 from fedproto_app.tasks.task import AnyTask
 
-PERSONAL = "personal."
+PERSONAL = "personal."  # v is trained by the loop that trains w, so both are parameters
 
 
 class PersonalModelLearner(Learner[ContextT, AnyTask]):
@@ -32,6 +32,9 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     def initial_parameters(self) -> dict[str, Tensor]:
         model = self.task.initial_parameters()
         return {**model, **{PERSONAL + name: value.clone() for name, value in model.items()}}
+
+    def is_encoder(self, name: str) -> bool:
+        return super().is_encoder(name.removeprefix(PERSONAL))
 
     @abstractmethod
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -24,8 +24,9 @@ from fedproto_app.whole_file import flush
 
 STATE, KEPT = "state", "kept"  # all that clients go on from; of kept models what they predict with
 PARAMETERS = "parameters"
+MEMORY = "memory"  # what the method remembers; it may predict with that, as GLDP does
 PERSONAL = "personal"  # a model made of the shared one, to be judged and kept
-_MODEL = (PARAMETERS + "/", PERSONAL + "/")
+_MODEL = (PARAMETERS + "/", MEMORY + "/", PERSONAL + "/")
 _SUFFIX = ".safetensors"
 _ROWS = "rows"  # of the metadata
 _BLOCK_BYTES = 2**26  # of rows that are copied together

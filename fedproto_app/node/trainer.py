@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import ClientData, Shard
-from fedproto_app.errors import SettingsError
+from fedproto_app.errors import FedProtoError, SettingsError
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
-from fedproto_app.node.blocks import PARAMETERS, PERSONAL, rows_of
+from fedproto_app.node.blocks import MEMORY, PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import Protection
 from fedproto_app.node.records import ClientRecord
@@ -28,7 +28,6 @@ from fedproto_app.settings import Settings
 
 DIVERGED = "training diverged; its last good model stays"
 _WEIGHED_TOGETHER = 16  # clients' models, which bounds the memory that their sum takes
-_GUIDANCE = "guidance"  # what a method sends besides its shared parameters
 
 
 class Node:
@@ -83,28 +82,26 @@ class Node:
         return _each(self._answer, whole, shares)
 
     def _remember(self, order: Order) -> None:
-        """Keep the order's shared parameters, if it brings any, and what comes with them."""
-        received: dict[str, dict[str, Tensor]] = {PARAMETERS: {}, _GUIDANCE: {}}
-        for name, array in order.arrays.items():
-            group = PARAMETERS if self._learner.is_shared(name) else _GUIDANCE
-            received[group][name] = torch.from_numpy(array)
-        if order.classes:
-            received[_GUIDANCE]["classes"] = torch.tensor(order.classes)
-        if not self._learner.keeps_guidance:
-            received[_GUIDANCE] = {}
-        if received[PARAMETERS]:
-            self._store.write_shared(order.server_round, flatten(received))
+        """Keep the order's shared parameters, if it brings any."""
+        shared = {
+            name: torch.from_numpy(array)
+            for name, array in order.arrays.items()
+            if self._learner.is_shared(name)
+        }
+        if shared:
+            self._store.write_shared(order.server_round, flatten({PARAMETERS: shared}))
 
     def _train(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round - 1)
         self._learner.begin(cohort)
         context = self._learner.context(order, cohort)
         losses = train_cohort(self._learner, cohort, context)
-        rows = [row for row, ok in enumerate(_finite_rows(cohort.parameters)) if ok]
+        values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
+        rows = [row for row, ok in enumerate(_finite_rows(values)) if ok]
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
         sent = self._learner.contribution(cohort, context, order.server_round)
         self._require_declared(sent)
-        models = self._models(cohort)
+        models = self._learner.sent_model(cohort)
         # Before anything is counted or kept: it may be too much for the device (`in_halves`).
         found = self._learner.evaluate(cohort, order) if order.evaluate else None
         if self._protection is not None:
@@ -142,12 +139,6 @@ class Node:
                 "(docs/tutorial-your-method.md)"
             )
 
-    def _models(self, cohort: Cohort) -> dict[str, Tensor]:
-        """What each client tells of the shared model, [K, …] each."""
-        if not self._learner.sends_mean:
-            return self._learner.own_models(cohort)
-        return {n: v for n, v in cohort.parameters.items() if self._learner.is_shared(n)}
-
     def _judge(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         changed = self._learner.receive(cohort, order)
@@ -177,19 +168,23 @@ class Node:
     def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
         """The clients with their state as of a round and the order's shared parameters."""
         clients: list[ClientData] = [self._shard.clients[name] for name in share.clients]
-        initial = self._learner.initial_parameters()
-        own = [name for name in initial if not self._learner.is_shared(name)]
         parameters = {}
-        for name, value in initial.items():
-            start = value if name in own else torch.from_numpy(order.arrays[name])
+        for name, value in self._learner.initial_parameters().items():
+            shared = self._learner.is_shared(name)
+            start = torch.from_numpy(order.arrays[name]) if shared else value
             there = start.to(self._task.device)
             parameters[name] = there.expand(len(clients), *there.shape).clone()
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
         state = self._state(cohort)
-        for places, stored in self._store.read_states(share.clients, upto) if own else ():
+        for places, stored in self._store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):
                 continue  # these were judged, and have never trained
+            if missing := sorted(state.keys() - stored.keys()):
+                raise FedProtoError(
+                    f"the state of client {share.clients[places[0]]!r} has no {missing[0]!r}: an "
+                    "earlier version wrote it; go on with that version, or begin another run"
+                )
             at = {one: torch.tensor(places, device=one) for one in _devices(state)}
             for name, tensor in state.items():
                 if len(places) == len(clients):  # all, in their order
@@ -220,12 +215,11 @@ class Node:
     def _state(self, cohort: Cohort) -> dict[str, Tensor]:
         """What clients keep between rounds: the cohort's own tensors, [K, …]."""
         groups = {PARAMETERS: cohort.parameters, **cohort.optimizer.state}
-        return flatten(
-            {
-                group: {n: v for n, v in named.items() if not self._learner.is_shared(n)}
-                for group, named in groups.items()
-            }
-        )
+        own = {
+            group: {n: v for n, v in named.items() if not self._learner.is_shared(n)}
+            for group, named in groups.items()
+        }
+        return flatten({**own, MEMORY: cohort.memory_tensors()})
 
     def _take_in(
         self,
@@ -290,9 +284,9 @@ def _devices(tensors: Mapping[str, Tensor]) -> set[torch.device]:
     return {value.device for value in tensors.values()}
 
 
-def _finite_rows(parameters: dict[str, Tensor]) -> list[bool]:
-    """Which clients' parameters are all finite."""
-    flat = [value.reshape(len(value), -1) for value in parameters.values()]
+def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
+    """Which clients' values [K, …] are all finite."""
+    flat = [value.reshape(len(value), -1) for value in values]
     # A sum is finite only if all that is summed is, and is sixty times as fast to find.
     finite = torch.stack([value.sum(dim=1).isfinite() for value in flat]).all(dim=0)
     if not finite.all():  # or finite numbers were huge

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,13 +47,18 @@ class FedAlaSettings(Section):
     )
 
 
-# What a client remembers of each parameter of its top layers, and 1 once it has trained, and once
-# its weights have learned until they settled.
-OWN, WEIGHT = "memory.own.", "memory.weight."
-TRAINED, LEARNED = "memory.trained", "memory.learned"
-
 LOOKED_BACK_ON = 10  # epochs whose losses tell whether the weights have settled
 MOST_EPOCHS = 100  # in which they may settle
+
+
+class MixtureMemory(NamedTuple):
+    """own, weight: θ_own and W by the name of each parameter of the top layers. trained: whether
+    the client has trained yet; learned: whether its W has learned until it settled; bool."""
+
+    own: dict[str, Tensor]
+    weight: dict[str, Tensor]
+    trained: Tensor
+    learned: Tensor
 
 
 class FedAlaLearner(SoloLearner):
@@ -69,33 +74,32 @@ class FedAlaLearner(SoloLearner):
         super().__init__(training, section, task)
         self._top = _top_layers(list(task.initial_parameters()), section.layers)
 
-    def initial_parameters(self) -> dict[str, Tensor]:
+    def initial_memory(self) -> MixtureMemory:
         model = self.task.initial_parameters()
-        return {
-            **model,
-            **{OWN + name: torch.zeros_like(model[name]) for name in self._top},
-            **{WEIGHT + name: torch.ones_like(model[name]) for name in self._top},
-            TRAINED: torch.tensor(0.0),
-            LEARNED: torch.tensor(0.0),
-        }
+        return MixtureMemory(
+            own={name: torch.zeros_like(model[name]) for name in self._top},
+            weight={name: torch.ones_like(model[name]) for name in self._top},
+            trained=torch.tensor(False),
+            learned=torch.tensor(False),
+        )
 
     def phases(self) -> list[Phase]:
         return [Phase("local", self.shared, self.training.local_epochs)]
 
     def begin(self, cohort: Cohort) -> None:
         """Learn W, and begin with the mixture."""
-        memory = cohort.parameters
+        memory: MixtureMemory = cohort.memory
         weights = self._learned(cohort)
-        for name, value in mixed(self._own(cohort), memory, weights).items():
-            memory[name].copy_(value)
-            memory[WEIGHT + name].copy_(weights[name])
-        memory[LEARNED].copy_(memory[TRAINED])
+        for name, value in mixed(self._own(cohort), cohort.parameters, weights).items():
+            cohort.parameters[name].copy_(value)
+            memory.weight[name].copy_(weights[name])
+        memory.learned.copy_(memory.trained)
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
-        memory = cohort.parameters
-        for name in self._top:
-            memory[OWN + name].copy_(memory[name])
-        memory[TRAINED].fill_(1)
+        memory: MixtureMemory = cohort.memory
+        for name, own in memory.own.items():
+            own.copy_(cohort.parameters[name])
+        memory.trained.fill_(True)
         return {}
 
     def personalises(self) -> bool:
@@ -108,20 +112,19 @@ class FedAlaLearner(SoloLearner):
 
     def _own(self, cohort: Cohort) -> dict[str, Tensor]:
         """θ_own of the top layers; of a client that has never trained, the received ones."""
-        memory = cohort.parameters
-        trained = memory[TRAINED].bool()
+        memory, received = cohort.memory, cohort.parameters
         return {
-            name: torch.where(_like(trained, memory[name]), memory[OWN + name], memory[name])
-            for name in self._top
+            name: torch.where(_like(memory.trained, own), own, received[name])
+            for name, own in memory.own.items()
         }
 
     def _learned(self, cohort: Cohort) -> dict[str, Tensor]:
         """W as it is after learning with the parameters at hand, by the mixed parameter."""
-        memory, samples = cohort.parameters, cohort.samples
-        if not any(self.task.encoder in name for name in self._top):
-            samples = self.task.fix_encoder(memory, samples)
-        weights = {name: memory[WEIGHT + name] for name in self._top}
-        learns, until_settled = memory[TRAINED].bool(), memory[LEARNED] == 0
+        memory, samples = cohort.memory, cohort.samples
+        if not any(map(self.is_encoder, self._top)):
+            samples = self.task.fix_encoder(cohort.parameters, samples)
+        weights: dict[str, Tensor] = dict(memory.weight)
+        learns, until_settled = memory.trained, ~memory.learned
         losses: list[Tensor] = []
         while learns.any() and len(losses) < MOST_EPOCHS:
             weights, loss = self._epoch(cohort, samples, weights, learns)

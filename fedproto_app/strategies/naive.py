@@ -7,13 +7,14 @@ Nothing is learned of the inputs and nothing is exchanged.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedproto_app.core.method import Method
-from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.learners.closed_form import ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
@@ -61,7 +62,11 @@ class SeasonalNaiveLearner(_CopyingLearner):
         return layout.close + self.task.settings.data.distances.index(layout.period)
 
 
-COUNTS = "memory.counts"  # of each class in the stages so far
+class CountsMemory(NamedTuple):
+    """How many stages a client has taken in, and its samples of each class in these, [C]."""
+
+    stages: Tensor
+    counts: Tensor
 
 
 class FrequentClassLearner(
@@ -69,18 +74,17 @@ class FrequentClassLearner(
 ):
     """By the class frequencies of all stages so far."""
 
-    def initial_parameters(self) -> dict[str, Tensor]:
-        classes = len(self.task.shape.classes)
-        start = {COUNTS: torch.zeros(classes), STAGES: torch.tensor(0.0)}
-        return {**self.task.initial_parameters(), **start}
+    def initial_memory(self) -> CountsMemory:
+        counts = torch.zeros(len(self.task.shape.classes), dtype=torch.int64)
+        return CountsMemory(stages=torch.tensor(0), counts=counts)
 
     def context(self, order: Order, cohort: Cohort) -> VectorsContext:
         return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
         parameters, (_, labels, present) = cohort.parameters, context.vectors
-        counts = parameters[COUNTS]
-        members = one_hot(labels, counts.shape[1]) * present.unsqueeze(2)
+        counts = cohort.memory.counts
+        members = one_hot(labels, counts.shape[1]) * present.long().unsqueeze(2)
         counts += members.sum(dim=1) * new_stage(cohort).unsqueeze(1)
         parameters[HEAD + "bias"].copy_(log_prior(counts))
         scores = self.task.predict(parameters, context.vectors.features)

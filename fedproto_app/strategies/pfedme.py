@@ -15,6 +15,7 @@ The server takes w ← (1 − β)·w + β·mean of the w_n.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ from torch import Tensor
 
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
-from fedproto_app.learners.batches import Repeated, repeated
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.maths.losses import proximal_term
+from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.messages import Order
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.wire import numpy_arrays
@@ -47,6 +48,29 @@ class PFedMeSettings(Section):
     )
 
 
+class InnerAndOuterSteps(CohortOptimizer):
+    """Another optimiser's steps of θ. After every K of them w goes the share η·λ of its way to θ.
+
+    state: the other optimiser's.
+    """
+
+    def __init__(self, of_theta: CohortOptimizer, inner_steps: int, outer_step: float) -> None:
+        self._of_theta, self.state = of_theta, of_theta.state
+        self._inner_steps, self._outer_step = inner_steps, outer_step
+        self._taken = 0
+
+    @torch.no_grad()
+    def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
+        self._of_theta.step(parameters, gradients)
+        self._taken += 1
+        if self._taken % self._inner_steps:
+            return
+        for name, gradient in gradients.items():
+            active = len(gradient)
+            w, theta = parameters[name.removeprefix(PERSONAL)], parameters[name]
+            w[:active].lerp_(theta[:active], self._outer_step)
+
+
 class PFedMeLearner(PersonalModelLearner[Context]):
     """A personal model near w, and w drawn towards it."""
 
@@ -56,8 +80,14 @@ class PFedMeLearner(PersonalModelLearner[Context]):
         """The optimiser moves θ alone."""
         return [Phase("local", (PERSONAL,), self.training.local_epochs)]
 
-    def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Repeated]:
-        return repeated(super().batches(samples, generators), self.section.inner_steps)
+    def make_optimizer(self, parameters: Mapping[str, Tensor]) -> InnerAndOuterSteps:
+        of_theta = super().make_optimizer(parameters)
+        return InnerAndOuterSteps(of_theta, self.section.inner_steps, self.section.outer_step)
+
+    def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
+        """Every batch K times in a row."""
+        for batch in super().batches(samples, generators):
+            yield from repeat(batch, self.section.inner_steps)
 
     def begin(self, cohort: Cohort) -> None:
         for name, value in self.personal_model(cohort.parameters).items():
@@ -68,22 +98,14 @@ class PFedMeLearner(PersonalModelLearner[Context]):
         return Context()
 
     def loss(
-        self, parameters: Mapping[str, Tensor], batch: Repeated, context: Context
+        self, parameters: Mapping[str, Tensor], batch: Any, context: Context
     ) -> dict[str, Tensor]:
         theta = self.personal_model(parameters)
         near = {name: parameters[name] for name in theta}
         return {
-            "prediction": self.loss_of(theta, batch.batch),
+            "prediction": self.loss_of(theta, batch),
             "proximal": proximal_term(theta, near, self.section.proximal_lambda),
         }
-
-    def stepped(self, cohort: Cohort, batch: Repeated) -> None:
-        """After the last of a batch's K steps w moves the share η·λ of its way to θ."""
-        if not batch.last:
-            return
-        active = len(batch.inputs)
-        for name, theta in self.personal_model(cohort.parameters).items():
-            cohort.parameters[name][:active].lerp_(theta[:active], self.section.outer_step)
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self.personal_model(parameters)

@@ -58,7 +58,7 @@ def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
     assert sent.arrays[GRAM].shape == (2, 24 * 25 // 2)
     assert sent.arrays[MOMENT].shape == (2, 3, 24)
     first = trained(learner, (1, 2))
-    assert first.parameters["memory.counts"].tolist() == [[2, 1, 0], [0, 3, 0]]
+    assert first.memory.sums["counts"].tolist() == [[2, 1, 0], [0, 3, 0]]
 
 
 def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
@@ -134,11 +134,11 @@ def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
     learner = learner_of()
     cohort = image_cohort(learner)
     train_cohort(learner, cohort, learner.context(ORDER, cohort))
-    counts = cohort.parameters["memory.counts"].clone()
+    counts = cohort.memory.sums["counts"].clone()
     later = replace(at_round(learner, cohort, 3).samples, trained_stages=[0, 0])
     cohort = replace(cohort, samples=later)
     train_cohort(learner, cohort, learner.context(ORDER, cohort))
-    torch.testing.assert_close(cohort.parameters["memory.counts"], counts)
+    torch.testing.assert_close(cohort.memory.sums["counts"], counts)
 
 
 def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() -> None:

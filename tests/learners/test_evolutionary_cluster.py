@@ -20,7 +20,6 @@ from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import blocks_in, read_block
 from fedproto_app.node.store import ClientStore
-from fedproto_app.strategies.fed_react.learner import HAS_RECEIVED, LOCAL, RECEIVED
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,
@@ -107,7 +106,7 @@ def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_hea
         learner.begin(cohort)
         context = learner.context(order_of(cohort.server_round, cohort.names), cohort)
         train_cohort(learner, cohort, context)
-    assert torch.equal(cohorts[0].parameters[LOCAL], cohorts[1].parameters[LOCAL])
+    assert torch.equal(cohorts[0].memory.local, cohorts[1].memory.local)
 
 
 def test_the_head_of_all_samples_is_the_support_vector_machine() -> None:
@@ -136,7 +135,7 @@ def test_a_head_is_fitted_to_the_samples_of_the_round_alone() -> None:
     places = drawn(learner, FIRST)["a"]
     vectors = np.concatenate([A.train.values[place] for place in places])
     head = fit_classifier(vectors, A.train.targets[places], 3, 1.0)
-    np.testing.assert_allclose(cohort.parameters[LOCAL][0], head, atol=1e-3)
+    np.testing.assert_allclose(cohort.memory.local[0], head, atol=1e-3)
     assert cohort.samples.train_samples == [3, 3, 1]
 
 
@@ -147,10 +146,10 @@ def test_regression_sends_one_row() -> None:
         **{"data.sequences.target-scale": 10.0, "fed-react.samples": 0, "fed-react.penalty": 1e6},
     )
     cohort = trained(learner, (client,))
-    assert cohort.parameters[LOCAL].shape == (1, 1, WIDTH + 1)
+    assert cohort.memory.local.shape == (1, 1, WIDTH + 1)
     # Four samples and five unknowns: nearly interpolated, in scaled units.
-    made = np.concatenate(client.train.values) @ cohort.parameters[LOCAL][0, 0, :-1].numpy()
-    made = made + cohort.parameters[LOCAL][0, 0, -1].item()
+    made = np.concatenate(client.train.values) @ cohort.memory.local[0, 0, :-1].numpy()
+    made = made + cohort.memory.local[0, 0, -1].item()
     np.testing.assert_allclose(made, client.train.targets / 10, atol=1e-3)
 
 
@@ -164,8 +163,8 @@ def always(label: int) -> NDArray[np.float32]:
 def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
     learner = head_learner()
     cohort = sequence_cohort(learner, (A, B), FIRST)
-    cohort.parameters[LOCAL][:] = torch.from_numpy(np.stack([always(0), always(1)]))
-    cohort.parameters[RECEIVED][:] = torch.from_numpy(always(2))  # unused until one came
+    cohort.memory.local[:] = torch.from_numpy(np.stack([always(0), always(1)]))
+    cohort.memory.received[:] = torch.from_numpy(always(2))  # unused until one came
     metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5])
     assert metrics[Metric("validation-error")] == pytest.approx([2 / 3, 2 / 5])
@@ -176,17 +175,17 @@ def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
 def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     learner = head_learner()
     cohort = sequence_cohort(learner, (A, B, C), FIRST)
-    cohort.parameters[LOCAL][:] = torch.from_numpy(always(0))
+    cohort.memory.local[:] = torch.from_numpy(always(0))
     heads = np.stack([always(1), always(2)])
-    before = cohort.parameters[LOCAL].clone()
+    before = cohort.memory.local.clone()
     changed = learner.receive(
         cohort, order_of(FIRST, cohort.names, arrays={"heads": heads}, guided=["b", "c"])
     )
     assert changed == [1, 2]
-    assert cohort.parameters[HAS_RECEIVED].tolist() == [0, 1, 1]
-    assert not cohort.parameters[RECEIVED][0].any()
-    assert torch.equal(cohort.parameters[RECEIVED][1:], torch.from_numpy(heads))
-    assert torch.equal(cohort.parameters[LOCAL], before)
+    assert cohort.memory.has_received.tolist() == [0, 1, 1]
+    assert not cohort.memory.received[0].any()
+    assert torch.equal(cohort.memory.received[1:], torch.from_numpy(heads))
+    assert torch.equal(cohort.memory.local, before)
     metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5, 1])
     assert metrics[Metric("accuracy", Model.LOCAL)] == pytest.approx(
@@ -197,11 +196,11 @@ def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
 def test_without_new_heads_nothing_changes() -> None:
     learner = head_learner()
     cohort = sequence_cohort(learner, (A, B), FIRST)
-    cohort.parameters[RECEIVED][:] = torch.from_numpy(always(1))
-    cohort.parameters[HAS_RECEIVED][1] = 1
-    before = {name: value.clone() for name, value in cohort.parameters.items()}
+    cohort.memory.received[:] = torch.from_numpy(always(1))
+    cohort.memory.has_received[1] = 1
+    before = {name: value.clone() for name, value in cohort.memory_tensors().items()}
     assert learner.receive(cohort, order_of(FIRST, cohort.names)) == []
-    assert all(torch.equal(value, before[name]) for name, value in cohort.parameters.items())
+    assert all(torch.equal(v, before[name]) for name, v in cohort.memory_tensors().items())
 
 
 def test_heads_for_other_cohorts_change_nobody_here() -> None:
@@ -209,7 +208,7 @@ def test_heads_for_other_cohorts_change_nobody_here() -> None:
     cohort = sequence_cohort(learner, (A, B), FIRST)
     order = order_of(FIRST, ["a", "b", "c"], arrays={"heads": always(1)[None]}, guided=["c"])
     assert learner.receive(cohort, order) == []
-    assert not cohort.parameters[HAS_RECEIVED].any()
+    assert not cohort.memory.has_received.any()
 
 
 def test_heads_and_names_must_be_equally_many() -> None:
@@ -225,10 +224,10 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
     learner = head_learner()
     cohort = sequence_cohort(learner, (A, B), FIRST)
     generator = torch.Generator().manual_seed(0)
-    cohort.parameters[LOCAL].normal_(generator=generator)
+    cohort.memory.local.normal_(generator=generator)
     metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
     for row, client in enumerate((A, B)):
-        head = cohort.parameters[LOCAL][row].numpy()
+        head = cohort.memory.local[row].numpy()
         for part, name, right in (
             (client.test, "accuracy", True),
             (client.validation, "validation-error", False),
@@ -266,8 +265,8 @@ def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: i
         assert table[Metric("accuracy")]["a"] == pytest.approx(1 / 3)
         assert table[Metric("accuracy")]["b"] == table[Metric("accuracy", Model.LOCAL)]["b"]
         [(_, state)] = ClientStore(tmp_path).read_states(["a"], server_round)
-        assert np.array_equal(state["parameters/" + RECEIVED][0], always(2))
-        assert np.array_equal(state["parameters/" + LOCAL][0], own[-1]["a"])
+        assert np.array_equal(state["memory/received"][0], always(2))
+        assert np.array_equal(state["memory/local"][0], own[-1]["a"])
     assert not np.array_equal(own[0]["a"], own[1]["a"])
 
 

@@ -11,7 +11,6 @@ import torch
 from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Arrays, Order
-from fedproto_app.strategies.fedala import LEARNED, OWN, TRAINED, WEIGHT
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner
 
@@ -35,7 +34,7 @@ def train(learner: AnyLearner, cohort: Cohort, what: Order) -> None:
 
 
 def copied(cohort: Cohort) -> dict[str, Any]:
-    return {name: value.clone() for name, value in cohort.parameters.items()}
+    return {n: v.clone() for n, v in {**cohort.parameters, **cohort.memory_tensors()}.items()}
 
 
 def other_model(learner: AnyLearner) -> Arrays:
@@ -49,16 +48,16 @@ def other_model(learner: AnyLearner) -> Arrays:
 
 
 def test_the_first_round_is_fedavgs() -> None:
-    made = {}
+    cohorts = {}
     for method in ("fedala", "fedavg"):
         learner = tiny_learner(method)
-        cohort = tiny_cohort(learner)
-        train(learner, cohort, order(1, global_model(learner)))
-        made[method] = cohort.parameters
-    for name, value in made["fedavg"].items():
-        assert torch.equal(made["fedala"][name], value)
-    assert all(torch.equal(made["fedala"][OWN + n], made["fedala"][n]) for n in HEAD)
-    assert bool((made["fedala"][WEIGHT + "decoder.weight"] == 1).all())
+        cohorts[method] = tiny_cohort(learner)
+        train(learner, cohorts[method], order(1, global_model(learner)))
+    ours, fedavgs = cohorts["fedala"], cohorts["fedavg"]
+    for name, value in fedavgs.parameters.items():
+        assert torch.equal(ours.parameters[name], value)
+    assert all(torch.equal(ours.memory.own[name], ours.parameters[name]) for name in HEAD)
+    assert bool((ours.memory.weight["decoder.weight"] == 1).all())
 
 
 def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest() -> None:
@@ -67,7 +66,7 @@ def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest()
     cohort, model = tiny_cohort(learner), other_model(learner)
     train(learner, cohort, order(1, global_model(learner)))
     trained = copied(cohort)
-    assert cohort.parameters[LEARNED].tolist() == [0, 0]
+    assert cohort.memory.learned.tolist() == [0, 0]
     receive(cohort, model, 2)
     learner.begin(cohort)
     after = cohort.parameters
@@ -76,16 +75,16 @@ def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest()
         if name not in HEAD:
             assert torch.equal(after[name], received)
             continue
-        weight = after[WEIGHT + name]
+        weight = cohort.memory.weight[name]
         assert ((weight >= 0) & (weight <= 1)).all()
         assert not torch.equal(weight, torch.ones_like(weight))
         mixture = trained[name] + (received - trained[name]) * weight
         torch.testing.assert_close(after[name], mixture)
-    assert after[LEARNED].tolist() == [1, 1]
-    before = after[WEIGHT + "decoder.weight"].clone()
+    assert cohort.memory.learned.tolist() == [1, 1]
+    before = cohort.memory.weight["decoder.weight"].clone()
     receive(cohort, model, 3)
     learner.begin(cohort)
-    assert not torch.equal(after[WEIGHT + "decoder.weight"], before)
+    assert not torch.equal(cohort.memory.weight["decoder.weight"], before)
 
 
 def test_the_weights_of_a_round_lower_the_loss() -> None:
@@ -129,7 +128,7 @@ def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -
     train(learner, cohort, order(1, global_model(learner)))
     receive(cohort, other_model(learner), 2)
     learner.begin(cohort)
-    assert cohort.parameters[LEARNED].tolist() == [1, 1]
+    assert cohort.memory.learned.tolist() == [1, 1]
 
 
 def test_it_is_judged_by_what_it_would_begin_with() -> None:
@@ -138,12 +137,13 @@ def test_it_is_judged_by_what_it_would_begin_with() -> None:
     cohort, model = tiny_cohort(learner), other_model(learner)
     train(learner, cohort, order(1, global_model(learner)))
     receive(cohort, model, 1)
-    cohort.parameters[TRAINED][1] = 0
+    cohort.memory.trained[1] = False
     before = copied(cohort)
     judged = learner.personalised(cohort, order(1, model))
     assert judged is not None
     assert judged.keys() == model.keys()
-    assert all(torch.equal(value, cohort.parameters[name]) for name, value in before.items())
+    after = copied(cohort)
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
     learner.begin(cohort)
     for name, value in judged.items():
         assert torch.equal(value, cohort.parameters[name])
@@ -158,7 +158,7 @@ def test_it_is_judged_by_what_it_would_begin_with() -> None:
 def test_layers_count_from_the_top(layers: int, mixed: set[str] | None) -> None:
     learner = image_learner("fedala", **{"fedala.layers": layers})
     initial = learner.initial_parameters()
-    own = {name.removeprefix(OWN) for name in initial if name.startswith(OWN)}
+    own = set(learner.initial_memory().own)
     every = {name for name in initial if learner.is_shared(name)}
     if mixed is None:
         assert own == every
@@ -169,7 +169,7 @@ def test_layers_count_from_the_top(layers: int, mixed: set[str] | None) -> None:
     train(learner, cohort, what)
     receive(cohort, {name: np.zeros(initial[name].shape, np.float32) for name in every}, 2)
     learner.begin(cohort)
-    assert cohort.parameters[LEARNED].tolist() == [1, 1]
+    assert cohort.memory.learned.tolist() == [1, 1]
 
 
 def test_nothing_but_the_model_is_sent() -> None:
@@ -178,4 +178,3 @@ def test_nothing_but_the_model_is_sent() -> None:
     sizes |= {"data.close-window": 3, "data.periodic-window": 3}
     sent = global_model(tiny_learner("fedala", **sizes))
     assert sum(value.size for value in sent.values()) == 100_865
-    assert not any(name.startswith("memory.") for name in sent)

@@ -13,7 +13,6 @@ from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Order
 from fedproto_app.metrics import Metric
-from fedproto_app.strategies.gldp.learner import NEW, NEW_KNOWN, OLD, OLD_KNOWN
 from tests.learners.tiny_images import at_round, image_cohort, image_learner, shared_model
 
 WIDTH = 6
@@ -46,9 +45,7 @@ def test_mu_learns_with_nu_frozen_and_then_the_reverse() -> None:
         cohort = image_cohort(gldp)
         train(gldp, cohort, order(gldp))
         moved = {n for n, v in cohort.parameters.items() if not torch.equal(v, before[n])}
-        assert {name for name in moved if not name.startswith("memory.")} == {
-            name for name in before if name.startswith(learns)
-        }
+        assert moved == {name for name in before if name.startswith(learns)}
 
 
 def test_the_head_learns_from_the_representations_that_mu_ended_with() -> None:
@@ -80,16 +77,16 @@ def test_local_prototypes_over_two_stages() -> None:
     gldp = image_learner(**{"gldp.memory": 0.25})
     cohort = image_cohort(gldp)
     train(gldp, cohort, order(gldp))
-    assert cohort.parameters[OLD_KNOWN].sum() == 0  # the first stage has nothing behind it
+    assert cohort.memory.old_known.sum() == 0  # the first stage has nothing behind it
     train(gldp, at_round(gldp, cohort, 2), order(gldp, 2))
-    assert cohort.parameters[OLD_KNOWN].sum() == 0
-    first = cohort.parameters[NEW].clone()
+    assert cohort.memory.old_known.sum() == 0
+    first = cohort.memory.new.clone()
 
     losses, _ = train(gldp, at_round(gldp, cohort, 3), order(gldp, 3))
-    assert cohort.parameters[OLD_KNOWN].tolist() == [[1, 1, 0], [0, 1, 0]]
-    assert torch.equal(cohort.parameters[OLD], first)
+    assert cohort.memory.old_known.tolist() == [[1, 1, 0], [0, 1, 0]]
+    assert torch.equal(cohort.memory.old, first)
     assert (losses["local-prototypes"] > 0).all()
-    second = cohort.parameters[NEW].clone()
+    second = cohort.memory.new.clone()
 
     prototypes, known = gldp._remembered_prototypes(cohort)  # type: ignore[attr-defined]
     assert known.tolist() == [[True, True, True], [False, True, False]]
@@ -107,7 +104,7 @@ def test_prototypes_of_the_shared_encoder_are_those_before_training() -> None:
     after, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
     assert not torch.allclose(before, after)
     torch.testing.assert_close(torch.from_numpy(sent.arrays["prototypes"]), before)
-    assert torch.equal(cohort.parameters[NEW], before)
+    assert torch.equal(cohort.memory.new, before)
 
 
 def test_a_cyclic_schedule_remembers_after_every_turn() -> None:
@@ -115,9 +112,9 @@ def test_a_cyclic_schedule_remembers_after_every_turn() -> None:
     cohort = image_cohort(gldp)
     train(gldp, cohort, order(gldp))
     train(gldp, at_round(gldp, cohort, 2), order(gldp, 2))
-    assert cohort.parameters[OLD_KNOWN].tolist() == [[1, 1, 0], [0, 1, 0]]
+    assert cohort.memory.old_known.tolist() == [[1, 1, 0], [0, 1, 0]]
     train(gldp, at_round(gldp, cohort, 3), order(gldp, 3))
-    assert cohort.parameters[OLD_KNOWN].tolist() == [[1, 1, 1], [0, 1, 0]]
+    assert cohort.memory.old_known.tolist() == [[1, 1, 1], [0, 1, 0]]
 
 
 def terms(**changes: Any) -> dict[str, Tensor]:
@@ -157,7 +154,7 @@ def test_training_pulls_prototypes_to_the_global_ones() -> None:
         gldp = image_learner(**{**pulled, **changes})
         cohort = image_cohort(gldp)
         train(gldp, cohort, order(gldp, 1, [1]))
-        return float((cohort.parameters[NEW][1, 1] - 1).square().mean())
+        return float((cohort.memory.new[1, 1] - 1).square().mean())
 
     assert distance() < distance(**{"gldp.relations": False}) / 2
 
@@ -194,8 +191,8 @@ def test_of_classes_at_hand_the_encoder_in_use_makes_the_prototypes_anew() -> No
     gldp = image_learner()
     cohort = image_cohort(gldp)
     fresh = gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")]
-    cohort.parameters[NEW].fill_(1e6)
-    cohort.parameters[NEW_KNOWN].fill_(1)
+    cohort.memory.new.fill_(1e6)
+    cohort.memory.new_known.fill_(1)
     assert gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")] == fresh
     later = at_round(gldp, cohort, 3)  # client a has no image of class 1 any more
     metrics = gldp.evaluate(later, order(gldp))

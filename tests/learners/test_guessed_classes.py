@@ -135,4 +135,4 @@ def test_alone_a_client_guesses_by_its_own_model() -> None:
         cohort.samples = learner.task.gather(CLIENTS, server_round)
         order = Order("run", "token", server_round, cohort.names)
         train_cohort(learner, cohort, learner.context(order, cohort))
-        assert cohort.parameters["memory.counts"].sum(dim=1).tolist() == count
+        assert cohort.memory.sums["counts"].sum(dim=1).tolist() == count

@@ -124,7 +124,7 @@ def test_what_a_client_predicts_with_is_what_the_server_sent() -> None:
         "run", "t", FIRST, ["a", "b"], arrays={"heads": says(1, 0, 0)[None]}, guided=["a"]
     )
     assert learner.receive(cohort, order)
-    cohort.parameters["local-head"][:] = torch.from_numpy(says(0, 1, 0))
+    cohort.memory.local[:] = torch.from_numpy(says(0, 1, 0))
     metrics = learner.evaluate(cohort, order)
     assert metrics[Metric("accuracy")] == [1, 0]
     assert metrics[Metric("accuracy", Model.LOCAL)] == [0, 0]

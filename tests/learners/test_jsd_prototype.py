@@ -18,7 +18,7 @@ from fedproto_app.maths.losses import inter_client_loss
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.node.store import ClientStore
-from fedproto_app.strategies.fuels.learner import FILTER, GUIDED
+from fedproto_app.strategies.fuels.learner import FILTER
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,
@@ -114,12 +114,12 @@ def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> 
     """b is guided from round 2 on, a never: b trains round 3 as with a fresh optimiser."""
     fuels = learner(**{"fuels.renew-optimizer": True})
     _, _, clients = train(fuels, order([]))
-    assert clients.parameters[GUIDED].tolist() == [0, 0]
+    assert clients.memory.guided.tolist() == [0, 0]
     steps = clients.optimizer.state["steps"][FILTER]
     once = int(steps[0])
     assert steps.tolist() == [once, once] != [0, 0]
     train(fuels, order(["b"]), clients)
-    assert clients.parameters[GUIDED].tolist() == [0, 1]
+    assert clients.memory.guided.tolist() == [0, 1]
     for named in clients.optimizer.state.values():
         for value in named.values():
             assert not value[1].any()
@@ -128,6 +128,7 @@ def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> 
     fresh = tiny_cohort(fuels)
     for name, value in clients.parameters.items():
         fresh.parameters[name].copy_(value)
+    fresh.memory.guided.copy_(clients.memory.guided)
     expected, *_ = train(fuels, order(["b"]), fresh)
     made, *_ = train(fuels, order(["b"]), clients)
     torch.testing.assert_close(made["total"][1], expected["total"][1])
@@ -154,7 +155,7 @@ def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
         np.testing.assert_array_equal(sent[-1], again)
     found = [ClientStore(tmp_path / "staying").read_states([name], 4) for name in NAMES]
     stored = [tensors for [(_, tensors)] in found]
-    assert [state[f"parameters/{GUIDED}"].item() for state in stored] == [1, 1]
+    assert [state["memory/guided"].item() for state in stored] == [1, 1]
     steps = [int(state[f"steps/{FILTER}"]) for state in stored]
     # b has trained two rounds since its first one with guidance, a none.
     assert (steps[0], steps[1] > 0) == (0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def at_round(learner: AnyLearner, cohort: Cohort, server_round: int) -> Cohort:
     """The same clients, as their node would load them in another round."""
     clients = [client_of(name, STAGES[name]) for name in cohort.names]
     samples = learner.task.gather(clients, server_round)
-    return Cohort(cohort.parameters, cohort.optimizer, samples, server_round)
+    return replace(cohort, samples=samples, server_round=server_round)
 
 
 def shared_model(learner: AnyLearner) -> Arrays:

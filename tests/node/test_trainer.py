@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedproto_app.data.shard import Shard
+from fedproto_app.errors import FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner, Context
@@ -17,6 +19,7 @@ from fedproto_app.messages import Order
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 from tests.whole_orders import WholeNode
 
@@ -95,3 +98,76 @@ def test_where_state_waits_changes_nothing(tmp_path: Path, method: str) -> None:
         answers.append(told)
     assert answers[0][-1]["names"] == sorted(names)
     assert all(other == answers[0] for other in answers[1:])
+
+
+class Visits(NamedTuple):
+    """A memory of every kind: a flag, a counter, and tensors by name."""
+
+    seen: Tensor
+    rounds: Tensor
+    sums: dict[str, Tensor]
+
+
+class VisitingLearner(SoloLearner):
+    """It counts its rounds, and adds up their numbers; nothing of it is sent."""
+
+    def initial_memory(self) -> Visits:
+        return Visits(torch.tensor(False), torch.tensor(-1), {"of.rounds": torch.zeros(2)})
+
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        cohort.memory.seen.fill_(True)
+        cohort.memory.rounds.add_(1)
+        cohort.memory.sums["of.rounds"].add_(cohort.server_round)
+        return {}
+
+
+def visiting() -> tuple[AnyLearner, Shard, list[str]]:
+    learner, shard, names = made("solo", cohort_size=2)
+    return VisitingLearner(learner.training, learner.section, learner.task), shard, names
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_memory_of_every_dtype_outlives_rounds_and_restarts(tmp_path: Path, waits: bool) -> None:
+    learner, shard, names = visiting()
+
+    def store() -> ClientStore:
+        return MemoryStore(tmp_path, limit=10**9) if waits else ClientStore(tmp_path)
+
+    kept = store()
+    for server_round, some in enumerate(["01234", "042", "13"], start=1):
+        clients = [names[int(one)] for one in some]
+        what = Order("run", "", server_round, clients, evaluate=True)
+        WholeNode(learner, shard, kept).train(what)
+        kept.flush()
+        kept = store() if server_round == 2 else kept
+    for client, rounds, total in ((names[0], 1, 3.0), (names[1], 1, 4.0)):
+        [(_, state)] = ClientStore(tmp_path).read_states([client], 3)
+        assert state["memory/seen"].tolist() == [True]
+        assert (state["memory/rounds"].dtype, int(state["memory/rounds"])) == (torch.int64, rounds)
+        assert state["memory/sums/of.rounds"].tolist() == [[total, total]]
+        model = ClientStore(tmp_path).read_kept(client)
+        assert model is not None
+        assert {name.split("/")[0] for name in model} == {"parameters", "memory"}
+
+
+def test_a_client_fails_if_what_it_remembers_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, shard, names = visiting()
+
+    def spoil(self: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        cohort.memory.sums["of.rounds"][0, 1] = torch.nan
+        return {}
+
+    monkeypatch.setattr(VisitingLearner, "conclude", spoil)
+    reply = WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names[:1]))
+    assert list(reply.failed) == names[:1]
+
+
+def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> None:
+    learner, shard, names = made("solo", cohort_size=2)
+    WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
+    newer, _, _ = visiting()
+    node = WholeNode(newer, shard, ClientStore(tmp_path))
+    with pytest.raises(FedProtoError, match=r"no 'memory/rounds': an earlier version wrote it"):
+        node.train(Order("run", "", 2, names))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.learners.class_fit import (
     COUNTS,
-    GRAM,
     MOMENT,
     ClassFit,
     Classifier,
@@ -33,7 +32,7 @@ from fedproto_app.learners.class_fit import (
     total_in,
     unpacked,
 )
-from fedproto_app.learners.closed_form import STAGES, ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.learners.closed_form import ClosedFormLearner, VectorsContext, new_stage
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.class_gaussian import (
@@ -55,8 +54,12 @@ from fedproto_app.tasks.images.own_models import fixed_patches
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
-# What a client remembers: its own sums of all stages so far.
-MEMORY = {name: f"memory.{name}" for name in (GRAM, MOMENT, COUNTS)}
+
+class SumsMemory(NamedTuple):
+    """How many stages a client has taken in, and its own sums over these, as they travel."""
+
+    stages: Tensor
+    sums: dict[str, Tensor]
 
 
 class ClassesContext(VectorsContext):
@@ -100,21 +103,18 @@ class AnalyticClassesLearner(
     def _classes(self) -> int:
         return len(self.task.shape.classes)
 
-    def initial_parameters(self) -> dict[str, Tensor]:
+    def initial_memory(self) -> SumsMemory:
         shapes = sums_shapes(self._classes, self.task.representation_dim)
-        return {
-            **self.task.initial_parameters(),
-            **{MEMORY[name]: torch.zeros(shape) for name, shape in shapes.items()},
-            STAGES: torch.tensor(0.0),
-        }
+        sums = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        return SumsMemory(stages=torch.tensor(0), sums=sums)
 
     def context(self, order: Order, cohort: Cohort) -> ClassesContext:
-        memory, samples = cohort.parameters, cohort.samples
-        vectors, guessed = self.task.train_vectors(memory, samples), None
+        parameters, samples = cohort.parameters, cohort.samples
+        vectors, guessed = self.task.train_vectors(parameters, samples), None
         if self.section.guess_rounds and order.server_round > 1:
             assert isinstance(self.task, SequenceClassificationTask)
-            features, labels, present = self.task.guessed(memory, samples, vectors)
-            has_model = (memory[STAGES] > 0).float()  # a newcomer's would guess at random
+            features, labels, present = self.task.guessed(parameters, samples, vectors)
+            has_model = (cohort.memory.stages > 0).float()  # a newcomer's would guess at random
             guessed = LabelledVectors(features, labels, present * has_model.unsqueeze(1))
         return ClassesContext(vectors, guessed)
 
@@ -135,12 +135,12 @@ class AnalyticClassesLearner(
     ) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
-        sent = {name: cohort.parameters[kept] for name, kept in MEMORY.items()}
-        return Contribution({name: value.cpu().numpy() for name, value in sent.items()})
+        sums = cohort.memory.sums
+        return Contribution({name: value.cpu().numpy() for name, value in sums.items()})
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
         assert self.training.sample_clip is not None
-        counts = cohort.parameters[MEMORY[COUNTS]].sum(dim=1)
+        counts = cohort.memory.sums[COUNTS].sum(dim=1)
         return sample_bound(self.training.sample_clip), [round(count) for count in counts.tolist()]
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
@@ -152,7 +152,7 @@ class AnalyticClassesLearner(
         if self.section.sharing == "federated":
             _keep(cohort, of_all)  # all clients' the same
         else:
-            moment, counts = (cohort.parameters[MEMORY[n]].double() for n in (MOMENT, COUNTS))
+            moment, counts = (cohort.memory.sums[name].double() for name in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
             others = [everybody(total), *clusters_in(order, cohort.names, total)]
             _keep(cohort, self._fit.personal(moment, counts, others, validation))
@@ -175,7 +175,7 @@ class AnalyticClassesLearner(
 
         With guesses they begin anew: sequences come all at once, and a guess changes.
         """
-        memory, new = cohort.parameters, new_stage(cohort)
+        new, sums = new_stage(cohort), cohort.memory.sums
         features, labels, present = context.vectors
         if context.guessed is not None:
             own = class_sums(context.vectors, self._classes)
@@ -184,13 +184,10 @@ class AnalyticClassesLearner(
             if self.training.sample_clip is not None:
                 features = shortened(features, self.training.sample_clip)
             come = LabelledVectors(features, labels, present * new.unsqueeze(1))
-            own = self._own(cohort).plus(class_sums(come, self._classes))
+            own = unpacked(sums).plus(class_sums(come, self._classes))
         for name, value in packed(own).items():
-            memory[MEMORY[name]].copy_(value)
+            sums[name].copy_(value)
         return own
-
-    def _own(self, cohort: Cohort) -> ClassSums:
-        return unpacked({name: cohort.parameters[kept] for name, kept in MEMORY.items()})
 
 
 def _keep(cohort: Cohort, classifier: Classifier) -> None:

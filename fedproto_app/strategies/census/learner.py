@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +28,6 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.shape import DataShape
 from fedproto_app.learners.class_fit import (
     COUNTS,
-    GRAM,
     MOMENT,
     ClassFit,
     everybody,
@@ -49,14 +49,18 @@ from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
-# What a client remembers: the sums of its earlier stages, those of the one that it is at, and which
-# that is; the classifier that it was last given.
-EARLIER = {name: f"memory.earlier.{name}" for name in (GRAM, MOMENT, COUNTS)}
-CURRENT = {name: f"memory.current.{name}" for name in (GRAM, MOMENT, COUNTS)}
-STAGE = "memory.stage"
-ANSWER = "answer."
+ANSWER = "answer."  # the classifier that a client was last given
 
 SENDS_SUMS = "sends-sums"  # an option of an order to train
+
+
+class CensusMemory(NamedTuple):
+    """The sums of a client's earlier stages and those of the stage that it is at, as they travel;
+    stage: the number of that stage, -1 before the first."""
+
+    earlier: dict[str, Tensor]
+    current: dict[str, Tensor]
+    stage: Tensor
 
 
 class CensusContext(Context):
@@ -91,38 +95,38 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return self.task.model
 
     def initial_parameters(self) -> dict[str, Tensor]:
-        width = self.task.representation_dim
-        shapes = sums_shapes(self._classes, width)
         return {
             **self.task.initial_parameters(),
-            **{EARLIER[name]: torch.zeros(shape) for name, shape in shapes.items()},
-            **{CURRENT[name]: torch.zeros(shape) for name, shape in shapes.items()},
-            STAGE: torch.tensor(-1.0),
-            ANSWER + "weight": torch.zeros(width, self._classes),
+            ANSWER + "weight": torch.zeros(self.task.representation_dim, self._classes),
             ANSWER + "bias": torch.zeros(self._classes),
         }
+
+    def initial_memory(self) -> CensusMemory:
+        shapes = sums_shapes(self._classes, self.task.representation_dim)
+        none = {name: torch.zeros(shape) for name, shape in shapes.items()}
+        return CensusMemory(earlier=none, current=none, stage=torch.tensor(-1))
 
     def phases(self) -> list[Phase]:
         return [Phase("local", self.shared, self.training.local_epochs)]
 
     def begin(self, cohort: Cohort) -> None:
         """Add up the stage's vectors while the encoder is still everybody's."""
-        memory = cohort.parameters
-        stages = torch.tensor(cohort.samples.trained_stages, device=memory[STAGE].device).float()
-        comes = stages != memory[STAGE]
-        turn = stages < memory[STAGE]  # the stages begin again: so do the sums
-        vectors = self.task.train_vectors(memory, cohort.samples)
+        memory: CensusMemory = cohort.memory
+        stages = torch.tensor(cohort.samples.trained_stages, device=memory.stage.device)
+        comes = stages != memory.stage
+        turn = stages < memory.stage  # the stages begin again: so do the sums
+        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
         now = packed(class_sums(vectors, self._classes))
-        for name, earlier in EARLIER.items():
-            before, current = memory[earlier], memory[CURRENT[name]]
-            each = (-1, *[1] * (before.dim() - 1))
-            passed = torch.where(turn.view(each), 0.0, before + current)
-            before.copy_(torch.where(comes.view(each), passed, before))
+        for name, earlier in memory.earlier.items():
+            current = memory.current[name]
+            each = (-1, *[1] * (earlier.dim() - 1))
+            passed = torch.where(turn.view(each), 0.0, earlier + current)
+            earlier.copy_(torch.where(comes.view(each), passed, earlier))
             current.copy_(now[name])
-        memory[STAGE].copy_(stages)
+        memory.stage.copy_(stages)
 
     def context(self, order: Order, cohort: Cohort) -> CensusContext:
-        prior = self._adjustment(cohort.parameters[CURRENT[COUNTS]])
+        prior = self._adjustment(cohort.memory.current[COUNTS])
         return CensusContext(prior, bool(order.options.get(SENDS_SUMS)))
 
     def loss(
@@ -139,7 +143,8 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
     ) -> Contribution:
         if not context.sends_sums:
             return Contribution()
-        return Contribution({n: self._sum(cohort, n).cpu().numpy() for n in EARLIER})
+        names = cohort.memory.earlier
+        return Contribution({name: self._sum(cohort, name).cpu().numpy() for name in names})
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """Fit each client's answer, now that the sums of all are there."""
@@ -196,8 +201,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return torch.where(counts > 0, strength * prior, UNKNOWN_CLASS).float()
 
     def _sum(self, cohort: Cohort, name: str) -> Tensor:
-        """Of all stages so far."""
-        return cohort.parameters[EARLIER[name]] + cohort.parameters[CURRENT[name]]
+        """The clients' sums over all stages so far."""
+        total: Tensor = cohort.memory.earlier[name] + cohort.memory.current[name]
+        return total
 
 
 def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:

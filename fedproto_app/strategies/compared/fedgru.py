@@ -116,8 +116,10 @@ class FedGruLearner(SoloLearner):
                 own[row, int(order.options[name])] = 1.0
         return Context()
 
-    def own_models(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Of each client its own cluster's model."""
+    def sent_model(self, cohort: Cohort) -> dict[str, Tensor]:
+        """Each client's model of its own cluster, under the names of a model alone."""
+        if self._alone:
+            return super().sent_model(cohort)
         chosen = cohort.parameters[CHOICE].argmax(dim=1).tolist()
         members = [member(cohort.parameters, one) for one in range(self._clusters)]
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +25,16 @@ from fedproto_app.randomness import numpy_stream
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
-# A client's head of its last training, the one that it was last sent, and 1 if it was sent any.
-LOCAL, RECEIVED, HAS_RECEIVED = "local-head", "received-head", "has-received"
-
 HEAD, HEADS = "head", "heads"  # what each client sends, and what clients get for their clusters
+
+
+class HeadMemory(NamedTuple):
+    """A client's head of its last training and the head that it was last sent, [outputs, D + 1];
+    has_received: whether it was sent any, bool."""
+
+    local: Tensor
+    received: Tensor
+    has_received: Tensor
 
 
 class HeadContext(Context):
@@ -59,12 +65,15 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         ]
 
     def initial_parameters(self) -> dict[str, Tensor]:
+        return {}  # nothing is trained by gradients
+
+    def initial_memory(self) -> HeadMemory:
         (width,) = self.task.shape.inputs  # the vectors'
         empty = torch.zeros(self.task.outputs, width + 1)
-        return {LOCAL: empty, RECEIVED: empty.clone(), HAS_RECEIVED: torch.tensor(0.0)}
+        return HeadMemory(local=empty, received=empty, has_received=torch.tensor(False))
 
     def phases(self) -> Sequence[Phase]:
-        return []  # nothing is trained by gradients
+        return []
 
     def begin(self, cohort: Cohort) -> None:
         """Draw M_t of each client, uniform without replacement: its train samples of the round."""
@@ -105,28 +114,27 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
             zip(context.vectors, context.targets, strict=True)
         ):
             head = self.task.fit_head(vectors, targets, self.section.penalty)
-            cohort.parameters[LOCAL][row] = torch.from_numpy(head)
+            cohort.memory.local[row] = torch.from_numpy(head)
             losses.append(self.task.head_loss(head, vectors, targets))
         return {"head": torch.tensor(losses), "total": torch.tensor(losses)}
 
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
-        return Contribution({HEAD: cohort.parameters[LOCAL].cpu().numpy()})
+        return Contribution({HEAD: cohort.memory.local.cpu().numpy()})
 
     def receive(self, cohort: Cohort, order: Order) -> list[int]:
         """The heads that the server sends some of the clients for their clusters."""
         heads: dict[str, Head] = dict(zip(order.guided, order.arrays.get(HEADS, ()), strict=True))
         rows = [row for row, name in enumerate(cohort.names) if name in heads]
         for row in rows:
-            cohort.parameters[RECEIVED][row] = torch.from_numpy(heads[cohort.names[row]])
-            cohort.parameters[HAS_RECEIVED][row] = 1.0
+            cohort.memory.received[row] = torch.from_numpy(heads[cohort.names[row]])
+            cohort.memory.has_received[row] = True
         return rows
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """Metrics of the head in use, and of the client's own."""
-        own = cohort.parameters[LOCAL]
-        has = cohort.parameters[HAS_RECEIVED][:, None, None] > 0
-        used = torch.where(has, cohort.parameters[RECEIVED], own)
-        local = self._judge(own, cohort)
+        memory: HeadMemory = cohort.memory
+        used = torch.where(memory.has_received[:, None, None], memory.received, memory.local)
+        local = self._judge(memory.local, cohort)
         return {
             **self._judge(used, cohort),
             **{replace(one, model=Model.LOCAL): values for one, values in local.items()},

@@ -11,6 +11,7 @@ one row a phase of the period, and gets its own positive and negative prototype 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototy
 from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
+from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
 from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.randomness import torch_stream
@@ -31,11 +33,16 @@ from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 FILTER = "filter"
-GUIDED = "guided"  # 1 once prototypes have guided the client; where the optimiser is then renewed
 
 # What goes up and what comes down, by client; how many batches a concatenated prototype has.
 PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
 PROTOTYPE_BATCHES = "prototype-batches"
+
+
+class GuidedMemory(NamedTuple):
+    """guided: whether prototypes have guided the client yet, bool."""
+
+    guided: Tensor
 
 
 class GuidedContext(Context):
@@ -92,17 +99,19 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             # At 1 the filter keeps every pair and the loss starts as plain InfoNCE.
             shape = (self._period, self._period)
             parameters[FILTER] = torch.full(shape, self.section.filter_start)
-        if self.section.renew_optimizer:
-            parameters[GUIDED] = torch.zeros(())
         return parameters
+
+    def initial_memory(self) -> GuidedMemory:
+        return GuidedMemory(torch.tensor(False))
 
     def phases(self) -> list[Phase]:
         trained = (self.task.encoder, self.task.head, PROJECTOR, FILTER)
         return [Phase("local", trained, self.training.local_epochs)]
 
-    def rate_factors(self) -> dict[str, float]:
-        factor = self.section.filter_rate
-        return {} if factor == 1 else {FILTER: factor}
+    def make_optimizer(self, parameters: Mapping[str, Tensor]) -> CohortOptimizer:
+        """The filter has a learning rate of its own."""
+        optimizer, factor = super().make_optimizer(parameters), self.section.filter_rate
+        return optimizer if factor == 1 else ScaledSteps(optimizer, {FILTER: factor})
 
     def batches(
         self, samples: CohortSamples, generators: Sequence[torch.Generator]
@@ -183,8 +192,12 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         """Renew the optimiser where that is due. Returns the diagnostics, if asked: each weighted
         term's gradient norm at the encoder, and of W the share of its entries above 0 and the mean
         of their sizes."""
+        memory: GuidedMemory = cohort.memory
         if self.section.renew_optimizer:
-            _renew(cohort, context.guided)
+            # The first steps towards PR have gradients some hundred times the prediction's, and
+            # there are none like them later. Adam would remember their size for a thousand steps.
+            cohort.optimizer.renew(context.guided & ~memory.guided)
+        memory.guided.logical_or_(context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
         if self.section.diagnostics and FILTER in cohort.parameters:
             entries = cohort.parameters[FILTER].flatten(start_dim=1)
@@ -206,14 +219,3 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             for name, prototype in zip(cohort.names, own, strict=True)
         ]
         return Contribution({PROTOTYPES: torch.stack(sent).numpy()})
-
-
-def _renew(cohort: Cohort, guided: Tensor) -> None:
-    """Renew the optimiser of the clients that have been guided for the first time.
-
-    The first steps towards PR have gradients some hundred times the prediction's, and there are
-    none like them later. Adam would remember their size for a thousand steps.
-    """
-    first = guided & (cohort.parameters[GUIDED] == 0)
-    cohort.optimizer.renew(first)
-    cohort.parameters[GUIDED][first] = 1

@@ -10,6 +10,7 @@ never leave the node. Only the prototypes of earlier stages are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,11 +37,19 @@ from fedproto_app.settings import Training
 from fedproto_app.strategies.gldp import GldpSettings
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
-# What a client remembers: Ĉ of the stages before this one, and C of this one so far. "known" is
-# 1 for the classes that have a prototype; "visit" numbers the stage that C is of.
-OLD, OLD_KNOWN = "memory.old", "memory.old-known"
-NEW, NEW_KNOWN = "memory.new", "memory.new-known"
-VISIT = "memory.visit"
+
+class PrototypeMemory(NamedTuple):
+    """What a client remembers: Ĉ of the stages before this one, and C of this one so far.
+
+    old, new: Ĉ and C, [C, D]; old_known, new_known: [C] bool, the classes that have a prototype.
+    visit: the number of the stage that C is of, -1 before the first.
+    """
+
+    old: Tensor
+    old_known: Tensor
+    new: Tensor
+    new_known: Tensor
+    visit: Tensor
 
 
 class RelationContext(Context):
@@ -65,16 +74,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         plain_mean = model(sizes.encoder, weight="clients")  # GLDP, eq. 5
         return [plain_mean, class_prototypes(sizes, "images")]
 
-    def initial_parameters(self) -> dict[str, Tensor]:
-        classes, width = self._classes, self.task.representation_dim
-        return {
-            **self.task.initial_parameters(),
-            OLD: torch.zeros(classes, width),
-            OLD_KNOWN: torch.zeros(classes),
-            NEW: torch.zeros(classes, width),
-            NEW_KNOWN: torch.zeros(classes),
-            VISIT: torch.tensor(-1.0),
-        }
+    def initial_memory(self) -> PrototypeMemory:
+        prototypes = torch.zeros(self._classes, self.task.representation_dim)
+        known = torch.zeros(self._classes, dtype=torch.bool)
+        return PrototypeMemory(
+            old=prototypes, old_known=known, new=prototypes, new_known=known, visit=torch.tensor(-1)
+        )
 
     def phases(self) -> list[Phase]:
         return [
@@ -88,9 +93,9 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             self._remember_current(cohort)  # µ is still Θ
 
     def context(self, order: Order, cohort: Cohort) -> RelationContext:
-        memory = cohort.parameters
+        memory: PrototypeMemory = cohort.memory
         shared, known = received_prototypes(order, self.task)
-        return RelationContext(memory[OLD].clone(), memory[OLD_KNOWN].bool(), shared, known)
+        return RelationContext(memory.old, memory.old_known, shared, known)
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: RelationContext
@@ -125,8 +130,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     def contribution(
         self, cohort: Cohort, context: RelationContext, server_round: int
     ) -> Contribution:
-        memory = cohort.parameters
-        return Contribution({PROTOTYPES: memory[NEW].cpu().numpy()}, memory[NEW_KNOWN].bool())
+        memory: PrototypeMemory = cohort.memory
+        return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """Inference by local prototypes, by global ones and by the head; the way that the settings
@@ -149,16 +154,16 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 
     def _begin_stage(self, cohort: Cohort) -> None:
         """Where a new stage begins, take the last one's C into Ĉ (GLDP, eq. 9)."""
-        memory = cohort.parameters
+        memory: PrototypeMemory = cohort.memory
         cyclic = self.task.settings.classification.stage_schedule == "cyclic"
         visits = [cohort.server_round] * len(cohort.names) if cyclic else cohort.samples.stages
-        now = torch.tensor(visits, dtype=torch.float32, device=memory[VISIT].device)
-        begins = now != memory[VISIT]
+        now = torch.tensor(visits, device=memory.visit.device)
+        begins = now != memory.visit
         updated, known = self._remembered_prototypes(cohort)
-        memory[OLD] = torch.where(begins[:, None, None], updated, memory[OLD])
-        memory[OLD_KNOWN] = torch.where(begins[:, None], known.float(), memory[OLD_KNOWN])
-        memory[NEW_KNOWN] = torch.where(begins[:, None], 0.0, memory[NEW_KNOWN])
-        memory[VISIT] = now
+        memory.old.copy_(torch.where(begins[:, None, None], updated, memory.old))
+        memory.old_known.copy_(torch.where(begins[:, None], known, memory.old_known))
+        memory.new_known.logical_and_(~begins[:, None])
+        memory.visit.copy_(now)
 
     def _current_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """C_n over the stage's images (GLDP, eq. 6), [K, C, D], and who has them, [K, C] bool."""
@@ -169,16 +174,12 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
     def _remember_current(self, cohort: Cohort) -> None:
         """Remember C_n over the whole local set of this stage (GLDP, eq. 6)."""
         means, has = self._current_prototypes(cohort)
-        cohort.parameters[NEW].copy_(means)
-        cohort.parameters[NEW_KNOWN].copy_(has)
+        cohort.memory.new.copy_(means)
+        cohort.memory.new_known.copy_(has)
 
     def _remembered_prototypes(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """Ĉ as it will be when this stage ends (GLDP, eq. 9), [K, C, D] and [K, C] bool."""
-        memory = cohort.parameters
+        memory: PrototypeMemory = cohort.memory
         return moving_average(
-            memory[OLD],
-            memory[OLD_KNOWN].bool(),
-            memory[NEW],
-            memory[NEW_KNOWN].bool(),
-            self.section.memory,
+            memory.old, memory.old_known, memory.new, memory.new_known, self.section.memory
         )

@@ -45,8 +45,6 @@ FIRST, COUNT, STEPS = "first", "count", "steps"
 class CnfgnnLearner(SoloLearner):
     """The supervised loss of a model that comes from the server; its mean is unweighted."""
 
-    keeps_guidance = False  # g of all samples is long, and of no use without the server
-
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         return [
