@@ -137,7 +137,8 @@ class Run:
             store = ClientStore(folder)
             if client in store.kept_clients():
                 record = store.record(client)
-                learner = make_learner(self.settings, self._task(), record.kept_round)
+                settings = self.settings.of_client(client)
+                learner = make_learner(settings, self._task(settings), record.kept_round)
                 parameters = kept_model(store, client, learner)
                 return ClientModel(
                     client, folder.name, parameters, record.scale, record.metrics, record.kept_round
@@ -204,12 +205,12 @@ class Run:
             raise FedProtoError(f"{self.path}: no nodes' state in it; sites keep their own")
         return found
 
-    def _task(self) -> Any:
-        """The run's task, on data of the shape that its own data have."""
+    def _task(self, settings: Settings) -> Any:
+        """The task of these settings, on data of the shape that the run's own data have."""
         from fedproto_app.tasks.table import load_shard, make_task
 
         shape = load_shard(self.settings, 0, 1).shape
-        return make_task(self.settings, shape)
+        return make_task(settings, shape)
 
 
 def _simulated(settings: Settings, nodes: int, workers: int | None, progress: bool) -> Run:

@@ -149,10 +149,11 @@ def kept_models_forecast(runs: SmallRuns) -> Deviation:
     reported = {row["client"]: row for row in read_clients(runs.run("one-node", 1))}
     state = open_state(runs.state("one-node"))
     shard = load_shard(state.settings, 0, 1)
-    task = make_task(state.settings, shard.shape)
-    learner = make_learner(state.settings, task)
     ours, theirs = {}, {}
     for name, client in shard.clients.items():
+        settings = state.settings.of_client(name)
+        task = make_task(settings, shard.shape)
+        learner = make_learner(settings, task)
         kept = kept_model(state.store, name, learner)
         one = {parameter: value.unsqueeze(0) for parameter, value in kept.items()}
         errors = task.evaluate(one, task.gather([client], 1))

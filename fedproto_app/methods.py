@@ -119,6 +119,7 @@ def require_fit(method: Method, settings: Settings) -> None:
             f"model.module = {settings.model.module!r}: method = {settings.method!r} has a "
             "model of its own"
         )
+    _require_one_shape(method, settings)
     if settings.aggregation.rule != "mean" and not averages(releases_of(method, settings)):
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: method = {settings.method!r} makes "
@@ -142,6 +143,34 @@ def require_one_place(method: Method, releases: Sequence[Sends]) -> None:
         raise SettingsError(
             f"method {method.name!r}: declares two Sends with parameters; one names all prefixes"
         )
+
+
+def _require_one_shape(method: Method, settings: Settings) -> None:
+    """`SettingsError` for other widths where there is no such model, and for several where the
+    server averages parameters, which needs models of one shape."""
+    if settings.model.factors == (1.0,):
+        return
+    setting = f"model.width-factors = {settings.model.width_factors!r}"
+    if settings.model.module:
+        raise SettingsError(f"{setting}: model.module = {settings.model.module!r} has one width")
+    if method.model or method.pretraining:
+        raise SettingsError(f"{setting}: method = {settings.method!r} has a model of its own")
+    if len(settings.model.factors) > 1 and _shares_parameters(method, settings):
+        able = [
+            name
+            for name in methods_of(settings.task)
+            if not (METHODS[name].model or METHODS[name].pretraining)
+            and not _shares_parameters(METHODS[name], settings)
+        ]
+        raise SettingsError(
+            f"{setting}: method = {settings.method!r} sends parameters of the model, which must "
+            f"have one width at all clients; of task = {settings.task!r} several widths go with "
+            f"{', '.join(able)}"
+        )
+
+
+def _shares_parameters(method: Method, settings: Settings) -> bool:
+    return any(release.parameters for release in releases_of(method, settings))
 
 
 def _require_maskable(method: Method, settings: Settings) -> None:

@@ -18,9 +18,9 @@ ABLE = {
     "forecasting": "fuels solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme fedproto "
     "fedpcl apfl ditto fedala naive seasonal-naive knn-per",
     "classification": "gldp solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
-    "ditto fedala naive knn-per fedproto",
+    "ditto fedala naive knn-per fedproto fedpcl",
     "sequence-classification": "fed-react solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg "
-    "pfedme apfl ditto fedala naive knn-per fedproto",
+    "pfedme apfl ditto fedala naive knn-per fedproto fedpcl",
     "sequence-regression": "fed-react solo fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
     "ditto fedala naive knn-per",
 }

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.learners.cohort import Cohort
+from fedproto_app.learners.learner import Contribution
+from fedproto_app.maths.class_prototypes import class_means
 from fedproto_app.messages import Order
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
@@ -41,3 +44,12 @@ def received_prototypes(
         shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
         known[rows] = True
     return shared, known
+
+
+def sent_prototypes(
+    cohort: Cohort, task: ClassificationTask | SequenceClassificationTask
+) -> Contribution:
+    """Each client's mean representation of each class that it has, by its model as it is now."""
+    vectors = task.train_vectors(cohort.parameters, cohort.samples)
+    means, counts = class_means(*vectors, len(task.shape.classes))
+    return Contribution({PROTOTYPES: means.cpu().numpy()}, counts > 0)

@@ -84,12 +84,49 @@ def prototype_contrast(representation: Tensor, prototypes: Tensor, temperature: 
         −log( exp(cos(r_b, P_m,b) / τ) / Σ_j exp(cos(r_b, P_m,j) / τ) ).
     representation: [K, B, D]; prototypes: [M, B, D], of M clients, or M = 1 of all. Returns [K].
     """
-    clients, rows, width = representation.shape
-    directions = _unit(prototypes).reshape(-1, width)  # (M·B, D)
-    cosines = (_unit(representation) @ directions.T).view(clients, rows, -1, rows)  # (K, B, M, B)
-    scaled = cosines / temperature
+    scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, B)
     own = scaled.diagonal(dim1=1, dim2=3)  # (K, M, B)
     return (scaled.logsumexp(dim=3) - own.transpose(1, 2)).mean(dim=(1, 2))
+
+
+def class_contrast(
+    representation: Tensor,
+    labels: Tensor,
+    present: Tensor,
+    prototypes: Tensor,
+    known: Tensor,
+    temperature: float,
+) -> Tensor:
+    """ProtoNCE (Deng and Yang 2023, as read here): sample b is to be like the prototypes of its
+    class y_b and unlike those of the other classes. The mean over the samples, and for each over
+    the sets m of prototypes that have its class, of
+        −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ), c the classes in m.
+
+    representation: [K, B, D]; labels, present: [K, B]; prototypes: [M, C, D], of M clients, or
+    M = 1 of all; known: [M, C] bool, the classes of each set, at least one. A sample adds 0 if no
+    set has its class. Returns [K].
+    """
+    scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, C)
+    label = labels[:, :, None, None].expand(-1, -1, len(prototypes), 1)
+    own = scaled.gather(3, label).squeeze(3)  # (K, B, M)
+    contrasts = scaled.masked_fill(~known, -torch.inf).logsumexp(dim=3) - own
+    has_class = known.T[labels]  # (K, B, M)
+    mean = (contrasts * has_class).sum(dim=2) / has_class.sum(dim=2).clamp(min=1)
+    return (mean * present).sum(dim=1) / present.sum(dim=1)
+
+
+def class_likeness(representation: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """The cosine with the most similar prototype of each class, [K, n, D] → [K, n, C]; −∞ for a
+    class that has none. prototypes: [M, C, D]; known: [M, C] bool."""
+    cosines = _cosines(representation, prototypes)
+    return cosines.masked_fill(~known, -torch.inf).amax(dim=2)
+
+
+def _cosines(representation: Tensor, prototypes: Tensor) -> Tensor:
+    """The cosine of every row with every prototype: [K, B, D], [M, C, D] → [K, B, M, C]."""
+    clients, rows, width = representation.shape
+    directions = _unit(prototypes).reshape(-1, width)  # (M·C, D)
+    return (_unit(representation) @ directions.T).view(clients, rows, *prototypes.shape[:2])
 
 
 def proximal_term(

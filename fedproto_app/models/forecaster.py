@@ -16,7 +16,7 @@ from fedproto_app.models.linear import linear, linear_parameters
 from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 DECODER, PROJECTOR = "decoder.", "projector."
-_CLOSE, _PERIODIC = ENCODER + "close.", ENCODER + "periodic."
+_CLOSE, _PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER + "outlet."
 
 
 class Forecaster(LinearHeadModel):
@@ -26,31 +26,37 @@ class Forecaster(LinearHeadModel):
     and the m columns of the calendar, which the encoder does not see: what it represents is the
     series. At d_r = 256, H = 1, m = 0 the encoder has exactly 100,608 values (A, Table 1) and the
     decoder 257.
+
+    hidden: the width of either GRU, by default d_r / 2. Where it is another, a linear layer makes
+    the d_r values of r of both.
     """
 
     sees_calendar = True
 
-    def __init__(self, representation_dim: int, layout: WindowLayout) -> None:
+    def __init__(self, representation_dim: int, layout: WindowLayout, hidden: int = 0) -> None:
         super().__init__(representation_dim, layout.horizon, DECODER, beside=layout.calendar_width)
-        self._layout = layout
+        self._layout, self._hidden = layout, hidden or representation_dim // 2
+        self._has_outlet = 2 * self._hidden != representation_dim
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        hidden = self.representation_dim // 2
-        return {
-            part + name: value
-            for part, width in ((_CLOSE, 1), (_PERIODIC, self._layout.horizon))
-            for name, value in gru_parameters(hidden, generator, width).items()
+        parts = {
+            _CLOSE: gru_parameters(self._hidden, generator, 1),
+            _PERIODIC: gru_parameters(self._hidden, generator, self._layout.horizon),
         }
+        if self._has_outlet:
+            parts[_OUTLET] = linear_parameters(2 * self._hidden, self.representation_dim, generator)
+        return {part + name: v for part, named in parts.items() for name, v in named.items()}
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
-        return torch.cat(
+        states = torch.cat(
             [
                 gru_last_hidden(parameters, _CLOSE, self._layout.close_values(samples)),
                 gru_last_hidden(parameters, _PERIODIC, self._layout.distant_values(samples)),
             ],
             dim=2,
         )
+        return linear(parameters, _OUTLET, states) if self._has_outlet else states
 
 
 def projector_parameters(

@@ -240,19 +240,20 @@ def _forecasts(
     state: NodeState, series: Sequence[ClientSeries], steps: int
 ) -> Iterator[ClientForecast]:
     """Cohort by cohort, as in training."""
-    size = state.settings.cohort_on_cpu
-    task = ForecastingTask(state.settings)
-    learner = make_learner(state.settings, task)
-    for first in range(0, len(series), size):
-        cohort = series[first : first + size]
-        models = [kept_model(state.store, one.name, learner) for one in cohort]
-        stacked = {name: torch.stack([model[name] for model in models]) for name in models[0]}
-        records = [state.store.record(one.name) for one in cohort]
-        history = _histories(cohort, records, state.settings.data)
-        begin = np.array([one.start + len(one.values) for one in cohort])
-        values = _next_values(task, stacked, history, begin, steps)
-        for one, record, scaled in zip(cohort, records, values, strict=True):
-            yield _in_units(one, record, scaled)
+    size, by_name = state.settings.cohort_on_cpu, {one.name: one for one in series}
+    for settings, names in state.settings.by_width(list(by_name)):
+        task = ForecastingTask(settings)
+        learner = make_learner(settings, task)
+        for first in range(0, len(names), size):
+            cohort = [by_name[name] for name in names[first : first + size]]
+            models = [kept_model(state.store, one.name, learner) for one in cohort]
+            stacked = {name: torch.stack([model[name] for model in models]) for name in models[0]}
+            records = [state.store.record(one.name) for one in cohort]
+            history = _histories(cohort, records, state.settings.data)
+            begin = np.array([one.start + len(one.values) for one in cohort])
+            values = _next_values(task, stacked, history, begin, steps)
+            for one, record, scaled in zip(cohort, records, values, strict=True):
+                yield _in_units(one, record, scaled)
 
 
 def _histories(

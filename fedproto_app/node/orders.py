@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from logging import INFO
 from typing import Literal, NamedTuple
@@ -29,7 +30,7 @@ from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.methods import method_named, releases_of, returns_of
 from fedproto_app.node.device import torch_device, use_precision
 from fedproto_app.node.folder import name_of, state_dir, state_root
-from fedproto_app.node.part_reply import PartReply, merged
+from fedproto_app.node.part_reply import CohortReply, PartReply, merged
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
 from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.node.privacy_ledger import PrivacyLedger
@@ -150,41 +151,60 @@ def _done(
     shard = _shard(run, site, simulated=simulated)
     wanted = site.device or (run.device if simulated else "auto")
     own = {"device": wanted, "threads": site.threads or run.threads}
-    settings = run.model_copy(update=own)
+    settings = with_own_width(run.model_copy(update=own), site)
     torch.set_num_threads(settings.threads)
     of_run = (order.run, order.token)
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
     device = torch_device(settings.device, number())
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), part.number, device)
-    task = make_task(settings, shard.shape, device)
-    learner = make_learner(settings, task, order.server_round)
-    start = time.perf_counter()
     absent = shard.absent(order.clients) if part.number == 0 else {}
-    with _without_denormals():
-        make_samples = samples_after_pretraining(settings, order.server_round)
-        size = settings.cohort_on_cpu
-        if not (settings.cohort_size or make_samples or part.of > 1):  # all parts cut alike
-            size = size_by_memory(learner, shard, order, trains=phase == "train")
-        shares = shares_of(order, shard, task, size)[part.number :: part.of]
-        if make_samples:
-            names = [name for share in shares for name in share.clients]
-            shard = make_samples(shard, names, order.arrays, task, store)
-            absent |= shard.absent(names)
-            shares = [share for one in shares if (share := one.of(shard)).clients]
-            task = make_task(settings, shard.shape, device)
-            learner = make_learner(settings, task, order.server_round)
-        node = Node(
-            settings,
-            shard,
-            store,
-            learner,
-            tells_classes=site.is_dealt,
-            protection=_protection(phase, settings, site, simulated=simulated),
-        )
-        work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
-        cohorts = work[phase](order, shares)
+    protection = _protection(phase, settings, site, simulated=simulated)
+    make_samples = samples_after_pretraining(settings, order.server_round)
+    cohorts: list[CohortReply] = []
+    place, start = 0, time.perf_counter()
+    for sized, clients in settings.by_width(order.clients):
+        task = make_task(sized, shard.shape, device)
+        learner = make_learner(sized, task, order.server_round)
+        with _without_denormals():
+            some = replace(order, clients=clients)
+            size = settings.cohort_on_cpu
+            if not (settings.cohort_size or make_samples or part.of > 1):  # all parts cut alike
+                size = size_by_memory(learner, shard, some, trains=phase == "train")
+            cut = shares_of(some, shard, task, size, place)
+            place += len(cut)
+            shares = [share for share in cut if share.place % part.of == part.number]
+            if make_samples:
+                names = [name for share in shares for name in share.clients]
+                shard = make_samples(shard, names, order.arrays, task, store)
+                absent |= shard.absent(names)
+                shares = [share for one in shares if (share := one.of(shard)).clients]
+                task = make_task(sized, shard.shape, device)
+                learner = make_learner(sized, task, order.server_round)
+            node = Node(
+                settings,
+                shard,
+                store,
+                learner,
+                tells_classes=site.is_dealt,
+                protection=protection,
+            )
+            work = {"train": node.train, "evaluate": node.evaluate, "question": node.answer}
+            cohorts += work[phase](order, shares)
     return PartReply(cohorts, absent, time.perf_counter() - start)
+
+
+def with_own_width(run: Settings, site: Site) -> Settings:
+    """The run's settings, with the width that the site's file names."""
+    factor = site.width_factor
+    if factor is None:
+        return run
+    if factor not in run.model.factors:
+        raise SettingsError(
+            f"width-factor = {factor:g} in this site's file: the run has model.width-factors = "
+            f"{run.model.width_factors!r}"
+        )
+    return run.with_factor(factor)
 
 
 def _protection(

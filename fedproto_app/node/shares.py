@@ -34,14 +34,17 @@ class Share(NamedTuple):
         return Share(self.place, [name for name in self.clients if name in shard.clients])
 
 
-def shares_of(order: Order, shard: Shard, task: AnyTask, cohort_size: int) -> list[Share]:
+def shares_of(
+    order: Order, shard: Shard, task: AnyTask, cohort_size: int, first_place: int = 0
+) -> list[Share]:
     """The cohorts of an order: clients with most batches first, equal for every process.
 
     So those of a cohort have nearly equally many, and few wait for the longest.
+    first_place: how many cohorts the order has already, of models of other widths.
     """
     names = [one.name for one in _in_order(order, shard, task)]
     firsts = range(0, len(names), cohort_size)
-    return [Share(place, names[i : i + cohort_size]) for place, i in enumerate(firsts)]
+    return [Share(place, names[i : i + cohort_size]) for place, i in enumerate(firsts, first_place)]
 
 
 def _in_order(order: Order, shard: Shard, task: AnyTask) -> list[ClientData]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedproto_app.core.section import kebab
+from fedproto_app.core.section import Positive, kebab
 from fedproto_app.data.choice import require_meaning
 from fedproto_app.errors import SettingsError
 from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy
@@ -88,6 +88,7 @@ class Site(Section):
     num_partitions: Count = 1
     tells_classes: bool = False  # whether a method may learn of the classes of its clients
     shares_classes: bool = False  # whether other nodes may learn what they make of their classes
+    width_factor: Positive | None = None  # one of the run's for the models of all its clients
     audit: Text | None = None  # the file of the gate's audit log
     data: SiteData = SiteData()
     privacy: SitePrivacy = SitePrivacy()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fedproto_app.core.section import (
     Count,
@@ -15,6 +16,25 @@ from fedproto_app.core.section import (
     ShareOrZero,
     setting,
 )
+
+
+def _factors_of(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _factor_list(given: object) -> str:
+    """The numbers in a text or list, or one number, as one text."""
+    listed = given if isinstance(given, list | tuple) else [given]
+    text = ",".join(f"{part}".replace(" ", "") for part in listed)
+    try:
+        factors = _factors_of(text)
+    except ValueError:
+        factors = ()
+    if not factors or not all(0 < factor < math.inf for factor in factors):
+        raise ValueError(f"model.width-factors = {given!r}: expected numbers > 0 between commas")
+    if len(set(factors)) < len(factors):
+        raise ValueError(f"model.width-factors = {given!r}: a number stands there twice")
+    return text
 
 
 class ModelSettings(Section):
@@ -36,11 +56,26 @@ class ModelSettings(Section):
     )
     embedding_dim: Count = setting(128, "the linear layer in front of the LSTM")
     hidden_dim: Count = setting(256, "the LSTM's state")
+    width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
+        "1",
+        "what the widths in front of the representation are multiplied by; with several numbers "
+        "every client draws one, [how](personalised.md#models-of-different-widths)",
+        "numbers > 0 between commas",
+    )
     module: str = setting(
         "",
         "your own `torch.nn.Module` in place of these; [how](extending.md#your-own-model)",
         "`package.module:factory`",
     )
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """The numbers of `width_factors`."""
+        return _factors_of(self.width_factors)
+
+    def scaled(self, width: int, multiple: int = 1) -> int:
+        """The width times the first factor, rounded to a multiple ≥ 1 of `multiple`."""
+        return multiple * max(1, round(width * self.factors[0] / multiple))
 
 
 class OptimizerSettings(Section):

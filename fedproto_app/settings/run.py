@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -29,6 +30,7 @@ from fedproto_app.core.section import (
     setting,
 )
 from fedproto_app.methods import METHODS, method_named, require_known
+from fedproto_app.randomness import stream_seed
 from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.encoder import EncoderSettings
@@ -243,6 +245,29 @@ class Settings(Section):
         """The method's own settings, which are of this class."""
         assert isinstance(self.method_settings, kind)
         return self.method_settings
+
+    def with_factor(self, factor: float) -> Settings:
+        """These settings with models of this width alone."""
+        model = self.model.model_copy(update={"width_factors": repr(factor)})
+        return self.model_copy(update={"model": model})
+
+    def of_client(self, name: str) -> Settings:
+        """These settings with the width of this client's model alone."""
+        ((settings, _),) = self.by_width([name])
+        return settings
+
+    def by_width(self, names: Sequence[str]) -> list[tuple[Settings, list[str]]]:
+        """The clients whose models have the same width, with their settings.
+
+        A client draws its width by its name, so it has the same one at every node and at all times.
+        """
+        factors = self.model.factors
+        if len(factors) == 1:
+            return [(self, list(names))]
+        clients: dict[float, list[str]] = {factor: [] for factor in factors}
+        for name in names:
+            clients[factors[stream_seed(self.seed, name, "width") % len(factors)]].append(name)
+        return [(self.with_factor(factor), group) for factor, group in clients.items() if group]
 
     @property
     def cohort_on_cpu(self) -> int:

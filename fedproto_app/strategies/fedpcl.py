@@ -1,39 +1,55 @@
 """FedPCL (Deng and Yang, "Prototype contrastive learning for personalized federated learning",
-ICANN 2023, LNCS 14256), with the phases of the period as classes.
+ICANN 2023, LNCS 14256), on classes of images and sequences, and on series.
 
-A client trains the model that came. Beside the prediction it minimises ProtoNCE: its representation
-of a phase is to be like that phase's row of the prototypes that came, and unlike their other rows.
-It sends the model, and the mean representation over the batches of an epoch, B × d_r values. To be
-judged, it fits the head to its own data with the encoder as averaged.
+A client trains the model that came. Beside the prediction it minimises ProtoNCE: a representation
+is to be like the prototypes of its class and unlike the other classes' prototypes. The client sends
+the model and its prototypes, its mean representation of each class. To be judged, it fits the head
+to its own data with the encoder as averaged.
 
-The server averages the model as FedAvg does, and keeps the latest prototype of every client ever
-heard from. To each client goes their mean, or, with ``fedpcl.prototypes = "multiple"``, all of
-them.
+The server averages the model as FedAvg does. It sends each client the mean of the clients'
+prototypes, or, with ``fedpcl.prototypes = "multiple"``, every client's prototypes.
+
+A series has no classes: the phases of its period take their place, so a prototype is B × d_r
+values, and the server uses the latest prototype of every client. For images and sequences it uses
+the prototypes of the round's clients; a class that none of them has keeps its last mean.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
-from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.core.sends import Returns, Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort, fine_tuned
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
+from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
+from fedproto_app.learners.global_prototypes import (
+    class_prototypes,
+    received_prototypes,
+    sent_prototypes,
+)
+from fedproto_app.learners.learner import Context, Contribution, Learner, Phase, TaskT
 from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.maths.losses import prototype_contrast
+from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
 from fedproto_app.messages import Order
+from fedproto_app.metrics import Metric
 from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 
 class FedPclSettings(Section):
@@ -52,33 +68,77 @@ class FedPclSettings(Section):
     fine_tune_epochs: CountOrZero = setting(
         1, "epochs of the head on a client's own data, the encoder frozen, before it is judged"
     )
+    inference: Literal["prototypes", "head"] = setting(
+        "head",
+        "of classes: a client answers by its head, or with the class of the most similar prototype "
+        "that came; series are always forecast by the head",
+    )
 
 
 PROTOTYPES = "client-prototypes"  # up: each client's, [B, d_r]
-GLOBAL_PROTOTYPES = "global-prototypes"  # down: [M, B, d_r], M = 1 or as many as are known
+# Down: [M, B, d_r] of M clients, or M = 1, their mean. With classes and "multiple" [M, C, d_r] of M
+# clients, zeros for a class that a client does not have.
+GLOBAL_PROTOTYPES = "global-prototypes"
 
 
 class ContrastContext(Context):
-    """The prototypes that came [M, B, D], if there are any yet, and the cohort's own, gathered.
+    """contrasts, supervised: which terms the loss has."""
 
-    contrasts, supervised: which terms the loss has.
-    """
+    def __init__(self, *, contrasts: bool, supervised: bool) -> None:
+        self.contrasts, self.supervised = contrasts, supervised
 
-    def __init__(
-        self, clients: int, received: Tensor | None, *, contrasts: bool, supervised: bool
-    ) -> None:
-        self.received, self.contrasts, self.supervised = received, contrasts, supervised
-        self.own = PeriodPrototype(clients)
+
+ContrastT = TypeVar("ContrastT", bound=ContrastContext)
+
+
+class ContrastLearner(Learner[ContrastT, TaskT]):
+    """The supervised loss and ProtoNCE, on the model that the server averages."""
+
+    needs_representation = True
+    section: FedPclSettings
+
+    @abstractmethod
+    def contrast(self, representation: Tensor, batch: Any, context: ContrastT) -> Tensor:
+        """ProtoNCE of a batch's representations, [k]."""
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ContrastT
+    ) -> dict[str, Tensor]:
+        representation = self.task.represent(parameters, batch)
+        terms = {}
+        if context.supervised:
+            prediction = self.task.predict(parameters, representation, batch)
+            terms["prediction"] = self.task.loss(prediction, batch)
+        if context.contrasts:
+            contrast = self.contrast(representation, batch, context)
+            terms["contrast"] = self.section.contrast_weight * contrast
+        return terms
+
+    def personalises(self) -> bool:
+        return self.section.fine_tune_epochs > 0
+
+    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
+        """The head after some epochs by the targets alone, on the encoder as averaged."""
+        if not self.section.fine_tune_epochs:
+            return None
+        by_targets = ContrastContext(contrasts=False, supervised=True)
+        phase = Phase("fine-tune", (self.task.head,), self.section.fine_tune_epochs)
+        return fine_tuned(self, cohort, by_targets, phase)
+
+
+class PeriodContext(ContrastContext):
+    """The prototypes that came [M, B, D], if there are any yet, and the cohort's own, gathered."""
+
+    def __init__(self, clients: int, received: Tensor | None, *, supervised: bool) -> None:
+        super().__init__(contrasts=True, supervised=supervised)
+        self.received, self.own = received, PeriodPrototype(clients)
 
     def start_epoch(self) -> None:
         self.own.clear()
 
 
-class FedPclLearner(Learner[ContrastContext, ForecastingTask]):
-    """The supervised loss and ProtoNCE, on a model of which everything comes from the server."""
-
-    needs_representation = True
-    section: FedPclSettings
+class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
+    """For series: the phases of the period are the classes."""
 
     @classmethod
     def sends(cls, section: FedPclSettings, sizes: Sizes) -> Sequence[Sends]:
@@ -92,50 +152,97 @@ class FedPclLearner(Learner[ContrastContext, ForecastingTask]):
         )
         return [model(sizes.encoder, sizes.head), prototype]
 
-    def context(self, order: Order, cohort: Cohort) -> ContrastContext:
+    def context(self, order: Order, cohort: Cohort) -> PeriodContext:
         arrived = order.arrays.get(GLOBAL_PROTOTYPES)
         received = None if arrived is None else torch.from_numpy(arrived).to(self.task.device)
-        return ContrastContext(
-            len(cohort.names), received, contrasts=True, supervised=self.section.supervised
-        )
+        return PeriodContext(len(cohort.names), received, supervised=self.section.supervised)
 
-    def loss(
-        self, parameters: Mapping[str, Tensor], batch: Batch, context: ContrastContext
-    ) -> dict[str, Tensor]:
-        representation = self.task.represent(parameters, batch)
+    def contrast(self, representation: Tensor, batch: Batch, context: PeriodContext) -> Tensor:
+        """[k]; 0, without a gradient, until prototypes arrive."""
         context.own.add(representation.detach(), batch.age)
-        terms = {}
-        if context.supervised:
-            prediction = self.task.predict(parameters, representation, batch)
-            terms["prediction"] = self.task.loss(prediction, batch)
-        if context.contrasts:
-            terms["contrast"] = self.section.contrast_weight * self._contrast(
-                representation, context.received
-            )
-        return terms
-
-    def _contrast(self, representation: Tensor, received: Tensor | None) -> Tensor:
-        """[k]; 0 before there is anything to contrast with, in which nothing learns."""
-        if received is None:
+        if context.received is None:
             return 0 * representation.sum(dim=(1, 2))
-        return prototype_contrast(representation, received, self.section.temperature)
+        return prototype_contrast(representation, context.received, self.section.temperature)
 
     def contribution(
-        self, cohort: Cohort, context: ContrastContext, server_round: int
+        self, cohort: Cohort, context: PeriodContext, server_round: int
     ) -> Contribution:
         return Contribution({PROTOTYPES: context.own.value().cpu().numpy()})
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
-        """The head after some epochs by the targets alone, on the encoder as averaged."""
-        if not self.section.fine_tune_epochs:
-            return None
-        by_targets = ContrastContext(len(cohort.names), None, contrasts=False, supervised=True)
-        phase = Phase("fine-tune", (self.task.head,), self.section.fine_tune_epochs)
-        return fine_tuned(self, cohort, by_targets, phase)
+
+class ClassesContext(ContrastContext):
+    """The sets of prototypes that came [M, C, D], and which classes each set has [M, C] bool."""
+
+    def __init__(self, prototypes: Tensor, has_class: Tensor, *, supervised: bool) -> None:
+        super().__init__(contrasts=True, supervised=supervised)
+        self.prototypes, self.has_class = prototypes, has_class
+
+
+class FedPclClassesLearner(
+    ContrastLearner[ClassesContext, ClassificationTask | SequenceClassificationTask]
+):
+    """For classes: a client sends the mean representation of each class that it has."""
+
+    @classmethod
+    def sends(cls, section: FedPclSettings, sizes: Sizes) -> Sequence[Sends]:
+        prototypes = class_prototypes(sizes, "samples")
+        if section.prototypes == "multiple":
+            prototypes = replace(prototypes, combine="each")
+        return [model(sizes.encoder, sizes.head), prototypes]
+
+    @classmethod
+    def returns(cls, section: FedPclSettings) -> Sequence[Returns]:
+        if section.prototypes == "single":
+            return ()
+        shown = "shows every client the class prototypes of every other"
+        return [Returns("clients' prototypes", shown, consent="shares-classes")]
+
+    def context(self, order: Order, cohort: Cohort) -> ClassesContext:
+        return ClassesContext(*self._received(order), supervised=self.section.supervised)
+
+    def contrast(self, representation: Tensor, batch: Any, context: ClassesContext) -> Tensor:
+        """[k]; 0, without a gradient, until prototypes arrive."""
+        if not len(context.prototypes):
+            return 0 * representation.sum(dim=(1, 2))
+        return class_contrast(
+            representation,
+            self.task.labels_of(batch),
+            batch.present,
+            context.prototypes,
+            context.has_class,
+            self.section.temperature,
+        )
+
+    def contribution(
+        self, cohort: Cohort, context: ClassesContext, server_round: int
+    ) -> Contribution:
+        return sent_prototypes(cohort, self.task)
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """By the head or by the most similar prototype, as the settings say; by the head as long
+        as there is no prototype."""
+        prototypes, has_class = self._received(order)
+        if self.section.inference == "head" or not len(prototypes):
+            return self.task.evaluate(cohort.parameters, cohort.samples)
+        return self.task.judge_scores(
+            cohort.parameters, cohort.samples, lambda r: class_likeness(r, prototypes, has_class)
+        )
+
+    def _received(self, order: Order) -> tuple[Tensor, Tensor]:
+        """The sets of prototypes that an order brings [M, C, D], M = 0 if none, and which classes
+        each set has [M, C] bool."""
+        if GLOBAL_PROTOTYPES in order.arrays:
+            sets = torch.from_numpy(order.arrays[GLOBAL_PROTOTYPES]).to(self.task.device)
+            has_class = sets.any(dim=2)  # zeros have no direction
+        else:
+            mean, has_mean = received_prototypes(order, self.task)
+            sets, has_class = mean.unsqueeze(0), has_mean.unsqueeze(0)
+        filled = has_class.any(dim=1)
+        return sets[filled], has_class[filled]
 
 
 class FedPclStrategy(FedAvgStrategy):
-    """Prototypes of the latest round of every client, [N, B, d_r]."""
+    """For series: prototypes of the latest round of every client, [N, B, d_r]."""
 
     section: FedPclSettings
 
@@ -151,8 +258,8 @@ class FedPclStrategy(FedAvgStrategy):
         return order
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Those that are far longer than the others of the round: they would own the mean, of which
-        only directions count."""
+        """Clients whose prototype is far longer than the others' of the round: it would decide the
+        direction of the mean, and only directions matter to the loss."""
         lengths = {
             reply.key: float(np.linalg.norm(reply.arrays[PROTOTYPES].astype(np.float64)))
             for reply in replies
@@ -160,10 +267,47 @@ class FedPclStrategy(FedAvgStrategy):
         return largest(lengths, "its prototype is not used: its length is")
 
 
+class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
+    """For classes: the mean of each class over the round's clients that have it, or, if "multiple",
+    the prototypes of each of these clients."""
+
+    section: FedPclSettings
+
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        if self.section.prototypes == "single":
+            return super().guide(received, clients, round_)
+        replies = sorted(received.fresh, key=lambda reply: reply.key)
+        if not replies:
+            return Guidance()
+        sets = np.zeros((len(replies), self.sizes.classes, self.sizes.width), np.float32)
+        for row, reply in enumerate(replies):
+            sets[row, list(reply.classes)] = reply.arrays[CLASS_PROTOTYPES]
+        return Guidance({GLOBAL_PROTOTYPES: sets})
+
+    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+        return order if self.section.inference == "head" else self.guided(order, keys)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The means, and what the round's clients sent."""
+        return {**super().state(), **self.received.state()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().restore(state)
+        self.received.restore(state)
+
+
 METHOD = Method(
     name="fedpcl",
-    strategy=FedPclStrategy,
-    learner=FedPclLearner,
+    strategy={
+        "forecasting": FedPclStrategy,
+        "classification": FedPclClassesStrategy,
+        "sequence-classification": FedPclClassesStrategy,
+    },
+    learner={
+        "forecasting": FedPclLearner,
+        "classification": FedPclClassesLearner,
+        "sequence-classification": FedPclClassesLearner,
+    },
     settings=FedPclSettings,
-    tasks=("forecasting",),
+    tasks=("forecasting", "classification", "sequence-classification"),
 )

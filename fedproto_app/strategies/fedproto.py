@@ -20,11 +20,14 @@ from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
-from fedproto_app.learners.global_prototypes import class_prototypes, received_prototypes
+from fedproto_app.learners.global_prototypes import (
+    class_prototypes,
+    received_prototypes,
+    sent_prototypes,
+)
 from fedproto_app.learners.learner import Context, Contribution, Learner
 from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.maths.class_prototypes import class_means, nearness_of_classes
+from fedproto_app.maths.class_prototypes import nearness_of_classes
 from fedproto_app.maths.losses import prototype_distance
 from fedproto_app.maths.trainable_prototypes import pull
 from fedproto_app.messages import Order
@@ -145,9 +148,7 @@ class FedProtoClassesLearner(
     def contribution(
         self, cohort: Cohort, context: ClassPrototypesContext, server_round: int
     ) -> Contribution:
-        vectors = self.task.train_vectors(cohort.parameters, cohort.samples)
-        means, count = class_means(*vectors, len(self.task.shape.classes))
-        return Contribution({CLASS_PROTOTYPES: means.cpu().numpy()}, count > 0)
+        return sent_prototypes(cohort, self.task)
 
     def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
         """By the nearest global prototype or by the head, as the settings say; by the head

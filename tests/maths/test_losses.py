@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedproto_app.maths.losses import (
+    class_contrast,
+    class_likeness,
     cosine_matrix,
     inter_client_loss,
     intra_client_loss,
@@ -158,6 +160,55 @@ def test_prototype_contrast_by_hand() -> None:
     assert prototype_contrast(EYE, swapped, 1.0).item() == pytest.approx(crossed)  # 1.31326
     both = prototype_contrast(EYE, torch.cat([5 * EYE, swapped]), 1.0)  # only directions count
     assert both.item() == pytest.approx((aligned + crossed) / 2)
+
+
+def test_class_contrast_by_hand() -> None:
+    """Samples e₁, e₂ and e₁ of classes 0, 1 and 2; the prototypes of classes 0 and 1 are e₁ and e₂.
+    Of client 0 both are known, so its samples of classes 0 and 1 have log(1 + e⁻¹) each; client 1
+    has a single class: nothing is unlike it, log 1 = 0. Nobody knows class 2: 0."""
+    representation = torch.stack([torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])] * 2)
+    labels, present = torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([[1.0] * 3, [1.0, 0, 0]])
+    first = torch.tensor([[1.0, 0.0], [0.0, 5.0], [0.0, 0.0]])
+    second = torch.tensor([[4.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    aligned = math.log(1 + math.exp(-1))  # 0.31326
+    both, one = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+
+    single = class_contrast(representation, labels, present, first[None], both[None], 1.0)
+    torch.testing.assert_close(single, torch.tensor([2 * aligned / 3, aligned]))
+    # Class 0 is known to both sets, whose mean counts; class 1 to the first alone.
+    sets, known = torch.stack([first, second]), torch.stack([both, one])
+    multiple = class_contrast(representation, labels, present, sets, known, 1.0)
+    torch.testing.assert_close(multiple, torch.tensor([1.5 * aligned / 3, aligned / 2]))
+
+
+def test_class_contrast_of_phases_is_the_contrast_of_series() -> None:
+    rng = torch.Generator().manual_seed(0)
+    rows, sets = torch.randn(3, 4, 5, generator=rng), torch.randn(2, 4, 5, generator=rng)
+    labels = torch.arange(4).expand(3, 4)
+    found = class_contrast(rows, labels, torch.ones(3, 4), sets, torch.ones(2, 4).bool(), 0.07)
+    torch.testing.assert_close(found, prototype_contrast(rows, sets, 0.07))
+
+
+def test_class_contrast_has_finite_gradients_where_a_class_is_unknown() -> None:
+    rows = torch.ones(1, 2, 3, requires_grad=True)
+    known = torch.tensor([[True, False], [False, True]])
+    loss = class_contrast(
+        rows, torch.zeros(1, 2).long(), torch.ones(1, 2), torch.ones(2, 2, 3), known, 1e-3
+    )
+    (slope,) = torch.autograd.grad(loss.sum(), rows)
+    assert loss.tolist() == [0]
+    assert slope.isfinite().all()
+
+
+def test_the_most_similar_prototype_of_a_class_counts() -> None:
+    sets = torch.tensor(
+        [[[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]], [[9.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
+    )
+    known = torch.tensor([[True, True, False], [True, False, False]])
+    found = class_likeness(torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), sets, known)
+    torch.testing.assert_close(
+        found, torch.tensor([[[1.0, 0.0, -math.inf], [0.8, 1.0, -math.inf]]])
+    )
 
 
 def test_prototype_contrast_is_cross_entropy_of_cosines() -> None:

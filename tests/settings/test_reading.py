@@ -128,7 +128,7 @@ def test_flat_and_nested_are_the_same() -> None:
             {**SEQUENCES, "method": "gldp"},
             ["method = 'gldp'", "has analytic, apfl, ditto, fed-react"],
         ),
-        ({**SEQUENCES, "method": "fedpcl"}, ["task = 'forecasting' only", "apfl, ditto"]),
+        ({**SEQUENCES, "method": "fedda"}, ["task = 'forecasting' only", "apfl, ditto"]),
         ({**SEQUENCES, "task": "sequences"}, ["task = 'sequences'", "'sequence-regression'"]),
         (
             {**SEQUENCES, "method": "ifca", "fed-react.clusters": 0},

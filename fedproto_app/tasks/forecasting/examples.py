@@ -113,7 +113,8 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
     store = ClientStore(node_dir) if holds_kept_models(node_dir) else None
     if store is None or client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
-    return kept_model(store, client, make_learner(settings, ForecastingTask(settings)))
+    own = settings.of_client(client)
+    return kept_model(store, client, make_learner(own, ForecastingTask(own)))
 
 
 def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
@@ -153,7 +154,8 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
     from fedproto_app.tasks.forecasting.intervals import follow
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-    task, windows = ForecastingTask(settings), make_windows(series, settings.data)
+    task = ForecastingTask(settings.of_client(example.client))
+    windows = make_windows(series, settings.data)
     parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
     samples, begin = task.gather([windows], 1), windows.train_end
     with torch.no_grad():

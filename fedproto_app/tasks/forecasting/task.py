@@ -87,7 +87,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             make = load(named, f"the model of {self.settings.method}")
             made: Model = make(self.settings, self.layout)
             return made
-        return Forecaster(self.settings.model.representation_dim, self.layout)
+        model = self.settings.model
+        hidden = model.scaled(model.representation_dim // 2)
+        return Forecaster(model.representation_dim, self.layout, hidden)
 
     @property
     def layout(self) -> WindowLayout:

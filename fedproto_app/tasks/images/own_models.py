@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import SettingsError
 from fedproto_app.models.constant import ConstantModel
 from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.model import Model
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.models.remembering import Remembering
+from fedproto_app.models.small_cnn import GROUPS
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import ModelSettings, Settings
 
@@ -16,8 +18,14 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
     """The one that the settings name."""
     classes = len(shape.classes)
     if settings.image_encoder == "resnet18":
+        if settings.factors != (1.0,):
+            raise SettingsError(
+                f"model.width-factors = {settings.width_factors!r}: model.image-encoder = "
+                "'resnet18' has one width; 'small-cnn' can have others"
+            )
         return ResNetClassifier(shape.inputs, classes)
-    return SmallCnnClassifier(shape.inputs, classes, settings.width, settings.representation_dim)
+    width = settings.scaled(settings.width, GROUPS)
+    return SmallCnnClassifier(shape.inputs, classes, width, settings.representation_dim)
 
 
 def constant(settings: Settings, shape: DataShape) -> ConstantModel:

@@ -13,8 +13,8 @@ from fedproto_app.settings import Settings
 
 def causal_cnn_model(settings: Settings, shape: DataShape) -> CausalCnnModel:
     """The encoder that can also learn without labels, and a head."""
-    cnn = settings.encoder
-    size = CausalCnnSize(cnn.blocks, cnn.channels, cnn.reduced_dim, cnn.output_dim)
+    cnn, scaled = settings.encoder, settings.model.scaled
+    size = CausalCnnSize(cnn.blocks, scaled(cnn.channels), scaled(cnn.reduced_dim), cnn.output_dim)
     return CausalCnnModel(shape.inputs[0], _outputs(shape), size)
 
 
@@ -23,7 +23,8 @@ def sequence_model(settings: Settings, shape: DataShape) -> Model:
     model = settings.model
     if model.sequence_encoder == "causal-cnn":
         return causal_cnn_model(settings, shape)
-    return LstmModel(shape.inputs[0], _outputs(shape), model.embedding_dim, model.hidden_dim)
+    embedding = model.scaled(model.embedding_dim)
+    return LstmModel(shape.inputs[0], _outputs(shape), embedding, model.hidden_dim)
 
 
 def remembering(settings: Settings, shape: DataShape) -> Remembering:

@@ -1,0 +1,126 @@
+"""Clients whose models have different widths: who has which, where it is refused, what is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedproto_app.data.shape import DataShape
+from fedproto_app.errors import SettingsError
+from fedproto_app.invariants import (
+    SmallRuns,
+    cohorts_equal_their_clients,
+    kept_models_forecast,
+    kills_change_nothing,
+)
+from fedproto_app.node.inference import open_state
+from fedproto_app.node.orders import with_own_width
+from fedproto_app.node.site import read_site
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.table import make_task, small_run
+
+NAMES = [f"c{number}" for number in range(300)]
+TWO = {"model.width-factors": "1,0.5"}
+
+
+def settings_of(task: str, **changes: Any) -> Settings:
+    return settings_from({**small_run(task), "method": "fedproto", **changes})
+
+
+def test_every_client_draws_a_width_by_its_name() -> None:
+    settings = settings_of("classification", **{"model.width-factors": "1,0.5,2"})
+    groups = {one.model.factors: names for one, names in settings.by_width(NAMES)}
+    assert groups.keys() == {(1.0,), (0.5,), (2.0,)}
+    assert sorted(name for names in groups.values() for name in names) == sorted(NAMES)
+    assert min(map(len, groups.values())) > 70
+    for name in NAMES[::50]:  # whoever else is there
+        (alone,) = settings.by_width([name])
+        assert name in groups[alone[0].model.factors]
+        assert settings.of_client(name) == alone[0]
+
+
+def test_with_a_single_width_there_is_one_group() -> None:
+    settings = settings_of("classification")
+    assert settings.by_width(["b", "a"]) == [(settings, ["b", "a"])]
+
+
+@pytest.mark.parametrize(
+    ("task", "layer", "full", "half"),
+    [
+        ("classification", "encoder.blocks.0.conv.weight", 16, 8),
+        ("sequence-classification", "encoder.embedding.weight", 6, 3),
+        ("forecasting", "encoder.close.weight_hh", 8, 4),
+    ],
+)
+def test_the_layers_in_front_of_the_representation_are_narrower(
+    task: str, layer: str, full: int, half: int
+) -> None:
+    settings = settings_of(task, **TWO, **{"model.width": 16})
+    shape = {
+        "classification": DataShape((1, 8, 8), ("ant", "bee")),
+        "sequence-classification": DataShape((2,), ("ant", "bee")),
+    }.get(task, DataShape())
+    whole, narrow = (make_task(settings.with_factor(one), shape) for one in (1.0, 0.5))
+    assert full in whole.initial_parameters()[layer].shape
+    assert half in narrow.initial_parameters()[layer].shape
+    assert whole.representation_dim == narrow.representation_dim
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model.width-factors": "1,wide"}, "'1,wide': expected numbers > 0 between commas"),
+        ({"model.width-factors": ""}, "expected numbers > 0 between commas"),
+        ({"model.width-factors": "0.5,0"}, "expected numbers > 0 between commas"),
+        ({"model.width-factors": "1,1.0"}, "a number stands there twice"),
+        ({**TWO, "method": "fedavg"}, "'1,0.5': method = 'fedavg' sends parameters of the model"),
+        ({**TWO, "method": "fedrep"}, "several widths go with .*fedproto.*solo"),
+        ({**TWO, "method": "analytic"}, "method = 'analytic' has a model of its own"),
+        ({**TWO, "model.module": "a:b"}, "model.module = 'a:b' has one width"),
+    ],
+)
+def test_what_cannot_have_several_widths_is_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        settings_of("classification", **changes)
+
+
+def test_one_width_for_all_goes_with_an_average() -> None:
+    settings = settings_of("classification", method="fedavg", **{"model.width-factors": 0.5})
+    assert settings.model.factors == (0.5,)
+
+
+def test_resnet_has_one_width() -> None:
+    settings = settings_of("classification", **TWO, **{"model.image-encoder": "resnet18"})
+    with pytest.raises(SettingsError, match="'resnet18' has one width"):
+        make_task(settings, DataShape((1, 8, 8), ("ant", "bee"))).initial_parameters()
+
+
+def test_a_site_names_the_width_of_its_clients(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("width-factor = 0.5\n")
+    site = read_site({"site": str(file)})
+    assert with_own_width(settings_of("classification", **TWO), site).model.factors == (0.5,)
+    with pytest.raises(SettingsError, match=r"width-factor = 0\.5 .*width-factors = '1'"):
+        with_own_width(settings_of("classification"), site)
+
+
+@pytest.mark.parametrize("task", ["classification", "sequence-classification", "forecasting"])
+def test_cohorts_state_and_resumption_go_with_it(tmp_path: Path, task: str) -> None:
+    runs = SmallRuns(task, "fedproto", tmp_path, **TWO)
+    for invariant in (cohorts_equal_their_clients, kills_change_nothing):
+        deviation = invariant(runs)
+        assert deviation.held, deviation.where
+
+
+def test_the_kept_models_of_either_width_forecast(tmp_path: Path) -> None:
+    runs = SmallRuns("forecasting", "fedproto", tmp_path, **TWO)
+    deviation = kept_models_forecast(runs)
+    assert deviation.held, deviation.where
+    store = open_state(runs.state("one-node")).store
+    name = "parameters/encoder.close.weight_hh"
+    kept = [store.read_kept(client) for client in store.kept_clients()]
+    widths = Counter(len(model[name]) for model in kept if model)
+    assert widths.keys() == {8, 4}
