@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Annotated, Any, TypeVar, cast
 
@@ -362,22 +362,11 @@ def alive_query(node_id: int) -> Message:
     return Message(RecordDict(), dst_node_id=node_id, message_type=ALIVE, group_id="0")
 
 
-def flower_average_input(
-    reply: Reply, message: Message, averaged: Collection[str], weight: int
-) -> Message:
-    """The reply as Flower's own strategies want it: one ArrayRecord, one scalar weight.
-
-    averaged: the names of the arrays to average. weight: that of the node.
-    """
-    content = RecordDict(
-        {
-            ARRAYS: array_record({name: reply.arrays[name] for name in averaged}),
-            "metrics": MetricRecord({"num-examples": weight}),
-        }
-    )
-    clean = Message(content, reply_to=message)
-    clean.metadata.__dict__.update(message.metadata.__dict__)
-    return clean
+def flower_average_input(arrays: Arrays, weight: int) -> Message:
+    """A model as Flower's own strategies want it: one ArrayRecord, one scalar weight."""
+    metrics = MetricRecord({"num-examples": weight})
+    content = RecordDict({ARRAYS: array_record(arrays), "metrics": metrics})
+    return Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
 
 
 def _content(told: ConfigRecord, arrays: Arrays) -> RecordDict:

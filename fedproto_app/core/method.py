@@ -33,7 +33,7 @@ IN_LEARNERS = {
 IN_STRATEGIES = {
     "absorb": "update() takes its place",
     "absorb_total": "update() takes its place",
-    "guide_evaluation": "guided_evaluation() takes its place",
+    "guided_evaluation": "guide_evaluation() takes its place, which returns a Guidance",
     "spec": "sends() of the learner declares it now",
 }
 IN_METHODS = {

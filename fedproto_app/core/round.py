@@ -37,6 +37,18 @@ class ClientReply(NamedTuple):
         return dict(zip(self.classes, self.arrays[name], strict=True))
 
 
+class SentModel(NamedTuple):
+    """A model that a client sent, or the mean of those of a node's clients (of the client "").
+
+    samples, clients: of how many it is.
+    """
+
+    key: ClientKey
+    samples: int
+    clients: int
+    arrays: Arrays
+
+
 class Total(NamedTuple):
     """Sums over a round's clients, where masks hide each one's values.
 
@@ -71,16 +83,18 @@ def mean_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass
 class Round:
-    """What a strategy is told of a round, and what it reports.
+    """What a strategy knows of a round, and what it reports.
 
     number: of the round, from 1. facts: what nodes declared of every client that ever came.
-    class_names: the labels' names. refused: clients whose values are not used, with the reason.
-    figures: what the method reports of the round.
+    class_names: the labels' names. evaluated: whether the round's models are evaluated.
+    refused: clients whose values are not used, with the reason. figures: what the method reports
+    of the round.
     """
 
     number: int = 1
     facts: Mapping[ClientKey, ClientFacts] = field(default_factory=dict)
     class_names: Sequence[str] = ()
+    evaluated: bool = True
     refused: dict[ClientKey, str] = field(default_factory=dict)
     figures: dict[str, float | None] = field(default_factory=dict)
 
@@ -114,6 +128,11 @@ class Received:
     def take_total(self, total: Total) -> None:
         """A round's sums, in place of all that was there before."""
         self._total, self._means = total, {}
+
+    @property
+    def total(self) -> Total | None:
+        """The newest round's sums, where masks hide each client's values."""
+        return self._total
 
     @property
     def clients(self) -> list[ClientKey]:

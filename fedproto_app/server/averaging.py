@@ -10,7 +10,7 @@ model of the round is shortened to the median length of the round's steps, then 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import Protocol
 
@@ -20,32 +20,16 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from numpy.typing import NDArray
 from scipy.stats import trim_mean
 
-from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import mean_of
 from fedproto_app.errors import FederationError
 from fedproto_app.maths.divergence import Combine as GroupRule
 from fedproto_app.maths.robust_means import middle_of_members, shortened_mean
-from fedproto_app.messages import Arrays, Reply
-from fedproto_app.server.round_log import NodeReply
+from fedproto_app.messages import Arrays
 from fedproto_app.settings import AggregationSettings, PrivacyPlan
 from fedproto_app.settings.privacy import FACTOR
-from fedproto_app.wire import ARRAYS, array_record, numpy_arrays
+from fedproto_app.wire import ARRAYS, array_record, flower_average_input, numpy_arrays
 
 _COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
-
-
-def each_client(
-    answers: Iterable[NodeReply], names: Collection[str]
-) -> list[tuple[ClientKey, Reply, Message]]:
-    """A reply of its own for each client, with these arrays, in the order of the clients' names."""
-    found = []
-    for answer in answers:
-        reply = answer.reply
-        for row, key in enumerate(answer.keys()):
-            arrays = {name: reply.arrays[name][row] for name in names}
-            one = Reply([key.client], [reply.samples[row]], arrays=arrays)
-            found.append((key, one, answer.message))
-    return sorted(found, key=lambda one: one[0])
 
 
 class ClippedMean(FedAvg):
@@ -152,8 +136,9 @@ class Averaging:
         numbers = {"clipped-mean": clients, "median": clients // 2 + 1, "krum": 1}
         return numbers.get(self._rule, clients - math.floor(self._settings.hostile_share * clients))
 
-    def model(self, models: Sequence[Message], before: Arrays) -> ArrayRecord | None:
-        """One model of these, which began with `before`, by Flower's own strategies."""
+    def model(self, models: Sequence[tuple[Arrays, int]], before: Arrays) -> Arrays | None:
+        """One model of these with their weights, which began with `before`, by Flower's own
+        strategies; None if there is none."""
         clients, share = len(models), self._settings.hostile_share
         hostile = math.floor(share * clients)
         kept = 1 if self._rule == "krum" else max(1, clients - hostile)
@@ -169,8 +154,13 @@ class Averaging:
                 rule = ClippedMean(before)
             case _:
                 rule = FedAvg()
-        arrays, _ = rule.aggregate_train(0, models)
-        return arrays
+        messages = [flower_average_input(arrays, weight) for arrays, weight in models]
+        record, _ = rule.aggregate_train(0, messages)
+        if record is None:
+            return None
+        # Flower multiplies by Python floats, which keeps float32; check it all the same.
+        assert all(array.dtype == "float32" for array in record.values())
+        return numpy_arrays(record)
 
     def require_room(self, clients: int, values: int) -> None:
         """`FederationError` if models of so many values of so many clients take too much memory."""

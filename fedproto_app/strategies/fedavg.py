@@ -14,33 +14,28 @@ model alone, such as FedRep, use this strategy as it is: their learners declare 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.method import Method
+from fedproto_app.core.round import Guidance, Received, Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
-from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.core.sends import Expected, Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Phase
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
-from fedproto_app.messages import Arrays, Order, Refusal, Reply
+from fedproto_app.messages import Arrays, Order, Refusal
 from fedproto_app.secure.fixed_point import WEIGHT, Sums
-from fedproto_app.server.averaging import each_client
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.strategy import MethodDefaults
+from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
-from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
 
 class FedAvgSettings(Section):
@@ -77,136 +72,102 @@ class FedAvgLearner(SoloLearner):
         return fine_tuned(self, cohort, self.context(order, cohort), phase)
 
 
-class FedAvgStrategy(MethodDefaults, FedAvg):
-    """Flower's FedAvg over clients instead of nodes, with every reply checked first.
+class FedAvgStrategy(BaseStrategy):
+    """The mean of the clients' models, by Flower's own averaging over checked replies.
 
     Methods that exchange more than the averaged model override `update` (what becomes of the rest
-    of the replies) and `guide` (what clients get besides; `guided_evaluation` where that differs).
+    of the replies) and `guide` (what clients get besides; `guide_evaluation` where that differs).
 
-    section: the method's own settings; subclasses say which class. judges_trained: whether a model
-        as its local training left it is a client's own one, where the task asks for that.
+    judges_trained: whether a model as its local training left it is a client's own, where the task
+    asks for that.
     """
 
-    section: Any
     judges_trained = True
-    _before: Arrays  # the model that the round began with
 
     def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
-        FedAvg.__init__(self, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-        self.prepare(settings, section, federation)
+        super().__init__(settings, section, federation)
         parameters = self.learner.initial_parameters()
         self._initial: Arrays = {
             name: value.numpy()
             for name, value in parameters.items()
             if self.learner.is_shared(name)
         }
-        self._shapes = {name: value.shape for name, value in self._initial.items()}
-
-    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """The clients that the method can train."""
-        return clients
-
-    def to_evaluate(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """The clients that the method can evaluate."""
-        return clients
-
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        """An order to evaluate with what the method sends besides the model."""
-        return self.guided(order, keys)
-
-    def to_average(self, answers: list[NodeReply]) -> list[Message]:
-        """What Flower averages: each node's mean with the node's weight, or each client's model."""
-        if self.learner.sends_mean:
-            replies = [(answer.reply, answer.message) for answer in answers]
-        else:
-            clients = each_client(answers, self._shapes)
-            replies = [(reply, message) for _, reply, message in clients]
-        return [
-            flower_average_input(reply, message, self._shapes, self.weight(reply))
-            for reply, message in replies
-        ]
 
     def initial_arrays(self) -> Arrays:
         return self._initial
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        options = {key: float(value) for key, value in config.items() if isinstance(value, float)}
-        model = self._before = numpy_arrays(arrays)
-        eligible = self.eligible(self.federation.members.clients())
-        chosen = self.federation.selection.choose(eligible, server_round)
+    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+        """A share of all, whose models must find room where the server looks at each."""
+        chosen = super().chosen(eligible, server_round)
         if not self.learner.sends_mean:
             expected = self.expected(server_round)
             values = sum(math.prod(expected.per_client[name]) for name in expected.models)
             self.averaging.require_room(len(chosen), values)
+        return chosen
+
+    def shared_names(self) -> Collection[str]:
+        return self._initial
+
+    def evaluates_with_training(self, round_: Round) -> bool:
         local = self.judges_trained and not self.learner.personalises()
-        local = local and self.learner.task.evaluates_local
-        local = local and self.federation.selection.evaluates(server_round)
+        return local and self.learner.task.evaluates_local and round_.evaluated
 
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round, evaluate=local)
-            return self.guided(replace(plain, arrays=model, options=options), keys)
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return self.guide(received, clients, round_)
 
-        return self.federation.pipeline.orders(chosen, order, shared=self._initial)
+    def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
+        """The new model of those that clients or nodes sent; None if there is none."""
+        in_order = sorted(models, key=lambda sent: sent.key)
+        weighed = [(sent.arrays, self.weight(sent.samples, sent.clients)) for sent in in_order]
+        return self.averaging.model(weighed, self.model)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self.federation.pipeline.read(replies, self.expected(server_round))
-        arrays = self.federation.pipeline.sums.hand_over(
-            answers,
-            lambda answers: self._of_each(answers, server_round),
-            lambda total: self._of_total(total, answers, server_round),
-        )
-        return arrays, None
+    def renewed(self, mean: Arrays, round_: Round) -> Arrays:
+        """What becomes of the mean: the next model."""
+        return mean
 
-    def _of_each(self, answers: list[NodeReply], server_round: int) -> ArrayRecord | None:
-        """The new model of the nodes' or clients' ones."""
-        arrays = self.averaging.model(self.to_average(answers), self._before)
+    def take_each(self, answers: list[NodeReply], server_round: int) -> Arrays | None:
+        round_ = self.round_of(server_round)
+        model = self.average(sent_models(answers, self.expected(server_round)), round_)
         self.take_in(answers, server_round)
-        return arrays and _float32(arrays)
+        renewed = model and self.renewed(model, round_)
+        self.report(round_)
+        return renewed
 
-    def _of_total(
-        self, total: Sums, answers: list[NodeReply], server_round: int
-    ) -> ArrayRecord | None:
+    def take_sums(self, sums: Sums, answers: list[NodeReply], server_round: int) -> Arrays | None:
         """The mean by the masked sum of these nodes' models; None if that cannot be true."""
-        weight = sum(self.weight(answer.reply) for answer in answers)
+        replies = [answer.reply for answer in answers]
+        weight = sum(self.weight(sum(reply.samples), len(reply.names)) for reply in replies)
         fault: str | None = f"the weights of its models are not {weight}, as the nodes tell"
-        if total.counts[WEIGHT] == weight:
-            sums = {name: total.values[name] for name in self._shapes}
-            mean = {name: (value / weight).astype(np.float32) for name, value in sums.items()}
-            fault = growth_fault(mean, root_mean_square(list(self._before.values())))
+        if sums.counts[WEIGHT] == weight:
+            mean = {n: (sums.values[n] / weight).astype(np.float32) for n in self._initial}
+            fault = growth_fault(mean, root_mean_square(list(self.model.values())))
         if fault:
             self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
             return None
-        self.take_in_total(total, server_round)
-        return array_record(mean)
+        self.take_in_total(sums, server_round)
+        return self.renewed(mean, self.round_of(server_round))
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        if not self.federation.selection.evaluates(server_round):
-            return []
-        model = numpy_arrays(arrays)
-
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round)
-            return self.guided_evaluation(replace(plain, arrays=model), keys)
-
-        everyone = self.to_evaluate(self.federation.members.clients())
-        return self.federation.pipeline.orders(everyone, order, MessageType.EVALUATE, self._initial)
-
-    def weight(self, reply: Reply) -> int:
-        """Its clients' weight in the mean over all."""
+    def weight(self, samples: int, clients: int) -> int:
+        """The weight in the mean over all of so many clients with so many samples."""
         by_samples = self.learner.weighs_samples and self.averaging.is_mean
-        return sum(reply.samples) if by_samples else len(reply.names)
+        return samples if by_samples else clients
 
 
-def _float32(arrays: ArrayRecord) -> ArrayRecord:
-    """Flower multiplies by Python floats, which keeps float32; check it all the same."""
-    assert all(array.dtype == "float32" for array in arrays.values())
-    return arrays
+def sent_models(answers: Sequence[NodeReply], expected: Expected) -> list[SentModel]:
+    """Each node's mean, or each client's own model where nodes do not average."""
+    models = []
+    for answer in answers:
+        reply = answer.reply
+        if expected.mean:
+            key, arrays = ClientKey("", answer.node), {n: reply.arrays[n] for n in expected.mean}
+            models.append(SentModel(key, sum(reply.samples), len(reply.names), arrays))
+            continue
+        for row, key in enumerate(answer.keys()):
+            arrays = {name: reply.arrays[name][row] for name in expected.models}
+            models.append(SentModel(key, reply.samples[row], 1, arrays))
+    return models
 
 
 METHOD = Method(

@@ -253,9 +253,11 @@ class FedPclStrategy(FedAvgStrategy):
         single = self.section.prototypes == "single"
         return Guidance({GLOBAL_PROTOTYPES: mean[None] if single else received.stacked(PROTOTYPES)})
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
         """The model alone: clients fit their heads by their targets."""
-        return order
+        return Guidance()
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         """Clients whose prototype is far longer than the others' of the round: it would decide the
@@ -284,8 +286,11 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
             sets[row, list(reply.classes)] = reply.arrays[CLASS_PROTOTYPES]
         return Guidance({GLOBAL_PROTOTYPES: sets})
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        return order if self.section.inference == "head" else self.guided(order, keys)
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        by_head = self.section.inference == "head"
+        return Guidance() if by_head else self.guide(received, clients, round_)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The means, and what the round's clients sent."""

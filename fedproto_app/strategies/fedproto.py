@@ -180,8 +180,10 @@ class FedProtoClassesStrategy(ClassPrototypes, PersonalStrategy):
 
     final_after_training = False
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        return self.guided(order, keys)
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return self.guide(received, clients, round_)
 
 
 METHOD = Method(

@@ -24,14 +24,14 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
-from fedproto_app.core.round import of_group, under
+from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays, Order, Refusal
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
@@ -106,46 +106,43 @@ class IfcaStrategy(ClusteredHeadStrategy):
     def shown(self) -> Arrays:
         return {CLUSTERS: self._heads}
 
-    def cluster(
-        self, fitted: Mapping[ClientKey, Fitted], server_round: int
-    ) -> dict[ClientKey, Head]:
-        chosen = self._choices(fitted)
+    def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
+        chosen = self._choices(fitted, round_)
         self._chosen |= chosen
         for cluster, mean in enumerate(self._means):
-            members = [fitted[key] for key, its in chosen.items() if its[cluster]]
+            members = [fitted[key] for key, choice in chosen.items() if choice[cluster]]
             if members:
                 self._heads[cluster] = mean.update(self.head_of(members), 0.0)
-        self._tell(server_round)
+        self._note(round_)
         return {
-            key: self._heads[its].mean(axis=0, dtype=np.float64).astype(np.float32)
-            for key, its in chosen.items()
+            key: self._heads[choice].mean(axis=0, dtype=np.float64).astype(np.float32)
+            for key, choice in chosen.items()
         }
 
-    def _choices(self, fitted: Mapping[ClientKey, Fitted]) -> dict[ClientKey, NDArray[np.bool_]]:
+    def _choices(self, fitted: Fitted, round_: Round) -> dict[ClientKey, NDArray[np.bool_]]:
         """The clusters [C] of each client; a client that sends anything else is refused."""
         wanted = self.section.choices
         choices = {}
-        for key, one in fitted.items():
-            said = one.others[CHOSEN]
+        for key, reply in fitted.items():
+            said = reply.arrays[CHOSEN]
             if np.isin(said, (0, 1)).all() and said.sum() == wanted:
                 choices[key] = said > 0
             else:
                 reason = f"chose clusters {said.tolist()[:10]}, expected {wanted} of {len(said)}"
-                self.federation.history.refuse(Refusal(key.node, key.client, reason))
+                round_.refused[key] = reason
         return choices
 
-    def _tell(self, server_round: int) -> None:
+    def _note(self, round_: Round) -> None:
         """Note the round of the clients that are there; with several clusters, no Rand index."""
         there = set(self.federation.members.clients())
         keys = [key for key in self._chosen if key in there]
-        figures: dict[str, float | None] = {"clusters": float(len(self._heads))}
+        round_.figures["clusters"] = float(len(self._heads))
         if keys and self.section.choices == 1:
             labels = {key: int(self._chosen[key].argmax()) for key in keys}
-            groups = [self.federation.members.facts[key].group for key in keys]
+            groups = [round_.facts[key].group for key in keys]
             rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
-            figures["rand_index"] = rand
-            self._history.add(server_round, labels, None, None, rand)
-        self.federation.history.note(figures)
+            round_.figures["rand_index"] = rand
+            self._history.add(round_.number, labels, None, None, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
         state = super().state() | {"heads": self._heads}

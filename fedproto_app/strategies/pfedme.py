@@ -14,25 +14,24 @@ The server takes w ← (1 − β)·w + β·mean of the w_n.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from torch import Tensor
 
 from fedproto_app.core.method import Method
+from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.maths.optim import CohortOptimizer
-from fedproto_app.messages import Order
+from fedproto_app.messages import Arrays, Order
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import numpy_arrays
 
 
 class PFedMeSettings(Section):
@@ -119,18 +118,9 @@ class PFedMeStrategy(FedAvgStrategy):
 
     section: PFedMeSettings
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        mean, metrics = super().aggregate_train(server_round, replies)
-        if mean is None:
-            return None, metrics
+    def renewed(self, mean: Arrays, round_: Round) -> Arrays:
         beta = np.float32(self.section.server_step)
-        mixed = {
-            name: (1 - beta) * self._before[name] + beta * value
-            for name, value in numpy_arrays(mean).items()
-        }
-        return ArrayRecord({name: Array(value) for name, value in mixed.items()}), metrics
+        return {n: (1 - beta) * self.model[n] + beta * value for n, value in mean.items()}
 
 
 METHOD = Method(

@@ -137,7 +137,8 @@ def test_prototypes_of_classes_that_cannot_be_true_are_refused() -> None:
     for method in (FedProtoClassesStrategy, GlobalLocalPrototypeStrategy, FedTgpStrategy):
         assert issubclass(method, CheckedClassPrototypes)
         assert method.fault is CheckedClassPrototypes.fault
-    strategy = CheckedClassPrototypes()
+    settings = settings_from({})
+    strategy = CheckedClassPrototypes(settings, settings.method_settings)
     has_ants = ClientFacts(9, "", 0.0, class_counts=((9, 0),))
     round_ = Round(1, dict.fromkeys((A, B, C), has_ants), ["ant", "bee"])
 

@@ -160,7 +160,7 @@ def server(**changes: Any) -> FedPclClassesStrategy:
     small = {"task": "classification", "method": "fedpcl", "keep": "last"}
     settings = settings_from({**small, "model.representation-dim": WIDTH, **changes})
     federation = Federation(settings, "run", "token")
-    federation.arrivals.expect([], SHAPE)
+    federation.members.expect([], SHAPE)
     return FedPclClassesStrategy(settings, settings.method_settings, federation)
 
 
@@ -206,7 +206,7 @@ def test_or_those_of_every_client_of_the_round_in_the_order_of_names() -> None:
 def test_prototypes_come_to_an_evaluation_that_needs_them(inference: str) -> None:
     strategy = server(**{"fedpcl.inference": inference})
     strategy.update(received_of(strategy, a={0: [1.0]}), ROUND)
-    sent = strategy.guided_evaluation(Order("run", "t", 1, ["a"]), [])
+    sent = strategy.guide_evaluation(strategy.received, [], ROUND)
     assert (PROTOTYPES in sent.arrays) == (inference == "prototypes")
 
 

@@ -11,7 +11,6 @@ from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
 from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.messages import Reply
 from fedproto_app.methods import METHODS
 from fedproto_app.server.averaging import Averaging, clipped
 from fedproto_app.server.federation import Federation
@@ -105,7 +104,7 @@ def test_no_rule_but_the_mean_counts_what_a_client_declares(rule: str, weight: i
     strategy = FedAvgStrategy(
         settings, settings.method_settings, Federation(settings, "run", "token")
     )
-    assert strategy.weight(Reply(["a", "b"], [9, 3])) == weight
+    assert strategy.weight(samples=12, clients=2) == weight
 
 
 def two_hostile(node_id: int, reply: Message) -> Message:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from flwr.app import ConfigRecord, Message
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.data.shape import DataShape
@@ -25,12 +24,12 @@ from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrat
 from fedproto_app.strategies.fed_react.strategy import EvolutionaryClusterStrategy
 from fedproto_app.strategies.ifca import IfcaStrategy
 from fedproto_app.wire import array_record, read_order, write_reply
+from tests.strategies.one_node import NO_GRID
 
 Head = Sequence[float]
 DECLARED = 8  # train samples of each client
 ROUNDS = 9
 ENCODER = array_record({"encoder.weight": np.zeros((2, 3), np.float32)})
-NO_GRID = cast(Grid, None)  # strategies do not use it
 
 STRATEGIES: dict[str, type[ClusteredHeadStrategy]] = {
     "fed-react": EvolutionaryClusterStrategy,

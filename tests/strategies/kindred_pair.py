@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.wire import read_order
-from tests.strategies.one_node import NAMES, NODE, SAMPLES, one_node
+from tests.strategies.one_node import NAMES, NO_GRID, NODE, SAMPLES, one_node
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +95,8 @@ class KindredPair:
 
     def priors(self) -> Order:
         """What the server then sends to the node, as the node reads it."""
-        [message] = self.strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
+        no_model, config = ArrayRecord(), ConfigRecord()
+        [message] = self.strategy.configure_evaluate(1, no_model, config, NO_GRID)
         return read_order(message)
 
     def fitted(self, series: dict[str, Floats]) -> Tensor:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import ClientReply, Guidance
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.strategies.common.strategy import BaseStrategy, PersonalStrategy
 
 NODE = "n"
+NO_GRID = cast(Grid, None)  # strategies that ask no questions do not use it
 NAMES = ["a", "b", "c"]
 SAMPLES = 4  # of each client
 
@@ -39,6 +44,20 @@ def report(strategy: PersonalStrategy, prototypes: dict[str, Rows]) -> None:
     reply = Reply(list(prototypes), [SAMPLES] * len(prototypes), arrays={"prototypes": array})
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     strategy.take_in([NodeReply(NODE, reply, message)], 1)
+
+
+def nobody_is_asked(*_: object, **__: object) -> list[ClientReply]:
+    """For rounds of methods that ask no questions."""
+    raise AssertionError("this method asks nothing")
+
+
+def evaluation(strategy: BaseStrategy, *names: str, server_round: int = 1) -> Guidance:
+    """What clients of the node get for the round's evaluation."""
+    round_ = strategy.round_of(server_round)
+    strategy.conclude(round_, nobody_is_asked)
+    strategy.report(round_)
+    keys = [ClientKey(name, NODE) for name in names]
+    return strategy.guide_evaluation(strategy.received, keys, round_)
 
 
 def guidance(strategy: PersonalStrategy, *names: str) -> Order:

@@ -14,9 +14,8 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
-from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.strategies.one_node import NODE, SAMPLES, one_node
+from tests.strategies.one_node import NODE, SAMPLES, evaluation, one_node
 
 
 @pytest.fixture
@@ -43,9 +42,7 @@ def report(strategy: AnalyticStrategy, **clients: Arrays) -> None:
 
 
 def totals(strategy: AnalyticStrategy) -> Arrays:
-    strategy.federation.history.log.server_round = 1
-    [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
-    return numpy_arrays(order.content.array_records["arrays"])
+    return evaluation(strategy).arrays
 
 
 def test_everyone_gets_the_sums_over_all(analytic: AnalyticStrategy) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Received
+from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends
 from fedproto_app.data.shape import DataShape
 from fedproto_app.invariants import SmallRuns, invariants_of
@@ -27,8 +27,8 @@ from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.analytic import AnalyticSettings, class_groups
 from fedproto_app.strategies.analytic.class_groups import ClassGroups
 from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy
-from fedproto_app.wire import numpy_arrays, read_order
-from tests.strategies.one_node import NODE, SAMPLES, one_node
+from fedproto_app.wire import read_order
+from tests.strategies.one_node import NO_GRID, NODE, SAMPLES, evaluation, one_node
 
 WIDTH, CLASSES = 8, ("ant", "bee")
 
@@ -79,9 +79,7 @@ def report(
 
 
 def totals(strategy: AnalyticClassesStrategy) -> Arrays:
-    strategy.federation.history.log.server_round = 1
-    [order, *_] = strategy.configure_evaluate(1, None, None, None)  # type: ignore[arg-type]
-    return numpy_arrays(order.content.array_records["arrays"])
+    return evaluation(strategy).arrays
 
 
 def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes(
@@ -186,8 +184,8 @@ def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
 
 def answers(strategy: AnalyticClassesStrategy) -> list[Order]:
     """To each node."""
-    strategy.federation.history.log.server_round = 1
-    return [read_order(one) for one in strategy.configure_evaluate(1, None, None, None)]  # type: ignore[arg-type]
+    no_model, config = ArrayRecord(), ConfigRecord()
+    return [read_order(one) for one in strategy.configure_evaluate(1, no_model, config, NO_GRID)]
 
 
 def test_clients_are_told_the_sums_of_those_who_mean_the_same(
@@ -238,15 +236,10 @@ def clusters_among(sent: dict[str, Arrays]) -> list[int]:
     shapes = {name: array.shape for name, array in next(iter(sent.values())).items()}
     latest = Received([Sends("sums", shapes, remember="latest")])
     latest.take([ClientReply(ClientKey(name, NODE), 9, sums) for name, sums in sent.items()])
-    federation = one_node(settings_from({}))
-    samples, nobody = dict.fromkeys(sent, 9), dict.fromkeys(sent, "")
-    federation.members.roster.admit(
-        1, NodeRoster(NODE, 0, samples, nobody, dict.fromkeys(sent, 0.0), {})
-    )
-    federation.history.log.server_round = 1
-    groups = ClassGroups(federation, 1.0)
-    groups.telling(latest, latest.totals(), 1)
-    [labels] = groups.findings()["clusters"]["labels"].tolist()
+    facts = {ClientKey(name, NODE): ClientFacts(9, "", 0.0) for name in sent}
+    groups = ClassGroups(1.0)
+    groups.find(latest, latest.totals(), Round(1, facts))
+    [labels] = groups.findings(facts)["clusters"]["labels"].tolist()
     return list(labels)
 
 

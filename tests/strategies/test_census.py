@@ -10,7 +10,6 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedproto_app.core.clients import ClientKey
 from fedproto_app.data.shape import DataShape
 from fedproto_app.invariants import SmallRuns
 from fedproto_app.learners.class_fit import packed
@@ -86,8 +85,7 @@ def report(strategy: CensusStrategy, **clients: Arrays) -> dict[str, str]:
 
 def evaluated(strategy: CensusStrategy) -> Arrays:
     """What an order to evaluate brings besides the model."""
-    order = Order("run", "token", 2, ["a"])
-    return strategy.guided_evaluation(order, [ClientKey("a", NODE)]).arrays
+    return strategy.guide_evaluation(strategy.received, [], strategy.round_of(2)).arrays
 
 
 def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord, ConfigRecord
 
+from fedproto_app.core.round import Round
 from fedproto_app.core.sends import Sends
 from fedproto_app.engine.local import LocalGrid, nodes_sharing
 from fedproto_app.errors import DataError, SettingsError
@@ -17,7 +19,8 @@ from fedproto_app.maths.graph import weights_of_profiles
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.client_graph import ClientGraph
-from fedproto_app.strategies.solo import SoloLearner
+from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.table import load_shard, make_task
 from tests.local_grid import small_settings
@@ -44,14 +47,30 @@ def federation_of(tmp_path: Path, **changes: Any) -> tuple[Federation, LocalGrid
     return federation, grid, ClientGraph(settings, federation)
 
 
+class Completing(SoloStrategy):
+    """Completes a graph before each round."""
+
+    graph: ClientGraph
+
+    def begin(self, round_: Round, ask: Ask) -> None:
+        self.graph.complete(round_, ask)
+
+
+def complete(graph: ClientGraph, federation: Federation, grid: LocalGrid, number: int = 1) -> None:
+    settings = federation.settings
+    strategy = Completing(settings, settings.method_settings, federation)
+    strategy.graph = graph
+    strategy.configure_train(number, ArrayRecord(), ConfigRecord(), grid)
+
+
 @pytest.mark.usefixtures("answering")
 def test_every_client_sends_its_mean_day_once(tmp_path: Path) -> None:
     federation, grid, graph = federation_of(tmp_path, **{"graph.neighbours": 3})
     keys = federation.members.clients()
     assert not graph.adjacency(keys).any()
-    graph.complete(grid, 1)
+    complete(graph, federation, grid)
     assert federation.history.log.parameters_up == 8 * 24
-    graph.complete(grid, 1)
+    complete(graph, federation, grid)
     assert federation.history.log.parameters_up == 8 * 24
 
     settings = federation.settings
@@ -80,7 +99,7 @@ def test_noise_changes_what_is_sent_by_its_size(tmp_path: Path) -> None:
     )
     days = []
     for federation, grid, graph in (plain, noisy):
-        graph.complete(grid, 1)
+        complete(graph, federation, grid)
         days.append(graph.places(federation.members.clients()))
     assert (days[1] - days[0]).std() == pytest.approx(0.5, rel=0.15)
 
@@ -95,7 +114,7 @@ def test_a_profile_that_cannot_be_true_is_refused_once(
 
     answer_by(monkeypatch, answer)
     federation, grid, graph = federation_of(tmp_path)
-    graph.complete(grid, 1)
+    complete(graph, federation, grid)
     assert [one.reason for one in federation.history.log.refused] == 2 * [
         "its profile holds ±500, more than 100"
     ]
@@ -104,7 +123,7 @@ def test_a_profile_that_cannot_be_true_is_refused_once(
     assert {keys[row].client for row in liars} >= {
         one.client for one in federation.history.log.refused
     }
-    graph.complete(grid, 2)
+    complete(graph, federation, grid, 2)
     assert len(federation.history.log.refused) == 2
 
 

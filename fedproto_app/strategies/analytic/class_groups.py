@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
-from fedproto_app.core.round import Received, of_group, under
+from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import Guidance, Received, Round, of_group, under
 from fedproto_app.learners.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -29,8 +28,7 @@ from fedproto_app.maths.class_clusters import class_clusters, sums_of, within_cl
 from fedproto_app.maths.class_gaussian import ClassSums
 from fedproto_app.maths.clustering import Labels
 from fedproto_app.maths.ridge import symmetric, triangle
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.server.federation import Federation
+from fedproto_app.messages import Arrays
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
 
 # Clients of a cluster that is told its sums, and of all others together: of two, each could take
@@ -39,7 +37,6 @@ from fedproto_app.strategies.common.cluster_history import ClusterHistory
 LEAST_TOLD = 3
 MOST_WEIGHT = 3  # median clients' samples: no client counts for more where clusters are looked for
 MOST_WORK = 2e9  # N²·C·R, some minutes on a core
-Telling = Callable[[Order, list[ClientKey]], Order]
 
 _log = logging.getLogger(__name__)
 
@@ -47,38 +44,41 @@ _log = logging.getLogger(__name__)
 class ClassGroups:
     """Of all clients ever heard from, by their sums of classes."""
 
-    def __init__(self, federation: Federation, penalty: float) -> None:
-        self._federation, self._penalty = federation, penalty
+    def __init__(self, penalty: float) -> None:
+        self._penalty = penalty
         self._keys: list[ClientKey] = []  # of the last round
         self._history = ClusterHistory()
+        self._within: Arrays = {}  # for everyone
+        self._moments: Tensor = torch.zeros(0)  # of the clusters
+        self._counts: Tensor = torch.zeros(0)
+        self._cluster_of: dict[ClientKey, int] = {}  # of the clients that get its sums
 
-    def telling(self, latest: Received, totals: Arrays, server_round: int) -> Telling:
-        """Find the clusters; what it returns puts their sums into an order to clients of a node.
-
-        totals: the sums over all of `latest`, which are not none.
-        """
+    def find(self, latest: Received, totals: Arrays, round_: Round) -> None:
+        """Find the clusters. totals: the sums over all of `latest`, which are not none."""
         self._keys, total = latest.clients, arrived(totals, torch.device("cpu"))
         moments, counts = (
             torch.from_numpy(latest.stacked(name)).double() for name in (MOMENT, COUNTS)
         )
         labels = self._clusters(latest, total, moments, counts)
-        self._note(labels, server_round)
-        of_clusters = sums_of(labels, moments), sums_of(labels, counts)
-        within = _float32(packed(within_clusters(total, *of_clusters))[GRAM])
+        self._note(labels, round_)
+        self._moments, self._counts = sums_of(labels, moments), sums_of(labels, counts)
+        within = packed(within_clusters(total, self._moments, self._counts))
+        self._within = {WITHIN: _float32(within[GRAM])}
         has = (counts.sum(dim=1) > 0).numpy()  # without samples it is of no cluster in particular
         sizes = np.bincount(labels, has)[labels]
-        is_told = has & (sizes >= LEAST_TOLD) & (has.sum() - sizes >= LEAST_TOLD)
-        cluster_of = {key: labels[row] for row, key in enumerate(self._keys) if is_told[row]}
+        large = has & (sizes >= LEAST_TOLD) & (has.sum() - sizes >= LEAST_TOLD)
+        self._cluster_of = {key: labels[row] for row, key in enumerate(self._keys) if large[row]}
 
-        def tell(order: Order, asked: list[ClientKey]) -> Order:
-            told = [key for key in asked if key in cluster_of]
-            rows = [cluster_of[key] for key in told]
-            moment, counts = (_float32(each[rows]) for each in of_clusters)
-            arrays = {WITHIN: within, CLUSTER_MOMENT: moment, CLUSTER_COUNTS: counts}
-            guided = [key.client for key in told]
-            return replace(order, arrays={**order.arrays, **arrays}, guided=guided)
-
-        return tell if cluster_of else lambda order, _: order
+    def sums_for(self, clients: Sequence[ClientKey]) -> Guidance:
+        """The sums of their clusters for these clients of a node; nothing before any are found, or
+        where none is large enough."""
+        if not self._cluster_of:
+            return Guidance()
+        informed = [key for key in clients if key in self._cluster_of]
+        rows = [self._cluster_of[key] for key in informed]
+        own = {CLUSTER_MOMENT: self._moments[rows], CLUSTER_COUNTS: self._counts[rows]}
+        arrays = {name: _float32(value) for name, value in own.items()}
+        return Guidance({**self._within, **arrays}, informed)
 
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
@@ -104,13 +104,13 @@ class ClassGroups:
             self._penalty,
         )
 
-    def _note(self, labels: Labels, server_round: int) -> None:
+    def _note(self, labels: Labels, round_: Round) -> None:
         """The clusters, for the artefacts."""
-        groups = [self._federation.members.facts[key].group for key in self._keys]
+        groups = [round_.facts[key].group for key in self._keys]
         rand = float(rand_score(groups, labels)) if all(groups) else None
-        self._federation.history.note({"clusters": float(labels.max() + 1), "rand_index": rand})
+        round_.figures |= {"clusters": float(labels.max() + 1), "rand_index": rand}
         labelled = dict(zip(self._keys, labels.tolist(), strict=True))
-        self._history.add(server_round, labelled, None, None, rand)
+        self._history.add(round_.number, labelled, None, None, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""
@@ -124,9 +124,11 @@ class ClassGroups:
             self._keys = keys_of(mine)
             self._history.restore(mine, self._keys)
 
-    def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
+    def findings(
+        self, facts: Mapping[ClientKey, ClientFacts]
+    ) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: see docs/artefacts.md."""
-        return self._history.findings(self._keys, self._federation.members.facts)
+        return self._history.findings(self._keys, facts)
 
 
 def _float32(values: Tensor) -> NDArray[np.float32]:

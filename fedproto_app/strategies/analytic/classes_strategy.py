@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.learners.class_fit import WITHIN
-from fedproto_app.messages import Arrays, Order
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.analytic.class_groups import ClassGroups
 from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.common.summed import SumsStrategy
 
 
@@ -29,23 +31,26 @@ class AnalyticClassesStrategy(SumsStrategy):
         self, settings: Settings, section: AnalyticSettings, federation: Federation
     ) -> None:
         super().__init__(settings, section, federation)
-        self._groups = ClassGroups(federation, section.penalty)
+        self._groups = ClassGroups(section.penalty)
 
     def client_sums(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation, self.received)
         sums.reclassed = self.section.guess_rounds > 0
         return sums
 
-    @property
-    def told_all(self) -> Collection[str]:
-        return [*super().told_all, WITHIN]
+    def shared_names(self) -> Collection[str]:
+        return [*super().shared_names(), WITHIN]
 
-    def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
-        plain = super().answer(totals, server_round)
-        if self.section.sharing != "clustered":
-            return plain
-        tell = self._groups.telling(self._sums.latest, totals, server_round)
-        return lambda keys: tell(plain(keys), keys)
+    def conclude(self, round_: Round, ask: Ask) -> None:
+        super().conclude(round_, ask)
+        if self._totals and self.section.sharing == "clustered":
+            self._groups.find(self._sums.latest, self._totals, round_)
+
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        own = self._groups.sums_for(clients)
+        return replace(own, arrays={**self._totals, **own.arrays})
 
     def state(self) -> dict[str, NDArray[Any]]:
         return super().state() | self._groups.state()
@@ -56,4 +61,4 @@ class AnalyticClassesStrategy(SumsStrategy):
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``clusters``: who was in which cluster in each round."""
-        return self._groups.findings()
+        return self._groups.findings(self.federation.members.facts)

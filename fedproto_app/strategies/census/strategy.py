@@ -6,24 +6,22 @@ so who is judged gets that encoder with them, not the newer one that the clients
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.learners.class_fit import COUNTS
-from fedproto_app.messages import Order
+from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import FEWEST
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.census.learner import SENDS_SUMS
 from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 
@@ -50,23 +48,22 @@ class CensusStrategy(FedAvgStrategy):
     def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
         self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
-        self._sent_out = ArrayRecord()
+        self._sent_out: Arrays = {}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Sums are asked for where an evaluation needs them."""
-        self._sent_out = arrays
-        config[SENDS_SUMS] = float(self.federation.selection.evaluates(server_round))
-        return super().configure_train(server_round, arrays, config, grid)
+        return Guidance(options={SENDS_SUMS: float(round_.evaluated)})
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        return super().configure_evaluate(server_round, self._sent_out, config, grid)
+    def begin(self, round_: Round, ask: Ask) -> None:
+        self._sent_out = self.model
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        return replace(order, arrays={**order.arrays, **self._sums.totals()})
+    def conclude(self, round_: Round, ask: Ask) -> None:
+        self.model = self._sent_out
+
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return Guidance(self._sums.totals())
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         if COUNTS not in reply.arrays:  # a round that is not evaluated

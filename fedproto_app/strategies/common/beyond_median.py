@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.messages import Refusal
-from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import usual
 
 # So many times what is usual in the round. All start from one model, and honest clients
@@ -34,13 +32,3 @@ def largest(sizes: Mapping[ClientKey, float], what: str) -> dict[ClientKey, str]
         for key in sorted(sizes)
         if 0 < limit < sizes[key]
     }
-
-
-def refuse_largest(
-    federation: Federation, sizes: Mapping[ClientKey, float], what: str
-) -> set[ClientKey]:
-    """The same clients; they are refused."""
-    beyond = largest(sizes, what)
-    for key, reason in beyond.items():
-        federation.history.refuse(Refusal(key.node, key.client, reason))
-    return set(beyond)

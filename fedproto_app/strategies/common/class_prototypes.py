@@ -26,8 +26,10 @@ class ClassPrototypes(CheckedClassPrototypes):
 
     memory = 0.0
 
-    def prepare(self, settings: Settings, section: Any, federation: Federation | None) -> None:
-        super().prepare(settings, section, federation)
+    def __init__(
+        self, settings: Settings, section: Any, federation: Federation | None = None
+    ) -> None:
+        super().__init__(settings, section, federation)
         self._prototypes = torch.zeros(self.sizes.classes, self.sizes.width)
         self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
 

@@ -11,7 +11,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.common.beyond_median import largest
-from fedproto_app.strategies.common.strategy import MethodDefaults
+from fedproto_app.strategies.common.strategy import BaseStrategy
 
 ClassRow = NDArray[np.float32]
 
@@ -48,7 +48,7 @@ def largest_rows(
     return largest(sizes, f"its {name} are not used: the largest is")
 
 
-class CheckedClassPrototypes(MethodDefaults):
+class CheckedClassPrototypes(BaseStrategy):
     """Refuses prototypes of classes that cannot be true.
 
     Lengths say nothing: honest clients' differ by more than ten times.

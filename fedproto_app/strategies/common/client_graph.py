@@ -1,7 +1,7 @@
 """The graph over the clients of a federation, as a strategy uses it (docs: graph.md).
 
     graph = ClientGraph(settings, federation)      # reads the file, if there is one
-    graph.complete(grid, server_round)             # in `configure_train`: profiles, once a client
+    graph.complete(round_, ask)                    # in `begin`: profiles, once a client
     weights = graph.adjacency(keys)                # [N, N] of these clients, in their order
 
 A learner whose strategy has one answers the question for a profile with `learners/profile.py`.
@@ -10,21 +10,20 @@ A learner whose strategy has one answers the question for a profile with `learne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Received
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.learners.profile import PROFILE
 from fedproto_app.maths.graph import Adjacency
-from fedproto_app.messages import Order, Refusal
+from fedproto_app.messages import Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.tasks.forecasting.graph import Vertices
 
 _STATE = "graph-"
@@ -41,9 +40,8 @@ class ClientGraph:
     def __init__(self, settings: Settings, federation: Federation) -> None:
         self._settings, self._federation = settings, federation
         self._vertices = Vertices(settings.graph)
-        if (
-            federation.members.roster.partitions()
-        ):  # one person's clients: a mistake, before work starts
+        # In a simulation all clients are one person's: a mistake, before work starts.
+        if federation.members.roster.partitions():
             self._vertices.require([key.client for key in federation.members.clients()])
         shape = {PROFILE: (settings.data.period,)}
         self._profiles = Received([Sends("profile", shape, remember="latest")])
@@ -54,29 +52,24 @@ class ClientGraph:
         """Whether clients send anything for the graph."""
         return self._settings.graph.source == "profiles"
 
-    def complete(self, grid: Grid, server_round: int) -> None:
+    def complete(self, round_: Round, ask: Ask) -> None:
         """Ask the clients that are there for the profiles that they have not sent yet.
 
         One that cannot be true is refused; a profile of zeros, which has no edges, is in its place.
         """
         if not self.asks_profiles:
             return
-        missing = [
-            key for key in self._federation.members.clients() if self._profiles.latest(key) is None
-        ]
-
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self._federation.pipeline.order(keys, server_round)
-            return replace(plain, options={PROFILE: 1.0})
-
-        spec = Expected(per_client={PROFILE: (self._settings.data.period,)})
-        for answer in self._federation.pipeline.question(grid, missing, order, spec, once=True):
-            for key, sent in zip(answer.keys(), answer.reply.arrays[PROFILE], strict=True):
-                if (largest := float(np.abs(sent).max())) > LARGEST_PROFILE:
-                    told = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"
-                    self._federation.history.refuse(Refusal(key.node, key.client, told))
-                    sent = np.zeros_like(sent)
-                self._profiles.take([ClientReply(key, 0, {PROFILE: sent})])
+        clients = self._federation.members.clients()
+        missing = [key for key in clients if self._profiles.latest(key) is None]
+        expected = Expected(per_client={PROFILE: (self._settings.data.period,)})
+        question = Guidance(options={PROFILE: 1.0})
+        for reply in ask(missing, lambda keys: question, expected, once=True):
+            sent = reply.arrays[PROFILE]
+            if (largest := float(np.abs(sent).max())) > LARGEST_PROFILE:
+                reason = f"its profile holds ±{largest:g}, more than {LARGEST_PROFILE:g}"
+                round_.refused[reply.key] = reason
+                sent = np.zeros_like(sent)
+            self._profiles.take([ClientReply(reply.key, 0, {PROFILE: sent})])
 
     def adjacency(self, keys: Sequence[ClientKey]) -> Adjacency:
         """[N, N] float32 weights between these clients: symmetric, ≥ 0, 0 on the diagonal.

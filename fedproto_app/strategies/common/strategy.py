@@ -1,8 +1,12 @@
-"""What a run needs of the server half of every method, beyond Flower's own Strategy interface."""
+"""What a run needs of the server half of every method, beyond Flower's own Strategy interface.
+
+`BaseStrategy` translates Flower's calls: a method's own code sees arrays, `Round` and its settings,
+and never a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
 from typing import Any, Protocol
@@ -28,6 +32,29 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import make_task
+from fedproto_app.wire import array_record, numpy_arrays
+
+Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
+
+
+class Ask(Protocol):
+    """Puts a question to clients and waits for the answers, between the phases of a round."""
+
+    def __call__(
+        self,
+        clients: Iterable[ClientKey],
+        guide: Guide,
+        expected: Expected,
+        *,
+        shared: Collection[str] = (),
+        once: bool = False,
+    ) -> list[ClientReply]:
+        """The usable answers, in the order of the nodes' names; however few.
+
+        guide: what the question brings to some clients of one node. expected: the arrays of an
+        answer. shared: arrays that are meant for each client, where others are the clients' own.
+        once: whether each client answers it once in a run, which is counted apart.
+        """
 
 
 class MethodStrategy(Protocol):
@@ -62,25 +89,32 @@ class MethodStrategy(Protocol):
     ) -> MetricRecord | None: ...
 
 
-class MethodDefaults:
-    """What most methods answer: nothing to remember or to find, besides what was received.
+class BaseStrategy(Strategy):
+    """A round of a method: train, aggregate, evaluate. Methods override what they need.
 
-    learner: the method's client half, which declares what clients send. sizes: of the data and the
-    model, by which the declarations give shapes.
-    releases: what clients send. received: what they sent. averaging: the rule in force.
+    section: the method's own settings; subclasses say which class. learner: the method's client
+    half, which declares what clients send. sizes: of the data and the model, by which the
+    declarations give shapes. releases: what clients send. received: what they sent. averaging: the
+    rule in force. model: the parameters that the server shares, as the phase began with them.
+    most_samples: the most samples that a client can have used in a round, None: all that it
+    declared.
     """
 
     settings: Settings
+    section: Any
     learner: AnyLearner
     sizes: Sizes
+    most_samples: int | None = None
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
         refuse_removed(cls, IN_STRATEGIES)
 
-    def prepare(self, settings: Settings, section: Any, federation: Federation | None) -> None:
-        """Called first by every constructor. federation: None where nobody is asked, as in a test
-        that calls `update` and `guide` alone."""
+    def __init__(
+        self, settings: Settings, section: Any, federation: Federation | None = None
+    ) -> None:
+        """federation: None where nobody is asked, as in a test that calls `update` and `guide`
+        alone."""
         self.settings, self.section, self._federation = settings, section, federation
         task = make_task(settings, federation.shape if federation else DataShape())
         made = Averaging(settings.aggregation)
@@ -88,6 +122,9 @@ class MethodDefaults:
         self.learner = make_learner(settings, task, self.first_round(settings))
         self.sizes = task.sizes()
         self.received = Received(self.releases, self.averaging.rows)
+        self.model: Arrays = {}
+        self._round: Round | None = None
+        self._asked: set[str] = set()  # the nodes of the clients that were asked last
 
     @property
     def federation(self) -> Federation:
@@ -113,6 +150,38 @@ class MethodDefaults:
 
     # --- what a method does in a round, without any message --------------------------------------
 
+    def initial_arrays(self) -> Arrays:
+        """The parameters that the server shares before round 1."""
+        return {}
+
+    def begin(self, round_: Round, ask: Ask) -> None:
+        """Called before the round's clients are chosen, to ask what the round needs, or to change
+        `model`."""
+
+    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
+        """The clients that the method can train."""
+        return clients
+
+    def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
+        """Who is asked to train in a round."""
+        return self.federation.selection.choose(eligible, server_round)
+
+    def shared_for(self, clients: Sequence[ClientKey]) -> Arrays:
+        """The parameters that go to these clients of one node."""
+        return self.model
+
+    def shared_names(self) -> Collection[str]:
+        """The arrays that are meant for each client, where others are the clients' own."""
+        return ()
+
+    def evaluates_with_training(self, round_: Round) -> bool:
+        """Whether clients are evaluated in the message in which they train."""
+        return False
+
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """What these clients of one node get when they are asked to train."""
+        return Guidance()
+
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         """Why what a client sent cannot be true, or None."""
         return None
@@ -124,16 +193,104 @@ class MethodDefaults:
     def update(self, received: Received, round_: Round) -> None:
         """Take in what the clients sent in a round."""
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """What these clients of one node get when they are asked to train."""
+    def conclude(self, round_: Round, ask: Ask) -> None:
+        """Called before the round's evaluation, to ask what it needs, or to change `model`."""
+
+    def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
+        """The clients to evaluate, of all that are there."""
+        return clients
+
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        """What these clients of one node get when they are asked for an evaluation alone."""
         return Guidance()
 
-    # --- between messages and these --------------------------------------------------------------
+    def answered(
+        self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
+    ) -> None:
+        """Called with the clients whose answers to a phase are usable. asked: the nodes that had
+        an order."""
+
+    # --- Flower's calls --------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        round_, self.model = self.round_of(server_round), numpy_arrays(arrays)
+        self.begin(round_, self._asking(round_, grid))
+        self.report(round_)
+        eligible = self.eligible(self.federation.members.clients())
+        chosen = self.chosen(eligible, server_round)
+        evaluate = self.evaluates_with_training(round_)
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.pipeline.order(keys, server_round, evaluate=evaluate)
+            return self.guided(replace(plain, arrays=self.shared_for(keys)), keys)
+
+        return self._orders(chosen, order, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        pipeline, expected = self.federation.pipeline, self.expected(server_round)
+        answers = pipeline.read(replies, expected, self.most_samples)
+        self._answered(answers, evaluation=False)
+        arrays = pipeline.sums.hand_over(
+            answers,
+            lambda answers: self.take_each(answers, server_round),
+            lambda total: self.take_sums(total, answers, server_round),
+        )
+        return (array_record(arrays) if arrays else None), None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        round_, self.model = self.round_of(server_round), numpy_arrays(arrays)
+        self.conclude(round_, self._asking(round_, grid))
+        self.report(round_)
+        if not round_.evaluated:
+            return []
+
+        def order(keys: list[ClientKey]) -> Order:
+            plain = self.federation.pipeline.order(keys, server_round)
+            shared = replace(plain, arrays=self.shared_for(keys))
+            return with_guidance(shared, self.guide_evaluation(self.received, keys, round_))
+
+        clients = self.to_evaluate(self.federation.members.clients(), round_)
+        return self._orders(clients, order, MessageType.EVALUATE)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        answers = self.federation.pipeline.read(replies, Expected())
+        self._answered(answers, evaluation=True)
+        return None
+
+    def summary(self) -> None:
+        clients = self.federation.members.clients()
+        log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(clients))
+
+    # --- between messages and what a method does -------------------------------------------------
 
     def round_of(self, server_round: int) -> Round:
-        """The round as `update` and `guide` see it."""
-        federation = self.federation
-        return Round(server_round, federation.members.facts, federation.shape.classes)
+        """The round as a method's own code sees it; it lasts over the phases of the round."""
+        if self._round is None or self._round.number != server_round:
+            federation = self.federation
+            facts, names = federation.members.facts, federation.shape.classes
+            evaluated = federation.selection.evaluates(server_round)
+            self._round = Round(server_round, facts, names, evaluated)
+        return self._round
+
+    def take_each(self, answers: list[NodeReply], server_round: int) -> Arrays | None:
+        """Take in the clients' answers to an order to train; returns the new shared parameters."""
+        self.take_in(answers, server_round)
+        return None
+
+    def take_sums(self, sums: Sums, answers: list[NodeReply], server_round: int) -> Arrays | None:
+        """The same where masks hide what each of these sent."""
+        self.take_in_total(sums, server_round)
+        return None
 
     def take_in(self, answers: Iterable[NodeReply], server_round: int) -> None:
         """Validate what the clients sent besides the model, and update the method's state."""
@@ -159,6 +316,7 @@ class MethodDefaults:
         """Hand on whom the method refused and what it reports of the round."""
         for key, reason in round_.refused.items():
             self.federation.history.refuse(Refusal(key.node, key.client, reason))
+        round_.refused.clear()
         if round_.figures:
             self.federation.history.note(round_.figures)
 
@@ -176,90 +334,64 @@ class MethodDefaults:
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         return {}
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        self.federation.pipeline.read(replies, Expected())
-        return None
+    def _orders(
+        self, clients: Sequence[ClientKey], order: Callable[[list[ClientKey]], Order], kind: str
+    ) -> list[Message]:
+        self._asked = {key.node for key in clients}
+        return self.federation.pipeline.orders(clients, order, kind, self.shared_names())
+
+    def _answered(self, answers: Sequence[NodeReply], *, evaluation: bool) -> None:
+        clients = [key for answer in answers for key in answer.keys()]  # noqa: SIM118 - no dictionary
+        self.answered(self._asked, clients, evaluation=evaluation)
+
+    def _asking(self, round_: Round, grid: Grid) -> Ask:
+        pipeline = self.federation.pipeline
+
+        def ask(
+            clients: Iterable[ClientKey],
+            guide: Guide,
+            expected: Expected,
+            *,
+            shared: Collection[str] = (),
+            once: bool = False,
+        ) -> list[ClientReply]:
+            def order(keys: list[ClientKey]) -> Order:
+                return with_guidance(pipeline.order(keys, round_.number), guide(keys))
+
+            answers = pipeline.question(grid, clients, order, expected, shared=shared, once=once)
+            return [one for answer in answers for one in client_replies(answer, expected)]
+
+        return ask
 
 
-class PersonalStrategy(MethodDefaults, Strategy):
+class PersonalStrategy(BaseStrategy):
     """Base of the methods whose models stay at the clients.
 
     A client's model is final once it has trained, so it is evaluated in the same message; an
     evaluation phase is only for clients that trained in rounds without evaluation. Methods
     override `update` (what becomes of the replies) and `guide` (what clients get).
 
-    section: the method's own settings; subclasses say which class. final_after_training: false
-    where the server has something to tell the clients before they are evaluated.
+    final_after_training: false where the server has something for the clients before they are
+    evaluated.
     """
 
-    section: Any
     final_after_training = True
 
-    def __init__(
-        self, settings: Settings, section: Any, federation: Federation | None = None
-    ) -> None:
-        self.prepare(settings, section, federation)
-
-    def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """The clients that the method can work with."""
-        return clients
-
     def chosen(self, eligible: list[ClientKey], server_round: int) -> list[ClientKey]:
-        """Who is asked to train in a round: a share of all, and those never heard from."""
+        """A share of all, and those never heard from."""
         unheard = set(eligible) - self.federation.history.trained
         return self.federation.selection.choose(eligible, server_round, unheard)
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        """An order to evaluate alone; most methods need to send nothing for that."""
-        return order
-
-    def initial_arrays(self) -> Arrays:
+    def shared_for(self, clients: Sequence[ClientKey]) -> Arrays:
+        """None."""
         return {}
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        evaluate = self.final_after_training and self.federation.selection.evaluates(server_round)
+    def evaluates_with_training(self, round_: Round) -> bool:
+        return self.final_after_training and round_.evaluated
 
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round, evaluate=evaluate)
-            return self.guided(plain, keys)
-
-        eligible = self.eligible(self.federation.members.clients())
-        return self.federation.pipeline.orders(self.chosen(eligible, server_round), order)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        answers = self.federation.pipeline.read(replies, self.expected(server_round))
-        self.federation.pipeline.sums.hand_over(
-            answers,
-            lambda answers: self.take_in(answers, server_round),
-            lambda total: self.take_in_total(total, server_round),
-        )
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Only clients that trained since their last evaluation and were not chosen this round."""
-        if not self.federation.selection.evaluates(server_round):
-            return []
-        there = self.federation.members.clients()
-        behind = [key for key in there if key in self.federation.history.unevaluated]
-        return self.federation.pipeline.orders(
-            behind,
-            lambda keys: self.guided_evaluation(
-                self.federation.pipeline.order(keys, server_round), keys
-            ),
-            MessageType.EVALUATE,
-        )
-
-    def summary(self) -> None:
-        clients = self.federation.members.clients()
-        log(INFO, "\t└──> %s over %d clients", type(self).__name__, len(clients))
+        return [key for key in clients if key in self.federation.history.unevaluated]
 
 
 def with_guidance(order: Order, guidance: Guidance) -> Order:
@@ -276,12 +408,12 @@ def with_guidance(order: Order, guidance: Guidance) -> Order:
 def client_replies(answer: NodeReply, expected: Expected) -> Iterator[ClientReply]:
     """A node's answer client by client, without the model."""
     reply, start = answer.reply, 0
-    own = [name for name in expected.per_client if name not in expected.models]
+    names = [name for name in expected.per_client if name not in expected.models]
     every = reply.classes or [[]] * len(reply.names)
     rows = zip(answer.keys(), reply.samples, every, strict=True)
     for row, (key, samples, classes) in enumerate(rows):
-        arrays = {name: reply.arrays[name][row] for name in own}
-        its = slice(start, start + len(classes))
-        arrays |= {name: reply.arrays[name][its] for name in expected.per_class}
+        arrays = {name: reply.arrays[name][row] for name in names}
+        of_classes = slice(start, start + len(classes))
+        arrays |= {name: reply.arrays[name][of_classes] for name in expected.per_class}
         yield ClientReply(key, samples, arrays, classes)
-        start += len(classes)
+        start = of_classes.stop

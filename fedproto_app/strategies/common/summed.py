@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Round
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.secure.fixed_point import Sums
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.client_sums import ClientSums
-from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
 
 
 class SumsStrategy(PersonalStrategy):
@@ -37,6 +33,7 @@ class SumsStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
         self._sums = self.client_sums()
+        self._totals: Arrays = {}
 
     @abstractmethod
     def client_sums(self) -> ClientSums:
@@ -56,34 +53,30 @@ class SumsStrategy(PersonalStrategy):
             return {}
         return self._sums.outliers({reply.key: reply.arrays for reply in replies})
 
-    def take_in_total(self, sums: Sums, server_round: int) -> None:
-        values = {name: value.astype(np.float32) for name, value in sums.values.items()}
-        declared = self.federation.members.facts.values()
-        self._sums.take_in_total(values, sum(facts.samples for facts in declared))
+    def update(self, received: Received, round_: Round) -> None:
+        """Where masks hide what each client sent, the total alone is taken in."""
+        if received.total is not None:
+            values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
+            self._sums.take_in_total(values, sum(facts.samples for facts in round_.facts.values()))
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def conclude(self, round_: Round, ask: Ask) -> None:
+        """Make the totals of an evaluation, once for all nodes."""
+        due = round_.evaluated and not self.final_after_training
+        self._totals = self._sums.totals() if due else {}
+
+    def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Everyone gets the sums over all, who did not train too."""
         if self.final_after_training:
-            return super().configure_evaluate(server_round, arrays, config, grid)
-        if not self.federation.selection.evaluates(server_round):
-            return []
-        if not (totals := self._sums.totals()):
-            return []
-        everyone, make = self.federation.members.clients(), self.answer(totals, server_round)
-        return self.federation.pipeline.orders(everyone, make, MessageType.EVALUATE, self.told_all)
+            return super().to_evaluate(clients, round_)
+        return clients if self._totals else []
 
-    @property
-    def told_all(self) -> Collection[str]:
-        """Of the arrays of an answer those that are the same for every client."""
+    def shared_names(self) -> Collection[str]:
         return self._sums.shapes
 
-    def answer(self, totals: Arrays, server_round: int) -> Callable[[list[ClientKey]], Order]:
-        """The order with what its clients are told, for some clients of a node."""
-        return lambda keys: replace(
-            self.federation.pipeline.order(keys, server_round), arrays=totals
-        )
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return Guidance(self._totals)
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._sums.state()

@@ -10,23 +10,19 @@ the mean inside each organisation, and then that over the cluster's organisation
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.round import Guidance, Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.errors import SettingsError
@@ -42,13 +38,12 @@ from fedproto_app.models.model import Model
 from fedproto_app.models.stacked_gru import StackedGru
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
 
 class FedGruSettings(Section):
@@ -169,21 +164,14 @@ class FedGruStrategy(FedAvgStrategy):
         self._uses_graph = section.clusters > 1 or section.organisations == 0
         self._graph = ClientGraph(settings, federation) if self._uses_graph else None
         self._cluster_of: dict[ClientKey, int] = {}
-        self._models: Arrays = {}  # of all clusters, as the clients of this round got them
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def begin(self, round_: Round, ask: Ask) -> None:
         if self._graph is not None:
-            self._graph.complete(grid, server_round)
+            self._graph.complete(round_, ask)
         everyone, organisations, clusters = self._groups()
         self._cluster_of = dict(zip(everyone, clusters.tolist(), strict=True))
-        self._models = numpy_arrays(arrays)
         figures = {"organisations": organisations, "clusters": clusters}
-        self.federation.history.note(
-            {n: float(len(set(found.tolist()))) for n, found in figures.items()}
-        )
-        return super().configure_train(server_round, arrays, config, grid)
+        round_.figures |= {n: float(len(set(labels.tolist()))) for n, labels in figures.items()}
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """The number of each client's cluster, where there are several."""
@@ -191,32 +179,22 @@ class FedGruStrategy(FedAvgStrategy):
             return Guidance()
         return Guidance(options={key.client: float(self._cluster_of[key]) for key in clients})
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        return order
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return Guidance()
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
+        """The mean of each cluster's models, in place of the cluster's; those of others stay."""
         if self.section.clusters == 1:
-            return super().aggregate_train(server_round, replies)
-        answers = self.federation.pipeline.read(replies, self.expected(server_round))
-        models = dict(self._models)
+            return super().average(models, round_)
+        merged = dict(self.model)
         for cluster in range(self.section.clusters):
-            messages = [one for answer in answers for one in self._of_cluster(answer, cluster)]
-            mean, _ = FedAvg.aggregate_train(self, server_round, messages)
+            own = [one for one in models if self._cluster_of[one.key] == cluster]
+            mean = self.averaging.model([(one.arrays, one.samples) for one in own], self.model)
             if mean is not None:
-                arrays = numpy_arrays(mean)
-                models |= {of_member(name, cluster): array for name, array in arrays.items()}
-        return array_record(models), None
-
-    def _of_cluster(self, answer: NodeReply, cluster: int) -> Iterable[Message]:
-        """The models of the node's clients in a cluster, as Flower averages them."""
-        reply = answer.reply
-        for row, key in enumerate(answer.keys()):
-            if self._cluster_of[key] == cluster:
-                own = {name: array[row] for name, array in reply.arrays.items()}
-                one = replace(reply, arrays=own)
-                yield flower_average_input(one, answer.message, own, reply.samples[row])
+                merged |= {of_member(name, cluster): array for name, array in mean.items()}
+        return merged
 
     def _groups(self) -> tuple[list[ClientKey], Labels, Labels]:
         """All clients that ever came, the organisation of each, and its cluster.

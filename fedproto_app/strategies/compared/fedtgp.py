@@ -112,8 +112,10 @@ class FedTgpStrategy(CheckedClassPrototypes, PersonalStrategy):
             return Guidance()
         return Guidance({PROTOTYPES: self._prototypes().numpy()}, classes=classes)
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        return self.guided(order, keys)
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return self.guide(received, clients, round_)
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         return largest_rows(replies, PROTOTYPES, lambda row: float(np.linalg.norm(row)))

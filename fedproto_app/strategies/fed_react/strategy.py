@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
-from fedproto_app.core.round import of_group, under
+from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.maths.affect import Affect, affect, remember
 from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, head_similarity
@@ -27,15 +25,16 @@ from fedproto_app.maths.linear_heads import Head
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
 from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
+from fedproto_app.strategies.fed_react.learner import HEAD
 from fedproto_app.strategies.fed_react.pair_memory import PairMemory, Rows
 from fedproto_app.tasks.sequences.probe import probe_vector
-from fedproto_app.wire import numpy_arrays
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
@@ -58,24 +57,19 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         self._history = ClusterHistory()
         self._probe: NDArray[np.float64] | None = None  # [D], where heads are compared by it
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def begin(self, round_: Round, ask: Ask) -> None:
         if self.section.similarity == "predictions" and self._probe is None:
-            self._probe = probe_vector(numpy_arrays(arrays), self.task)
-        return super().configure_train(server_round, arrays, config, grid)
+            self._probe = probe_vector(self.model, self.task)
 
-    def cluster(
-        self, fitted: Mapping[ClientKey, Fitted], server_round: int
-    ) -> dict[ClientKey, Head]:
+    def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
         if not fitted:
             return {}
         self._keys += [key for key in fitted if key not in self._heads]
-        self._heads |= {key: one.head for key, one in fitted.items()}
+        self._heads |= {key: reply.arrays[HEAD] for key, reply in fitted.items()}
         before = self._labels
         psi, forgetting = self._find_clusters()
-        new = self._new_heads(fitted, before, forgetting, server_round)
-        self._tell(server_round, psi, forgetting, len(new))
+        new = self._new_heads(fitted, before, forgetting, round_.number)
+        self._note(round_, psi, forgetting, len(new))
         return new
 
     def _find_clusters(self) -> tuple[Matrix, float]:
@@ -120,7 +114,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
 
     def _new_heads(
         self,
-        fitted: Mapping[ClientKey, Fitted],
+        fitted: Fitted,
         before: Mapping[ClientKey, int],
         forgetting: float,
         server_round: int,
@@ -144,20 +138,18 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             new |= dict.fromkeys(members, smoothed.astype(np.float32))
         return new
 
-    def _tell(self, server_round: int, psi: Matrix, forgetting: float, sent: int) -> None:
+    def _note(self, round_: Round, psi: Matrix, forgetting: float, sent: int) -> None:
         """Note the round for the artefacts."""
-        groups = [self.federation.members.facts[key].group for key in self._labels]
+        groups = [round_.facts[key].group for key in self._labels]
         labels = np.array(list(self._labels.values()))
         rand = float(rand_score(groups, labels)) if all(groups) else None
-        self.federation.history.note(
-            {
-                "rand_index": rand,
-                "forgetting_factor": forgetting,
-                "clusters": float(len(set(labels.tolist()))),
-                "clients_sent_a_head": float(sent),
-            }
-        )
-        self._history.add(server_round, self._labels, psi, forgetting, rand)
+        round_.figures |= {
+            "rand_index": rand,
+            "forgetting_factor": forgetting,
+            "clusters": float(len(set(labels.tolist()))),
+            "clients_sent_a_head": float(sent),
+        }
+        self._history.add(round_.number, self._labels, psi, forgetting, rand)
 
     def state(self) -> dict[str, NDArray[Any]]:
         state = super().state()

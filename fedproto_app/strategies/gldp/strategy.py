@@ -21,6 +21,6 @@ class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
 
     section: GldpSettings
 
-    def prepare(self, settings: Settings, section: Any, federation: Federation | None) -> None:
-        super().prepare(settings, section, federation)
+    def __init__(self, settings: Settings, section: Any, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
         self.memory = self.section.memory

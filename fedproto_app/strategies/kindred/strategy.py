@@ -7,27 +7,25 @@ prior is the mean of the others' A and B, weighed by how like they are, for ever
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Round
+from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import sums_fault, symmetric
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.divergence_findings import divergence_findings
-from fedproto_app.strategies.common.strategy import PersonalStrategy
+from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
 
@@ -51,31 +49,28 @@ class KindredStrategy(PersonalStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
+        self._given: Arrays = {}  # the priors of the evaluation under way
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def conclude(self, round_: Round, ask: Ask) -> None:
+        """Make everyone's priors, once for all nodes."""
+        clients = self.received.clients
+        due = len(clients) > 1 and not self.final_after_training
+        self._given = self._priors(len(clients)) if due else {}
+
+    def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
+        """Everyone who has sent means."""
         if self.final_after_training:
-            return super().configure_evaluate(server_round, arrays, config, grid)
-        known = self.received.clients
-        priors = self._priors(len(known)) if len(known) > 1 else {}
-        row_of = {key: row for row, key in enumerate(known if priors else [])}
+            return super().to_evaluate(clients, round_)
+        return [key for key in clients if key in self.federation.history.trained]
 
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round)
-            guided = [key for key in keys if key in row_of]
-            if not guided:
-                return plain
-            rows = [row_of[key] for key in guided]
-            arrays = {name: prior[rows] for name, prior in priors.items()}
-            return replace(plain, arrays=arrays, guided=[key.client for key in guided])
-
-        trained = [
-            key
-            for key in self.federation.members.clients()
-            if key in self.federation.history.trained
-        ]
-        return self.federation.pipeline.orders(trained, order, MessageType.EVALUATE)
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        row_of = {key: row for row, key in enumerate(received.clients if self._given else [])}
+        guided = [key for key in clients if key in row_of]
+        rows = [row_of[key] for key in guided]
+        priors = {name: prior[rows] for name, prior in self._given.items()} if guided else {}
+        return Guidance(priors, guided)
 
     def _priors(self, clients: int) -> Arrays:
         """[N, T, …] everyone's priors, for every temperature.

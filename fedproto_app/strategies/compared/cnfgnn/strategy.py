@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,14 +22,14 @@ from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.maths.gradients import held_to_the_others
-from fedproto_app.messages import Arrays, Order, Refusal, SampleTimes
+from fedproto_app.messages import Refusal, SampleTimes
 from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.models.graph_network import Graph
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import usual
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
-from fedproto_app.strategies.common.strategy import with_guidance
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 from fedproto_app.strategies.compared.cnfgnn.graph_learning import (
     Encoded,
@@ -49,7 +46,6 @@ from fedproto_app.strategies.compared.cnfgnn.learner import (
     STEPS,
 )
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import numpy_arrays
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
 # A client's gradient may be so many times as long as those of the clients in the middle; what is
@@ -79,19 +75,13 @@ class CnfgnnStrategy(FedAvgStrategy):
         self._trained = self._evaluated = Given.nothing()
         self._strangers: set[ClientKey] = set()  # who was refused for its times
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def begin(self, round_: Round, ask: Ask) -> None:
         if self.section.server_epochs:
-            self._graph.complete(grid, server_round)
-        return super().configure_train(server_round, arrays, config, grid)
+            self._graph.complete(round_, ask)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
+    def conclude(self, round_: Round, ask: Ask) -> None:
         if self.section.server_epochs:
-            self._server_round(server_round, numpy_arrays(arrays), grid)
-        return super().configure_evaluate(server_round, arrays, config, grid)
+            self._server_round(round_, ask)
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Those of the clock that most have, and of about their time: g is of one time at all."""
@@ -112,7 +102,7 @@ class CnfgnnStrategy(FedAvgStrategy):
             self.federation.history.refuse(Refusal(key.node, key.client, faults[key]))
         return [key for key in clients if key in of_it.keys() - faults.keys()]
 
-    def to_evaluate(self, clients: list[ClientKey]) -> list[ClientKey]:
+    def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Who has sent its encodings this round; the others' models have no g."""
         able = self.eligible(clients)
         if not self.section.server_epochs:
@@ -124,34 +114,36 @@ class CnfgnnStrategy(FedAvgStrategy):
         """g of the samples that are trained on, beside the model."""
         return _graph_of(clients, self._trained)
 
-    def guided_evaluation(self, order: Order, keys: Sequence[ClientKey]) -> Order:
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
         """The model, and g of all samples."""
-        return with_guidance(order, _graph_of(keys, self._evaluated))
+        return _graph_of(clients, self._evaluated)
 
-    def _server_round(self, server_round: int, model: Arrays, grid: Grid) -> None:
+    def _server_round(self, round_: Round, ask: Ask) -> None:
         """Train the graph network with the model fixed, and make g anew."""
         self._trained = self._evaluated = Given.nothing()  # of another model than this
-        encoded = self._encoded(server_round, model, grid)
+        encoded = self._encoded(round_, ask)
         if encoded is None:
             return
         shortened = steps = 0
-        for chosen in self._learning.batches(encoded, server_round):
+        for chosen in self._learning.batches(encoded, round_.number):
             proposal = self._learning.proposed(encoded, chosen)
-            gradient, count = self._gradient(server_round, encoded, proposal, grid)
+            gradient, count = self._gradient(encoded, proposal, ask)
             self._learning.learn(proposal, gradient)
             shortened, steps = shortened + count, steps + 1
         self._trained = self._learning.given(encoded.of_training())
-        if self.federation.selection.evaluates(server_round):
+        if round_.evaluated:
             self._evaluated = self._learning.given(encoded.of_evaluation())
-        self.federation.history.note({"graph_steps": steps, "shortened_gradients": shortened})
+        round_.figures |= {"graph_steps": steps, "shortened_gradients": shortened}
 
-    def _encoded(self, server_round: int, model: Arrays, grid: Grid) -> Encoded | None:
+    def _encoded(self, round_: Round, ask: Ask) -> Encoded | None:
         """Everyone's encodings; None if nobody sent any."""
         times = self._times(self.eligible(self.federation.members.clients()))
         if not times:
             return None
         first = min(one.first for one in times.values())
-        evaluates = self.federation.selection.evaluates(server_round)
+        evaluates = round_.evaluated
         count = max(one.end if evaluates else one.trained for one in times.values()) - first
         if len(times) * count * self._width > MOST_VALUES:
             raise FederationError(
@@ -159,29 +151,23 @@ class CnfgnnStrategy(FedAvgStrategy):
                 f"time steps, {self._width} values each, are more than {MOST_VALUES} values; set "
                 "data.max-steps or data.max-clients"
             )
-
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round)
-            return replace(plain, arrays=model, options={FIRST: first, COUNT: count})
-
-        spec = Expected(per_client={ENCODINGS: (count, self._width)})
-        found: dict[ClientKey, NDArray[np.float32]] = {}
-        for answer in self.federation.pipeline.question(grid, times, order, spec):
-            for key, sent in zip(answer.keys(), answer.reply.arrays[ENCODINGS], strict=True):
-                if (largest := float(np.abs(sent).max())) <= LARGEST_ENCODING:
-                    found[key] = sent
-                    continue
-                told = f"its encodings hold ±{largest:g}; a GRU's state lies between -1 and 1"
-                self.federation.history.refuse(Refusal(key.node, key.client, told))
-        if not found:
+        question = Guidance(self.model, options={FIRST: first, COUNT: count})
+        expected = Expected(per_client={ENCODINGS: (count, self._width)})
+        encodings: dict[ClientKey, NDArray[np.float32]] = {}
+        for reply in ask(times, lambda keys: question, expected):
+            sent = reply.arrays[ENCODINGS]
+            if (largest := float(np.abs(sent).max())) <= LARGEST_ENCODING:
+                encodings[reply.key] = sent
+            else:
+                reason = f"its encodings hold ±{largest:g}; a GRU's state lies between -1 and 1"
+                round_.refused[reply.key] = reason
+        if not encodings:
             return None
-        found = {key: found[key] for key in sorted(found)}
-        adjacency = torch.from_numpy(self._graph.adjacency(list(found)))
-        return Encoded.of(found, times, first, Graph.of(adjacency))
+        encodings = {key: encodings[key] for key in sorted(encodings)}
+        adjacency = torch.from_numpy(self._graph.adjacency(list(encodings)))
+        return Encoded.of(encodings, times, first, Graph.of(adjacency))
 
-    def _gradient(
-        self, server_round: int, encoded: Encoded, proposal: Proposal, grid: Grid
-    ) -> tuple[Tensor, int]:
+    def _gradient(self, encoded: Encoded, proposal: Proposal, ask: Ask) -> tuple[Tensor, int]:
         """∂L/∂g [T, N, d_g] of the clients' mean loss, and how many were shortened.
 
         A client that has no sample to train on at these time steps is not asked.
@@ -191,19 +177,14 @@ class CnfgnnStrategy(FedAvgStrategy):
         rows = {key: row for row, key in enumerate(encoded.keys) if asked[row]}
         steps = proposal.steps.numpy().astype(np.float32)  # exact below 2^24
 
-        def order(keys: list[ClientKey]) -> Order:
-            return replace(
-                self.federation.pipeline.order(keys, server_round),
-                arrays={GRAPH: made[[rows[key] for key in keys]], STEPS: steps},
-                guided=[key.client for key in keys],
-                options={FIRST: encoded.first},
-            )
+        def question(keys: list[ClientKey]) -> Guidance:
+            arrays = {GRAPH: made[[rows[key] for key in keys]], STEPS: steps}
+            return Guidance(arrays, keys, options={FIRST: encoded.first})
 
-        spec = Expected(per_client={GRADIENT: made.shape[1:]})
+        expected = Expected(per_client={GRADIENT: made.shape[1:]})
         gradients = np.zeros_like(made)
-        for answer in self.federation.pipeline.question(grid, rows, order, spec, shared=[STEPS]):
-            for key, sent in zip(answer.keys(), answer.reply.arrays[GRADIENT], strict=True):
-                gradients[rows[key]] = sent
+        for reply in ask(rows, question, expected, shared=[STEPS]):
+            gradients[rows[reply.key]] = reply.arrays[GRADIENT]
         held, shortened = held_to_the_others(torch.from_numpy(gradients), LONGEST)
         return held.transpose(0, 1) / len(rows), shortened
 

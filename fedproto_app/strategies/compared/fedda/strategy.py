@@ -8,33 +8,30 @@ attention, and the clusters' models one for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.round import Guidance, Round, SentModel
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.maths.dual_attention import attended
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.beyond_median import refuse_largest
+from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
 from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
 from fedproto_app.strategies.compared.fedda.traffic_clusters import TrafficClusters
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import array_record, numpy_arrays
 
 _QUASI, _CLUSTER = "quasi-global.", "cluster-"  # of the state's names
 
@@ -53,28 +50,15 @@ class FedDaStrategy(FedAvgStrategy):
         self._clusters = TrafficClusters(settings, section, federation)
         self._quasi: Arrays = {}
         self._of_cluster: dict[int, Arrays] = {}
-        self._model: Arrays = self._initial  # the one that the round's clients train
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Those whose cluster is known."""
         return [key for key in clients if key in self._clusters.label_of]
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        self._model = numpy_arrays(arrays)
-        self._ask_newcomers(grid, server_round)
-        record = array_record(self._model)
-        return super().configure_train(server_round, record, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def average(self, models: Sequence[SentModel], round_: Round) -> Arrays:
         """Also where nobody's model came: then the one that was sent stays."""
-        models = self._believed(self.federation.pipeline.read(replies, self.expected(server_round)))
-        if models:
-            self._model = self._attended(models)
-        return array_record(self._model), None
+        near = self._near(models, round_)
+        return self._attended(near) if near else self.model
 
     def state(self) -> dict[str, NDArray[Any]]:
         if not self._quasi:
@@ -95,49 +79,45 @@ class FedDaStrategy(FedAvgStrategy):
         """``traffic-clusters``: names, nodes, and the cluster of each."""
         return {"traffic-clusters": self._clusters.members()} if self._quasi else {}
 
-    def _ask_newcomers(self, grid: Grid, server_round: int) -> None:
+    def begin(self, round_: Round, ask: Ask) -> None:
         """Ask those that are there for the statistics that they have not sent yet; the first ones
         make the clusters and the quasi-global model, and their rounds begin with it."""
-        missing = self._clusters.askable()
-
-        def order(keys: list[ClientKey]) -> Order:
-            options = {WEEKS: float(self._clusters.weeks)}
-            return replace(self.federation.pipeline.order(keys, server_round), options=options)
-
-        spec = Expected(per_client={STATISTICS: (self._clusters.weeks, self.settings.data.period)})
-        answers = self.federation.pipeline.question(grid, missing, order, spec, once=True)
-        believed = self._clusters.believed(answers)
+        clusters = self._clusters
+        missing, question = clusters.askable(round_), {WEEKS: float(clusters.weeks)}
+        shape = (clusters.weeks, self.settings.data.period)
+        replies = ask(
+            missing,
+            lambda keys: Guidance(options=question),
+            Expected(per_client={STATISTICS: shape}),
+            once=True,
+        )
+        usable = clusters.standardised(replies, round_)
         if self._quasi:
-            self._clusters.join(believed)
+            clusters.join(usable)
             return
-        if not believed:
-            raise FederationError(self._clusters.why_nobody())
-        self._clusters.begin(believed)
+        if not usable:
+            raise FederationError(clusters.why_nobody())
+        clusters.begin(usable)
         task = self.learner.task
         assert isinstance(task, ForecastingTask)
-        statistics = np.stack([believed[key] for key in sorted(believed)])
-        self._quasi, loss = quasi_global_model(task, self._model, statistics, self.section)
-        self._model = self._quasi
-        self.federation.history.note(
-            {
-                "statistics_weeks": float(self._clusters.weeks),
-                "traffic_clusters": float(len(set(self._clusters.label_of.values()))),
-                "warm_up_loss": loss,
-            }
-        )
+        statistics = np.stack([usable[key] for key in sorted(usable)])
+        self._quasi, loss = quasi_global_model(task, self.model, statistics, self.section)
+        self.model = self._quasi
+        round_.figures |= {
+            "statistics_weeks": float(clusters.weeks),
+            "traffic_clusters": float(len(set(clusters.label_of.values()))),
+            "warm_up_loss": loss,
+        }
 
-    def _believed(self, answers: list[NodeReply]) -> Models:
+    def _near(self, models: Sequence[SentModel], round_: Round) -> Models:
         """Without those that are far farther from the model sent than the others: attention would
         be theirs alone."""
-        models = {
-            key: {name: answer.reply.arrays[name][row] for name in self._model}
-            for answer in answers
-            for row, key in enumerate(answer.keys())
-        }
-        far = {key: _distance(model, self._model) for key, model in models.items()}
-        told = "its model is not used: its distance from the one sent is"
-        beyond = refuse_largest(self.federation, far, told)
-        return {key: models[key] for key in sorted(models) if key not in beyond}
+        arrays = {sent.key: sent.arrays for sent in models}
+        distances = {key: _distance(model, self.model) for key, model in arrays.items()}
+        reason = "its model is not used: its distance from the one sent is"
+        beyond = largest(distances, reason)
+        round_.refused |= beyond
+        return {key: arrays[key] for key in sorted(arrays) if key not in beyond}
 
     def _attended(self, models: Models) -> Arrays:
         """Dual attention within the clusters, then between them."""
@@ -151,7 +131,7 @@ class FedDaStrategy(FedAvgStrategy):
             made[label] = self._step(members, anchor, quasi)
         if self.section.cluster_anchor == "last":
             self._of_cluster |= made
-        return self._step(list(made.values()), _tensors(self._model), quasi)
+        return self._step(list(made.values()), _tensors(self.model), quasi)
 
     def _step(
         self, models: list[Arrays], anchor: dict[str, Tensor], quasi: dict[str, Tensor]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.data.windows import lookback_text, shortest_length
 from fedproto_app.errors import SettingsError
 from fedproto_app.maths.two_view_clusters import centroids, nearest, two_view_clusters
-from fedproto_app.messages import Refusal
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
 from fedproto_app.strategies.compared.fedda import FedDaSettings
@@ -56,42 +55,40 @@ class TrafficClusters:
         told = [self._weeks(facts[key].samples) for key in self._federation.members.clients()]
         return min((weeks for weeks in told if weeks >= self._needed), default=self._needed)
 
-    def askable(self) -> list[ClientKey]:
-        """Who is there, has sent nothing that is believed, and has a history that is long enough.
+    def askable(self, round_: Round) -> list[ClientKey]:
+        """Who is there, has sent no statistics that are used, and has a long enough history.
 
-        Who has a shorter one is refused, with the length needed.
+        A client with a shorter one is refused, with the length needed.
         """
-        members, weeks, found = self._federation.members, self.weeks, []
-        for key in members.clients():
-            samples = members.facts[key].samples
+        weeks, able = self.weeks, []
+        for key in self._federation.members.clients():
+            samples = round_.facts[key].samples
             if key in self.label_of:
                 continue
             if self._weeks(samples) >= weeks:
-                found.append(key)
+                able.append(key)
             else:
-                told = f"it trains on {samples // self._settings.data.period} periods; "
-                self._federation.history.refuse(
-                    Refusal(key.node, key.client, told + self._what_it_needs(weeks))
-                )
-        return found
+                periods = samples // self._settings.data.period
+                reason = f"it trains on {periods} periods; {self._what_it_needs(weeks)}"
+                round_.refused[key] = reason
+        return able
 
     def why_nobody(self) -> str:
         """The reason if no client's statistics can be used."""
         return f"no client has statistics that can be used; {self._what_it_needs()}"
 
-    def believed(self, answers: list[NodeReply]) -> Statistics:
-        """The statistics in these answers without those that are not standardised."""
+    def standardised(self, replies: Sequence[ClientReply], round_: Round) -> Statistics:
+        """The statistics in these replies; refuses clients whose are not standardised."""
         limit = LARGEST_FACTOR * (1 + self._section.statistics_noise**2)
-        found: Statistics = {}
-        for answer in answers:
-            rows = zip(answer.keys(), answer.reply.arrays[STATISTICS], strict=True)
-            for key, statistics in rows:
-                if (size := float(np.square(statistics.astype(np.float64)).mean())) > limit:
-                    told = f"its statistics have mean square {size:.3g}, more than {limit:g}"
-                    self._federation.history.refuse(Refusal(key.node, key.client, told))
-                else:
-                    found[key] = statistics
-        return found
+        usable: Statistics = {}
+        for reply in replies:
+            statistics = reply.arrays[STATISTICS]
+            if (size := float(np.square(statistics.astype(np.float64)).mean())) > limit:
+                reason = f"its statistics have mean square {size:.3g}, more than {limit:g}"
+                round_.refused[reply.key] = reason
+            else:
+                usable[reply.key] = statistics
+        return usable
 
     def begin(self, statistics: Statistics) -> None:
         """Make the clusters of these clients."""

@@ -7,22 +7,20 @@ next global model (distillation).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.maths.sizes import root_mean_square
-from fedproto_app.messages import Arrays, Refusal
+from fedproto_app.messages import Arrays
 from fedproto_app.server.auxiliary import server_images
-from fedproto_app.server.averaging import each_client
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.beyond_median import refuse_largest
+from fedproto_app.strategies.common.beyond_median import largest
 from fedproto_app.strategies.compared.fedic import FedicSettings
 from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
     LARGEST_LOGIT,
@@ -31,7 +29,6 @@ from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
     Parameters,
 )
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import array_record, flower_average_input, numpy_arrays
 
 
 class FedicStrategy(FedAvgStrategy):
@@ -47,47 +44,42 @@ class FedicStrategy(FedAvgStrategy):
         self._models: Parameters = {}  # of the round's clients that are believed
         self._judgement: Judgement | None = None
 
-    def to_average(self, answers: list[NodeReply]) -> list[Message]:
-        """Each client's own model; none of those that no image can be judged by."""
-        replies = each_client(answers, self._initial)
-        if not replies:
-            return []
-        models = _stacked([reply.arrays for _, reply, _ in replies])
-        judgement = self._learning.judged(models)
-        largest = judgement.logits.abs().amax(dim=(1, 2))
-        good = [row for row, value in enumerate(largest.tolist()) if value <= LARGEST_LOGIT]
-        for row, (key, _, _) in enumerate(replies):
-            if row not in good:
-                told = f"its model is not used: the server's images get logits of {largest[row]:g}"
-                self.federation.history.refuse(Refusal(key.node, key.client, told))
+    def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
+        """The mean without models that no image can be judged by."""
+        self._judgement = None
+        if not models:
+            return None
+        in_order = sorted(models, key=lambda sent: sent.key)
+        stacked = _stacked([sent.arrays for sent in in_order])
+        judgement = self._learning.judged(stacked)
+        logits = judgement.logits.abs().amax(dim=(1, 2)).tolist()
+        round_.refused |= {
+            sent.key: f"its model is not used: the server's images get logits of {value:g}"
+            for sent, value in zip(in_order, logits, strict=True)
+            if not value <= LARGEST_LOGIT
+        }
+        good = [row for row, value in enumerate(logits) if value <= LARGEST_LOGIT]
         # The gate's steps are scaled by the largest gradient that it ever saw.
-        keys = [key for key, _, _ in replies]
+        keys = [sent.key for sent in in_order]
         sizes = {keys[row]: root_mean_square([judgement.features[row].numpy()]) for row in good}
-        beyond = refuse_largest(
-            self.federation,
-            sizes,
-            "its model is not used: the server's images get features of size",
-        )
+        reason = "its model is not used: the server's images get features of size"
+        beyond = largest(sizes, reason)
+        round_.refused |= beyond
         good = [row for row in good if keys[row] not in beyond]
-        self._models = {name: value[good] for name, value in models.items()}
+        self._models = {name: value[good] for name, value in stacked.items()}
         self._judgement = Judgement(judgement.logits[good], judgement.features[good])
-        return [
-            flower_average_input(reply, message, self._initial, self.weight(reply))
-            for row, (_, reply, message) in enumerate(replies)
-            if row in good
-        ]
+        return super().average([in_order[row] for row in good], round_)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        if arrays is None or self._judgement is None:
-            return arrays, metrics
-        mean = _stacked([numpy_arrays(arrays)])
-        student, figures = self._learning.student(self._models, self._judgement, mean, server_round)
+    def renewed(self, mean: Arrays, round_: Round) -> Arrays:
+        """The student of all models together."""
+        assert self._judgement is not None
+        start = _stacked([mean])
+        student, figures = self._learning.student(
+            self._models, self._judgement, start, round_.number
+        )
         self._models, self._judgement = {}, None
-        self.federation.history.note(figures)
-        return array_record({name: value[0].numpy() for name, value in student.items()}), metrics
+        round_.figures |= figures
+        return {name: value[0].numpy() for name, value in student.items()}
 
     def state(self) -> dict[str, NDArray[Any]]:
         return self._learning.state()
