@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Rounds of a run before those of its method, and what the method's clients then work with.
+    """A phase before the method's own rounds, and what the clients work with afterwards.
 
     Texts are "package.module:NAME", imported when they are needed.
 
     table: the table of `Settings` that both halves get.
-    rounds: how many there are; 0 where their result is given.
+    rounds: how many rounds of the run it takes, besides the method's; 0 where its result is given.
     check: raises `SettingsError` before a simulation starts, for what its server would not find.
     model: what makes the clients' models where the settings name no module:
         (settings, `DataShape`) → `Model`.

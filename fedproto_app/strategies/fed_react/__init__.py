@@ -104,11 +104,11 @@ def encoder_is_learned(settings: Settings) -> bool:
 
 def encoder_can_be_read(settings: Settings) -> None:
     """Raises `SettingsError` for an encoder that is given and not there."""
-    given = settings.encoder
-    if given.path and not given.file.is_file():
+    encoder = settings.encoder
+    if encoder.path and not encoder.file.is_file():
         learners = [name for name, method in METHODS.items() if method.pretraining == ENCODER]
         raise SettingsError(
-            f"encoder.path = {given.path!r}: there is no {given.file}; it must be a file of "
+            f"encoder.path = {encoder.path!r}: there is no {encoder.file}; it must be a file of "
             f"an encoder, or the folder of a run of {', '.join(learners)}"
         )
 

@@ -81,7 +81,8 @@ def _vectors(
     parts = (client.train, client.validation, client.test)
     vectors = store.read_vectors(client.name, digest)
     if vectors is None or len(vectors) != sum(map(len, parts)):
-        vectors = represent_sequences([one for part in parts for one in part.values], encoder, task)
+        sequences = [sequence for part in parts for sequence in part.values]
+        vectors = represent_sequences(sequences, encoder, task)
         if vectors.isfinite().all():
             store.write_vectors(client.name, digest, vectors)
     return vectors
@@ -90,10 +91,10 @@ def _vectors(
 def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
     """The client with vectors [n, D] of all its parts for its sequences; heads need labels."""
     parts = (client.train, client.validation, client.test)
-    made = vectors.numpy()
+    rows = vectors.numpy()
     ends = np.cumsum([len(part) for part in parts])
     train, validation, test = (
-        LabelledSequences(list(made[end - len(part) : end, None]), part.targets)
+        LabelledSequences(list(rows[end - len(part) : end, None]), part.targets)
         for part, end in zip(parts, ends, strict=True)
     )
     return replace(client, train=train, validation=validation, test=test, unlabelled=())
@@ -105,9 +106,9 @@ def represent_sequences(
     """[n, D] for sequences [T_i, d]; encoder: with a client axis of one."""
     vectors = []
     for first in range(0, len(sequences), ENCODED_AT_ONCE):
-        some = sequences[first : first + ENCODED_AT_ONCE]
-        lengths = torch.tensor([[len(one) for one in some]])
-        padded = torch.nn.utils.rnn.pad_sequence(list(map(torch.from_numpy, some)), True)
+        batch = sequences[first : first + ENCODED_AT_ONCE]
+        lengths = torch.tensor([[len(sequence) for sequence in batch]])
+        padded = torch.nn.utils.rnn.pad_sequence(list(map(torch.from_numpy, batch)), True)
         values = padded.unsqueeze(0).to(task.device)
         vectors.append(task.encode_all(encoder, values, lengths.to(task.device))[0].cpu())
     return torch.cat(vectors)
