@@ -27,7 +27,7 @@ IN_LEARNERS = {
         ("shared", "sends_mean", "weighs_samples", "private"), "sends() declares it now"
     ),
     **dict.fromkeys(("rate_factors", "stepped"), "make_optimizer() takes its place"),
-    "own_models": "sent_model() takes its place",
+    "own_models": "model_to_send() takes its place",
     "keeps_guidance": "a node keeps the shared model alone",
 }
 IN_STRATEGIES = {

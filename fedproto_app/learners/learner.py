@@ -201,7 +201,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         round (`Pipeline.question`); nothing of the cohort is kept."""
         return Contribution()
 
-    def sent_model(self, cohort: Cohort) -> dict[str, Tensor]:
+    def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
         """What each client sends of the shared model, [K, …] each."""
         return {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
 

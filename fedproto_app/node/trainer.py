@@ -101,7 +101,7 @@ class Node:
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
         sent = self._learner.contribution(cohort, context, order.server_round)
         self._require_declared(sent)
-        models = self._learner.sent_model(cohort)
+        models = self._learner.model_to_send(cohort)
         # Before anything is counted or kept: it may be too much for the device (`in_halves`).
         found = self._learner.evaluate(cohort, order) if order.evaluate else None
         if self._protection is not None:
@@ -181,9 +181,10 @@ class Node:
             if stored.keys().isdisjoint(state):
                 continue  # these were judged, and have never trained
             if missing := sorted(state.keys() - stored.keys()):
+                client = share.clients[places[0]]
                 raise FedProtoError(
-                    f"the state of client {share.clients[places[0]]!r} has no {missing[0]!r}: an "
-                    "earlier version wrote it; go on with that version, or begin another run"
+                    f"the state of client {client!r} has no {missing[0]!r}: go on with the version "
+                    "of fedproto-app that wrote it, or begin another run"
                 )
             at = {one: torch.tensor(places, device=one) for one in _devices(state)}
             for name, tensor in state.items():

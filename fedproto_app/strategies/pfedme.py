@@ -53,16 +53,18 @@ class InnerAndOuterSteps(CohortOptimizer):
     state: the other optimiser's.
     """
 
-    def __init__(self, of_theta: CohortOptimizer, inner_steps: int, outer_step: float) -> None:
-        self._of_theta, self.state = of_theta, of_theta.state
+    def __init__(
+        self, theta_optimizer: CohortOptimizer, inner_steps: int, outer_step: float
+    ) -> None:
+        self._theta_optimizer, self.state = theta_optimizer, theta_optimizer.state
         self._inner_steps, self._outer_step = inner_steps, outer_step
-        self._taken = 0
+        self._inner_count = 0
 
     @torch.no_grad()
     def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-        self._of_theta.step(parameters, gradients)
-        self._taken += 1
-        if self._taken % self._inner_steps:
+        self._theta_optimizer.step(parameters, gradients)
+        self._inner_count += 1
+        if self._inner_count % self._inner_steps:
             return
         for name, gradient in gradients.items():
             active = len(gradient)
@@ -80,8 +82,10 @@ class PFedMeLearner(PersonalModelLearner[Context]):
         return [Phase("local", (PERSONAL,), self.training.local_epochs)]
 
     def make_optimizer(self, parameters: Mapping[str, Tensor]) -> InnerAndOuterSteps:
-        of_theta = super().make_optimizer(parameters)
-        return InnerAndOuterSteps(of_theta, self.section.inner_steps, self.section.outer_step)
+        theta_optimizer = super().make_optimizer(parameters)
+        return InnerAndOuterSteps(
+            theta_optimizer, self.section.inner_steps, self.section.outer_step
+        )
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
         """Every batch K times in a row."""

@@ -20,7 +20,7 @@ def test_training_is_fedavgs_and_each_client_sends_its_model() -> None:
     assert global_model(learner).keys() == learner.initial_parameters().keys()
     assert not learner.sends_mean
     _, _, cohort = train(learner, ORDER)
-    sent = learner.sent_model(cohort)
+    sent = learner.model_to_send(cohort)
     _, _, of_fedavg = train(tiny_learner("fedavg"), ORDER)
     assert sent.keys() == cohort.parameters.keys()
     for name, value in of_fedavg.parameters.items():

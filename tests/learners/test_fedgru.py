@@ -26,7 +26,7 @@ def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
     learner = tiny_learner("fedgru", **SMALL)
     before = tiny_cohort(learner).parameters
     losses, _, after = train(learner, ORDER)
-    sent = learner.sent_model(after)
+    sent = learner.model_to_send(after)
     alone = tiny_learner("fedgru", **SMALL, **{"fedgru.clusters": 1})
     plain_losses, _, plain = train(alone, replace(ORDER, options={}))
     assert set(sent) == set(plain.parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,3 +47,20 @@ def test_two_views_take_more_than_one() -> None:
         idle = bytes_of(client, learner, ORDER, trains=False)
         assert idle < sizes[method]
     assert sizes["fuels"] > 1.5 * sizes["solo"]
+
+
+class Remembered(NamedTuple):
+    flag: Tensor
+    sums: dict[str, Tensor]
+
+
+class RememberingLearner(SoloLearner):
+    def initial_memory(self) -> Remembered:
+        return Remembered(torch.tensor(False), {"one": torch.zeros(3)})
+
+
+def test_what_a_client_remembers_counts() -> None:
+    """A flag and three numbers (1 + 12) beside w (4), twice; samples (8)."""
+    learner = learner_of(RememberingLearner, None, 0.1)
+    learner.task = Gathered()
+    assert bytes_of("a", learner, ORDER, trains=False) == 2 * (4 + 13) + 8

@@ -169,5 +169,5 @@ def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> 
     WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
     newer, _, _ = visiting()
     node = WholeNode(newer, shard, ClientStore(tmp_path))
-    with pytest.raises(FedProtoError, match=r"no 'memory/rounds': an earlier version wrote it"):
+    with pytest.raises(FedProtoError, match=r"has no 'memory/rounds': go on with the version"):
         node.train(Order("run", "", 2, names))

@@ -111,10 +111,10 @@ class FedGruLearner(SoloLearner):
                 own[row, int(order.options[name])] = 1.0
         return Context()
 
-    def sent_model(self, cohort: Cohort) -> dict[str, Tensor]:
+    def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
         """Each client's model of its own cluster, under the names of a model alone."""
         if self._alone:
-            return super().sent_model(cohort)
+            return super().model_to_send(cohort)
         chosen = cohort.parameters[CHOICE].argmax(dim=1).tolist()
         members = [member(cohort.parameters, one) for one in range(self._clusters)]
         return {
