@@ -49,6 +49,7 @@ SEVERAL_VARIANTS = [
     "kindred@forecasting",
     "cnfgnn@forecasting",
     "gldp@classification",
+    "fedpcl@classification",
     "census@classification",
     "analytic@classification",
     "fed-react@sequence-classification",

@@ -167,13 +167,13 @@ def _done(
         task = make_task(sized, shard.shape, device)
         learner = make_learner(sized, task, order.server_round)
         with _without_denormals():
-            some = replace(order, clients=clients)
+            order_of_width = replace(order, clients=clients)
             size = settings.cohort_on_cpu
             if not (settings.cohort_size or make_samples or part.of > 1):  # all parts cut alike
-                size = size_by_memory(learner, shard, some, trains=phase == "train")
-            cut = shares_of(some, shard, task, size, place)
-            place += len(cut)
-            shares = [share for share in cut if share.place % part.of == part.number]
+                size = size_by_memory(learner, shard, order_of_width, trains=phase == "train")
+            all_shares = shares_of(order_of_width, shard, task, size, place)
+            place += len(all_shares)
+            shares = [share for share in all_shares if share.place % part.of == part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
                 shard = make_samples(shard, names, order.arrays, task, store)

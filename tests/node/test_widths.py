@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedproto_app.data.shape import DataShape
+from fedproto_app.data.sources import load_histories
 from fedproto_app.errors import SettingsError
 from fedproto_app.invariants import (
     SmallRuns,
@@ -16,11 +17,13 @@ from fedproto_app.invariants import (
     kept_models_forecast,
     kills_change_nothing,
 )
-from fedproto_app.node.inference import open_state
+from fedproto_app.node.inference import forecast, open_state
 from fedproto_app.node.orders import with_own_width
 from fedproto_app.node.site import read_site
+from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.table import make_task, small_run
+from tests.local_grid import run_locally, small_settings
 
 NAMES = [f"c{number}" for number in range(300)]
 TWO = {"model.width-factors": "1,0.5"}
@@ -124,3 +127,26 @@ def test_the_kept_models_of_either_width_forecast(tmp_path: Path) -> None:
     kept = [store.read_kept(client) for client in store.kept_clients()]
     widths = Counter(len(model[name]) for model in kept if model)
     assert widths.keys() == {8, 4}
+
+
+def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
+    """One site has its width in its file, the other's clients draw theirs; both forecast."""
+    configs = []
+    for name, clients, own in (("north", "office-00,office-01", "0.5"), ("south", "", "")):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(
+            f'name = "{name}"\nstate-dir = "{name}"\n{own and f"width-factor = {own}"}\n'
+            f'[data]\nsource = "synthetic-traffic"\nclients = "{clients or "transport-00"}"\n'
+        )
+        configs.append({"site": str(file)})
+    settings = small_settings(
+        tmp_path, method="fedproto", rounds=2, **{"model.width-factors": "0.25,0.5"}
+    )
+    folder, _ = run_locally(settings, configs)
+    assert [line["clients"] for line in read_rounds(folder.path)] == [3, 3]
+    (north,) = (one.parent for one in (tmp_path / "north").rglob("settings.toml"))
+    state = open_state(north)
+    assert state.settings.model.factors == (0.5,)
+    series = load_histories(state.settings.data.model_copy(update={"source": "synthetic-traffic"}))
+    made, _ = forecast(state, series, 1, ["office-00", "office-01"])
+    assert [len(one.values) for one in made] == [1, 1]
