@@ -50,15 +50,17 @@ class Order:
     options: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reply:
     """What a node answers: its clients' numbers, and the method's arrays.
+
+    Before it leaves, each cohort has one of its own; the server enters who sent it.
 
     names: the clients that worked. samples: their train samples. losses and metrics: values per
     client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
     failed: clients that could not, with the reason. seconds: the node's own working time.
     classes: for each client the classes of its rows of arrays by class; empty if there are no such
-    arrays.
+    arrays. node: the name of the node, at the server.
     """
 
     names: list[str]
@@ -70,6 +72,7 @@ class Reply:
     arrays: Arrays = field(default_factory=dict)
     seconds: float = 0.0
     classes: list[list[int]] = field(default_factory=list)
+    node: str = ""
 
     @property
     def leaves(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.messages import SampleTimes
+from fedproto_app.messages import Reply, SampleTimes
 from fedproto_app.metrics import Metric, metric_of, metric_row
 
 
@@ -18,6 +18,11 @@ class ClientKey(NamedTuple):
 
     client: str
     node: str
+
+
+def keys_in(reply: Reply) -> list[ClientKey]:
+    """The clients that answered, in the order of the reply's rows."""
+    return [ClientKey(name, reply.node) for name in reply.names]
 
 
 def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:

@@ -35,7 +35,7 @@ from fedproto_app.node.policy import require_masks, require_within, within_secon
 from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.node.privacy_ledger import PrivacyLedger
 from fedproto_app.node.process import number, store_of
-from fedproto_app.node.protection import Protection
+from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
 from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.node.shares import shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
@@ -209,11 +209,11 @@ def with_own_width(run: Settings, site: Site) -> Settings:
 
 def _protection(
     phase: Phase, settings: Settings, site: Site, *, simulated: bool
-) -> Protection | None:
-    """What makes of the clients' answers what may leave; None if the run has no such thing."""
+) -> Protection | Unprotected:
+    """What makes of the clients' answers what may leave."""
     plan = privacy_plan(settings)
     if plan is None:
-        return None
+        return UNPROTECTED
     if phase == "question":
         raise SettingsError(
             f"privacy.mechanism = {settings.privacy.mechanism!r}: no answer to a question of "

@@ -14,8 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Arrays, PerClient, Reply
-from fedproto_app.metrics import Metric
+from fedproto_app.messages import Arrays, Reply
 from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, WEIGHT, Sums
 
 Totals = dict[str, NDArray[np.float64]]
@@ -23,22 +22,14 @@ KeyT = TypeVar("KeyT")
 
 
 @dataclass
-class CohortReply:
-    """What one cohort did; the fields are those of `Reply`, for its clients alone.
+class CohortReply(Reply):
+    """What one cohort did: the reply of its clients alone.
 
     place: the cohort's among those of the order. sums: the shared parameters, summed over the
     clients with their weights; weight: the sum of these.
     """
 
-    place: int
-    names: list[str] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
-    losses: PerClient = field(default_factory=dict)
-    metrics: dict[Metric, list[float]] = field(default_factory=dict)
-    kept_rounds: list[int] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    arrays: Arrays = field(default_factory=dict)
-    classes: list[list[int]] = field(default_factory=list)
+    place: int = 0
     sums: Totals = field(default_factory=dict)
     weight: int = 0
 

@@ -60,8 +60,30 @@ class Leaving:
     refused: dict[int, str]
 
 
+class Unprotected:
+    """The stage of a run without noise: everything leaves as it is."""
+
+    def applied(
+        self,
+        learner: AnyLearner,
+        cohort: Cohort,
+        order: Order,
+        rows: Sequence[int],
+        models: Mapping[str, Tensor],
+        sent: Contribution,
+    ) -> Leaving:
+        """The same models and contribution."""
+        return Leaving(dict(models), sent, {})
+
+
+UNPROTECTED = Unprotected()
+
+
 class Protection:
-    """Of the clients of one order. ledger: the site's, None in a simulation."""
+    """The stage that clips and noises what the clients of one order send.
+
+    ledger: the site's, None in a simulation.
+    """
 
     def __init__(self, plan: PrivacyPlan, secret: bytes, ledger: PrivacyLedger | None) -> None:
         self._plan, self._secret, self._ledger = plan, secret, ledger

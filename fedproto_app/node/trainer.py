@@ -19,7 +19,7 @@ from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import MEMORY, PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
-from fedproto_app.node.protection import Protection
+from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
 from fedproto_app.node.records import ClientRecord
 from fedproto_app.node.shares import Share, in_halves
 from fedproto_app.node.state_log import Found
@@ -41,10 +41,10 @@ class Node:
         learner: AnyLearner,
         *,
         tells_classes: bool = True,
-        protection: Protection | None = None,
+        protection: Protection | Unprotected = UNPROTECTED,
     ) -> None:
         """tells_classes: whether the server may learn how many samples of a class a client has.
-        protection: what is made of all that clients send, if the run has any."""
+        protection: what is made of all that clients send."""
         self._tells_classes, self._protection = tells_classes, protection
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
@@ -104,11 +104,10 @@ class Node:
         models = self._learner.model_to_send(cohort)
         # Before anything is counted or kept: it may be too much for the device (`in_halves`).
         found = self._learner.evaluate(cohort, order) if order.evaluate else None
-        if self._protection is not None:
-            leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
-            models, sent = leaving.models, leaving.sent
-            failed |= leaving.refused
-            rows = [row for row in rows if row not in leaving.refused]
+        leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
+        models, sent = leaving.models, leaving.sent
+        failed |= leaving.refused
+        rows = [row for row in rows if row not in leaving.refused]
         reply = _reply(cohort, rows, share)
         if self._learner.sends_mean:
             reply.sums, reply.weight = _weighted_sums(self._learner, cohort, models, rows)
@@ -299,7 +298,7 @@ def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
 def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
     samples = cohort.samples.train_samples
     names = [cohort.names[row] for row in rows]
-    return CohortReply(share.place, names, [samples[row] for row in rows])
+    return CohortReply(names, [samples[row] for row in rows], place=share.place)
 
 
 def _weighted_sums(

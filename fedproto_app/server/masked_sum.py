@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
-from fedproto_app.messages import MaskingOrder, MaskingReply, PublicKeys, Refusal
+from fedproto_app.messages import MaskingOrder, MaskingReply, PublicKeys, Refusal, Reply
 from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
 from fedproto_app.secure.masks import (
     PRIVATE_BYTES,
@@ -36,7 +36,6 @@ from fedproto_app.secure.masks import (
     stream,
 )
 from fedproto_app.server.replies import read_vector, received_bytes
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.wire import (
     Unusable,
     add_masking,
@@ -77,13 +76,13 @@ class Unmasked:
         """What the replies themselves must have."""
         return expected
 
-    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
         return answers
 
     def hand_over(
         self,
-        answers: list[NodeReply],
-        each: Callable[[list[NodeReply]], Given],
+        answers: list[Reply],
+        each: Callable[[list[Reply]], Given],
         total: Callable[[Sums], Given],
     ) -> Given | None:
         """What `each` makes of the answers to an order to train."""
@@ -137,7 +136,7 @@ class MaskedSum:
         """What the replies themselves must have: where a sum is under way, one masked vector."""
         return Expected(masked=True) if self._session else expected
 
-    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
         """Make the sum of what these nodes sent; returns the answers that are in it.
 
         Answers to other orders than those to train come back as they are.
@@ -151,14 +150,14 @@ class MaskedSum:
         for answer in answers:
             try:
                 number = session.names.index(answer.node)
-                vectors[number] = read_vector(answer.message, layout.size)
+                vectors[number] = read_vector(self._pipeline.messages[answer.node], layout.size)
                 used[number] = answer
             except Unusable as fault:
                 self._refuse(answer.node, str(fault))
         self.total = self._unmasked(session, vectors, layout)
         if self.total is None:
             return []
-        clients = sum(len(answer.reply.names) for answer in used.values())
+        clients = sum(len(answer.names) for answer in used.values())
         every = self.total.counts
         by_class = every.get(BY_CLASS, np.zeros(1))
         if every[CLIENTS] != clients or by_class.min() < 0 or by_class.max() > clients:
@@ -169,8 +168,8 @@ class MaskedSum:
 
     def hand_over(
         self,
-        answers: list[NodeReply],
-        each: Callable[[list[NodeReply]], Given],
+        answers: list[Reply],
+        each: Callable[[list[Reply]], Given],
         total: Callable[[Sums], Given],
     ) -> Given | None:
         """What `total` makes of the sum of the answers to an order to train; None if there is no

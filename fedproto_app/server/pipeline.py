@@ -20,13 +20,13 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
-from fedproto_app.messages import Order, Refusal
+from fedproto_app.messages import Order, Refusal, Reply
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.masked_sum import MaskedSum, Unmasked
 from fedproto_app.server.membership import Membership
 from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.replies import read_reply, received_bytes, without
-from fedproto_app.server.round_log import History, NodeReply
+from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import QUESTION, sent_bytes, write_order
@@ -37,7 +37,7 @@ OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that are aske
 class Stage(Protocol):
     """What is done with the answers of a phase before a strategy sees them."""
 
-    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
         """The answers that go on. expected: the arrays that the phase asked for."""
 
 
@@ -60,9 +60,9 @@ class Compare:
     def __init__(self, history: History) -> None:
         self._history = history
 
-    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
         """A node's mean includes such a client, so then its whole answer goes."""
-        bad = out_of_line({answer.node: answer.reply for answer in answers}, expected)
+        bad = out_of_line({reply.node: reply for reply in answers}, expected)
         refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
         for (node, client), reason in sorted(bad.items()):
             self._history.refuse(Refusal(node, client, reason))
@@ -70,9 +70,9 @@ class Compare:
         left = []
         for answer in answers:
             clients = refused[answer.node]
-            reply = without(answer.reply, clients, expected)
+            reply = without(answer, clients, expected)
             if reply.names and not (clients and expected.mean):
-                left.append(replace(answer, reply=reply))
+                left.append(reply)
         return left
 
 
@@ -82,7 +82,7 @@ class Record:
     def __init__(self, history: History) -> None:
         self._history = history
 
-    def apply(self, answers: list[NodeReply], expected: Expected) -> list[NodeReply]:
+    def apply(self, answers: list[Reply], expected: Expected) -> list[Reply]:
         for answer in answers:
             self._history.record(answer, expected)
         return answers
@@ -114,6 +114,7 @@ class Pipeline:
         self._stages: list[Stage] = [Compare(history), self.sums, Record(history)]
         self._requests: list[_Request] = []
         self._leaving = 0  # nodes that were asked last and are about to leave
+        self.messages: dict[str, Message] = {}  # of the newest usable replies, by node
 
     # --- out --------------------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ class Pipeline:
         *,
         shared: Collection[str] = (),
         once: bool = False,
-    ) -> list[NodeReply]:
+    ) -> list[Reply]:
         """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
 
         However few answer: a question is often put to newcomers alone, of whom one may be silent.
@@ -198,7 +199,7 @@ class Pipeline:
         messages = self.orders(keys, make, QUESTION, shared)
         answers = self._through(self.ask(grid, messages), expected) if messages else []
         if once:
-            values = sum(expected.values(answer.reply) for answer in answers)
+            values = sum(expected.values(reply) for reply in answers)
             self.history.log.parameters_up_once += values
         return answers
 
@@ -206,7 +207,7 @@ class Pipeline:
 
     def read(
         self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[NodeReply]:
+    ) -> list[Reply]:
         """The usable replies in the order of the nodes' names, so that sums are reproducible.
 
         most_samples: the most that a client can have used, if not all that it declared.
@@ -221,7 +222,7 @@ class Pipeline:
 
     def _through(
         self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[NodeReply]:
+    ) -> list[Reply]:
         """What is left of the replies after all stages, however little."""
         answers = self._decode(replies, self.sums.on_the_wire(expected), most_samples)
         for stage in self._stages:
@@ -230,11 +231,12 @@ class Pipeline:
 
     def _decode(
         self, replies: Iterable[Message], expected: Expected, most_samples: int | None
-    ) -> list[NodeReply]:
+    ) -> list[Reply]:
         """Each message as a reply to its request, without what is wrong with it by itself."""
         # Flower answers for a dead node under an id of its own: only the message tells whose.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
-        usable: dict[str, NodeReply] = {}
+        usable: dict[str, Reply] = {}
+        self.messages = {}
         for message in replies:
             order_id = self.exchange.original(message.metadata.reply_to_message_id)
             request = waiting.pop(order_id, None)
@@ -244,6 +246,7 @@ class Pipeline:
                 continue
             if answer := self._decode_one(message, request, expected, most_samples):
                 usable[request.node] = answer
+                self.messages[request.node] = message
         for request in waiting.values():
             self.history.log.late += 1
             reason = f"no reply within {self.exchange.waited:g} s"
@@ -252,7 +255,7 @@ class Pipeline:
 
     def _decode_one(
         self, message: Message, request: _Request, expected: Expected, most_samples: int | None
-    ) -> NodeReply | None:
+    ) -> Reply | None:
         node, log = request.node, self.history.log
         if message.has_error():
             self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
@@ -271,7 +274,7 @@ class Pipeline:
             return None
         for refusal in refusals:
             self.history.refuse(refusal)
-        return NodeReply(node, reply, message) if reply is not None and reply.names else None
+        return replace(reply, node=node) if reply is not None and reply.names else None
 
     def _check_failed_share(self, asked: int, answered: int) -> None:
         allowed = self.settings.nodes.maximum_failed_share

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
-from flwr.app import Message
-
-from fedproto_app.core.clients import ClientKey, ClientResult
+from fedproto_app.core.clients import ClientKey, ClientResult, keys_in
 from fedproto_app.core.sends import Expected
 from fedproto_app.events import shown, tell
 from fedproto_app.messages import Refusal, Reply
@@ -70,19 +68,6 @@ class RoundLog:
         )
 
 
-@dataclass(frozen=True)
-class NodeReply:
-    """A node's answer after refusal: `message` is Flower's, `reply` its usable content."""
-
-    node: str
-    reply: Reply
-    message: Message
-
-    def keys(self) -> list[ClientKey]:
-        """The clients that answered, in the order of the reply's rows."""
-        return [ClientKey(name, self.node) for name in self.reply.names]
-
-
 class History:
     """What happened in a run so far.
 
@@ -110,13 +95,12 @@ class History:
         """Enter what the method itself reports of the round."""
         self.log.figures = dict(figures)
 
-    def record(self, answer: NodeReply, expected: Expected) -> None:
-        """Enter a usable answer: its losses, metrics and costs."""
-        reply = answer.reply
+    def record(self, reply: Reply, expected: Expected) -> None:
+        """Enter a usable reply: its losses, metrics and costs."""
         self.log.answered += 1
         self.log.node_seconds += reply.seconds
         self.log.parameters_up += expected.values(reply)
-        for row, key in enumerate(answer.keys()):
+        for row, key in enumerate(keys_in(reply)):
             if reply.losses:
                 self.trained.add(key)
                 self.unevaluated.add(key)

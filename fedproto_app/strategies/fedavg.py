@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.clients import ClientKey, keys_in
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Guidance, Received, Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
@@ -28,10 +28,9 @@ from fedproto_app.core.sends import Expected, Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort, fine_tuned
 from fedproto_app.learners.learner import Phase
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
-from fedproto_app.messages import Arrays, Order, Refusal
+from fedproto_app.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.secure.fixed_point import WEIGHT, Sums
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.solo import SoloLearner
@@ -127,7 +126,7 @@ class FedAvgStrategy(BaseStrategy):
         """What becomes of the mean: the next model."""
         return mean
 
-    def take_each(self, answers: list[NodeReply], server_round: int) -> Arrays | None:
+    def take_each(self, answers: list[Reply], server_round: int) -> Arrays | None:
         round_ = self.round_of(server_round)
         model = self.average(sent_models(answers, self.expected(server_round)), round_)
         self.take_in(answers, server_round)
@@ -135,10 +134,9 @@ class FedAvgStrategy(BaseStrategy):
         self.report(round_)
         return renewed
 
-    def take_sums(self, sums: Sums, answers: list[NodeReply], server_round: int) -> Arrays | None:
+    def take_sums(self, sums: Sums, answers: list[Reply], server_round: int) -> Arrays | None:
         """The mean by the masked sum of these nodes' models; None if that cannot be true."""
-        replies = [answer.reply for answer in answers]
-        weight = sum(self.weight(sum(reply.samples), len(reply.names)) for reply in replies)
+        weight = sum(self.weight(sum(reply.samples), len(reply.names)) for reply in answers)
         fault: str | None = f"the weights of its models are not {weight}, as the nodes tell"
         if sums.counts[WEIGHT] == weight:
             mean = {n: (sums.values[n] / weight).astype(np.float32) for n in self._initial}
@@ -155,16 +153,15 @@ class FedAvgStrategy(BaseStrategy):
         return samples if by_samples else clients
 
 
-def sent_models(answers: Sequence[NodeReply], expected: Expected) -> list[SentModel]:
+def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]:
     """Each node's mean, or each client's own model where nodes do not average."""
     models = []
-    for answer in answers:
-        reply = answer.reply
+    for reply in answers:
         if expected.mean:
-            key, arrays = ClientKey("", answer.node), {n: reply.arrays[n] for n in expected.mean}
+            key, arrays = ClientKey("", reply.node), {n: reply.arrays[n] for n in expected.mean}
             models.append(SentModel(key, sum(reply.samples), len(reply.names), arrays))
             continue
-        for row, key in enumerate(answer.keys()):
+        for row, key in enumerate(keys_in(reply)):
             arrays = {name: reply.arrays[name][row] for name in expected.models}
             models.append(SentModel(key, reply.samples[row], 1, arrays))
     return models

@@ -30,11 +30,13 @@ def test_a_part_of_a_reply_comes_back_to_the_last_bit() -> None:
         sums={"encoder.w": np.array([1 / 3, 1e300])},
         weight=72,
     )
-    part = PartReply([cohort, CohortReply(5)], {"d": "not a client of this node"}, 0.1)
+    part = PartReply(
+        [cohort, CohortReply([], [], place=5)], {"d": "not a client of this node"}, 0.1
+    )
     found = frames.read_part(frames.part_bytes(part))
     assert (found.absent, found.seconds) == (part.absent, part.seconds)
     first, second = found.cohorts
-    assert second == CohortReply(5)
+    assert second == CohortReply([], [], place=5)
     for group in ("arrays", "sums"):
         ours, theirs = getattr(first, group), getattr(cohort, group)
         assert ours.keys() == theirs.keys()

@@ -9,7 +9,7 @@ from fedproto_app.node.part_reply import CohortReply, PartReply, merged
 
 def cohort(place: int, *names: str, weight: int, value: float, **changes: object) -> CohortReply:
     reply = CohortReply(
-        place,
+        place=place,
         names=list(names),
         samples=[10] * len(names),
         losses={"total": [value] * len(names)},
@@ -57,9 +57,8 @@ def test_a_loss_or_count_that_a_cohort_lacks_is_0() -> None:
 
 
 def test_a_cohort_of_which_nobody_is_left_sends_nothing() -> None:
-    lost = CohortReply(
-        0, failed={"a": "training diverged"}, arrays={"prototypes": np.empty((0, 2))}
-    )
+    failed = {"a": "training diverged"}
+    lost = CohortReply([], [], failed=failed, arrays={"prototypes": np.empty((0, 2), np.float32)})
     reply = merged([PartReply([lost, cohort(1, "b", weight=3, value=2.0)], {}, 0.0)])
     assert reply.names == ["b"]
     assert reply.arrays["w"].tolist() == [2.0, 2.0]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,7 +19,6 @@ from fedproto_app.learners.cohort import Cohort, new_cohort
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.randomness import torch_stream
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
@@ -89,9 +89,8 @@ class KindredPair:
     def report(self, names: list[str], arrays: Arrays) -> None:
         """It arrives at the server."""
         reply = Reply(names, [SAMPLES] * len(names), arrays=arrays)
-        message = Message(RecordDict(), dst_node_id=1, message_type="train")
         self.strategy.federation.history.trained |= {ClientKey(name, NODE) for name in names}
-        self.strategy.take_in([NodeReply(NODE, reply, message)], 1)
+        self.strategy.take_in([replace(reply, node=NODE)], 1)
 
     def priors(self) -> Order:
         """What the server then sends to the node, as the node reads it."""

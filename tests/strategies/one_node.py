@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
-from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -13,7 +13,6 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import ClientReply, Guidance
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.strategy import BaseStrategy, PersonalStrategy
 
@@ -42,8 +41,7 @@ def report(strategy: PersonalStrategy, prototypes: dict[str, Rows]) -> None:
     """The clients' prototypes arrive, in this order."""
     array = np.array(list(prototypes.values()), dtype=np.float32)
     reply = Reply(list(prototypes), [SAMPLES] * len(prototypes), arrays={"prototypes": array})
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.take_in([NodeReply(NODE, reply, message)], 1)
+    strategy.take_in([replace(reply, node=NODE)], 1)
 
 
 def nobody_is_asked(*_: object, **__: object) -> list[ClientReply]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
 
 from fedproto_app.messages import Arrays, Reply
 from fedproto_app.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
@@ -37,8 +36,7 @@ def sums_of(scale: float) -> Arrays:
 def report(strategy: AnalyticStrategy, **clients: Arrays) -> None:
     arrays = {key: np.stack([one[key] for one in clients.values()]) for key in ("gram", "moment")}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.take_in([NodeReply(NODE, reply, message)], 1)
+    strategy.take_in([replace(reply, node=NODE)], 1)
 
 
 def totals(strategy: AnalyticStrategy) -> Arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.round import ClientReply, Received, Round
@@ -22,7 +23,6 @@ from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.analytic import AnalyticSettings, class_groups
 from fedproto_app.strategies.analytic.class_groups import ClassGroups
@@ -73,8 +73,7 @@ def report(
     names = ("gram", "moment", "counts")
     arrays = {key: np.stack([one[key] for one in clients.values()]) for key in names}
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.take_in([NodeReply(node, reply, message)], 1)
+    strategy.take_in([replace(reply, node=node)], 1)
     return {one.client: one.reason for one in strategy.federation.history.log.refused}
 
 

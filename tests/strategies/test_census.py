@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.invariants import SmallRuns
@@ -16,7 +17,6 @@ from fedproto_app.learners.class_fit import packed
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.census.strategy import CensusStrategy
 from fedproto_app.wire import array_record, numpy_arrays
@@ -77,9 +77,8 @@ def report(strategy: CensusStrategy, **clients: Arrays) -> dict[str, str]:
         for key in ("gram", "moment", "counts")
     }
     reply = Reply(list(clients), [SAMPLES] * len(clients), arrays=arrays)
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
     strategy.federation.history.log.refused.clear()
-    strategy.take_in([NodeReply(NODE, reply, message)], 1)
+    strategy.take_in([replace(reply, node=NODE)], 1)
     return {one.client: one.reason for one in strategy.federation.history.log.refused}
 
 

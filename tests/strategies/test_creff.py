@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
@@ -16,7 +16,6 @@ from fedproto_app.errors import SettingsError
 from fedproto_app.maths.federated_features import class_gradient
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, CreffStrategy
 from tests.learners.tiny_images import SHAPE
@@ -58,12 +57,12 @@ def gradient(strategy: CreffStrategy, label: int, *feature: float) -> np.ndarray
     return class_gradient(classifier, one, torch.tensor(label), torch.ones(1)).numpy()
 
 
-def answer(sent: Sent) -> NodeReply:
+def answer(sent: Sent) -> Reply:
     rows = [row for classes in sent.values() for row in classes.values()]
     arrays = {GRADIENTS: np.array(rows, dtype=np.float32).reshape(-1, 3, WIDTH + 1)}
     classes = [list(its) for its in sent.values()]
     reply = Reply(list(sent), [9] * len(sent), arrays=arrays, classes=classes)
-    return NodeReply("m", reply, Message(RecordDict(), dst_node_id=1, message_type="train"))
+    return replace(reply, node="m")
 
 
 def honest(strategy: CreffStrategy) -> Sent:
@@ -147,7 +146,7 @@ def test_a_client_that_lies_is_refused_and_the_others_count(lie: str) -> None:
 def test_what_a_client_sends_is_counted_for_itself() -> None:
     strategy = server()
     model = sum(value.size for value in strategy.initial_arrays().values())
-    reply = answer(honest(strategy)).reply
+    reply = answer(honest(strategy))
     assert strategy.expected(1).values(reply) == 3 * model + 4 * 3 * (WIDTH + 1)
 
 

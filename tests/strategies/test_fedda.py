@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
 
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.clients import ClientKey, keys_in
 from fedproto_app.errors import FederationError, SettingsError
 from fedproto_app.maths.dual_attention import attended
 from fedproto_app.maths.two_view_clusters import two_view_clusters
 from fedproto_app.messages import Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.compared.fedda import traffic_clusters
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS
@@ -51,15 +50,14 @@ def orders(strategy: FedDaStrategy, grid: LocalGrid, server_round: int) -> list[
     return list(strategy.configure_train(server_round, model, ConfigRecord(), grid))
 
 
-def answer(strategy: FedDaStrategy, models: dict[ClientKey, dict[str, np.ndarray]]) -> NodeReply:
+def answer(strategy: FedDaStrategy, models: dict[ClientKey, dict[str, np.ndarray]]) -> Reply:
     (node,) = {key.node for key in models}
     names = [key.client for key in models]
     arrays = {
         name: np.stack([model[name] for model in models.values()])
         for name in strategy.initial_arrays()
     }
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    return NodeReply(node, Reply(names, [1] * len(names), arrays=arrays), message)
+    return Reply(names, [1] * len(names), arrays=arrays, node=node)
 
 
 def aggregated(
@@ -210,12 +208,12 @@ def told_of(
     real = strategy.federation.pipeline.question
     key = sorted(strategy.federation.members.clients())[liar]
 
-    def question(*arguments: Any, **options: Any) -> list[NodeReply]:
+    def question(*arguments: Any, **options: Any) -> list[Reply]:
         answers = real(*arguments, **options)
         for one in answers:
-            for row, its in enumerate(one.keys()):
+            for row, its in enumerate(keys_in(one)):
                 if its == key:
-                    one.reply.arrays[STATISTICS][row] *= factor
+                    one.arrays[STATISTICS][row] *= factor
         return answers
 
     monkeypatch.setattr(strategy.federation.pipeline, "question", question)

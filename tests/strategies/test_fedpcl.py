@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
 
 from fedproto_app.core.round import Guidance, Round
 from fedproto_app.messages import Order, Reply
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES, FedPclStrategy
 from fedproto_app.wire import numpy_arrays
@@ -34,8 +33,7 @@ def server(**changes: Any) -> FedPclStrategy:
 def report(strategy: FedPclStrategy, prototypes: dict[str, Rows]) -> None:
     arrays = {PROTOTYPES: np.array(list(prototypes.values()), dtype=np.float32)}
     reply = Reply(list(prototypes), [4] * len(prototypes), arrays=arrays)
-    message = Message(RecordDict(), dst_node_id=1, message_type="train")
-    strategy.take_in([NodeReply(NODE, reply, message)], 1)
+    strategy.take_in([replace(reply, node=NODE)], 1)
 
 
 def sent(strategy: FedPclStrategy) -> Any:

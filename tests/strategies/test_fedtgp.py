@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from fedproto_app.wire import read_order
@@ -49,12 +49,12 @@ def server(**changes: Any) -> FedTgpStrategy:
     return FedTgpStrategy(settings, settings.method_settings, federation)
 
 
-def answer(sent: Sent) -> NodeReply:
+def answer(sent: Sent) -> Reply:
     rows = [row for classes in sent.values() for row in classes.values()]
     arrays = {PROTOTYPES: np.array(rows, dtype=np.float32).reshape(-1, WIDTH)}
     classes = [list(its) for its in sent.values()]
     reply = Reply(list(sent), [9] * len(sent), arrays=arrays, classes=classes)
-    return NodeReply("m", reply, Message(RecordDict(), dst_node_id=1, message_type="train"))
+    return replace(reply, node="m")
 
 
 def guidance(strategy: FedTgpStrategy) -> Order:
@@ -141,4 +141,4 @@ def test_where_training_ends_in_no_numbers_what_was_before_stays() -> None:
 def test_a_client_sends_a_row_for_each_class_that_it_has() -> None:
     strategy = server()
     assert strategy.initial_arrays() == {}
-    assert strategy.expected(1).values(answer(HONEST).reply) == 4 * WIDTH
+    assert strategy.expected(1).values(answer(HONEST)) == 4 * WIDTH

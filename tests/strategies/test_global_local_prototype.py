@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
-from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
 from tests.learners.tiny_images import SHAPE
@@ -41,7 +41,7 @@ def server() -> GlobalLocalPrototypeStrategy:
     return GlobalLocalPrototypeStrategy(settings, settings.method_settings, federation)
 
 
-def answer(node: str, sent: Prototypes) -> NodeReply:
+def answer(node: str, sent: Prototypes) -> Reply:
     rows = [row for classes in sent.values() for row in classes.values()]
     reply = Reply(
         list(sent),
@@ -49,7 +49,7 @@ def answer(node: str, sent: Prototypes) -> NodeReply:
         arrays={"prototypes": np.array(rows, dtype=np.float32).reshape(-1, WIDTH)},
         classes=[list(classes) for classes in sent.values()],
     )
-    return NodeReply(node, reply, Message(RecordDict(), dst_node_id=1, message_type="train"))
+    return replace(reply, node=node)
 
 
 def guided(strategy: GlobalLocalPrototypeStrategy) -> dict[int, list[float]]:
@@ -108,6 +108,6 @@ def test_a_node_weighs_by_its_clients_not_by_their_samples() -> None:
 def test_what_a_client_sends_is_counted_for_itself() -> None:
     strategy = server()
     model = sum(value.size for value in strategy.initial_arrays().values())
-    reply = answer("m", {"a": {0: [1, 1], 2: [1, 1]}, "b": {1: [1, 1]}}).reply
+    reply = answer("m", {"a": {0: [1, 1], 2: [1, 1]}, "b": {1: [1, 1]}})
     assert strategy.expected(1).values(reply) == 2 * model + 3 * WIDTH
     assert torch.isfinite(torch.from_numpy(strategy.initial_arrays()["encoder.linear.bias"])).all()

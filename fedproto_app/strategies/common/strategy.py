@@ -18,18 +18,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.clients import ClientKey, keys_in
 from fedproto_app.core.method import IN_STRATEGIES, refuse_removed
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
 from fedproto_app.core.sends import Expected, Sends, Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays, Order, Refusal
+from fedproto_app.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Sums
 from fedproto_app.server.averaging import Averaging
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.round_log import NodeReply
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import make_task
 from fedproto_app.wire import array_record, numpy_arrays
@@ -282,17 +281,17 @@ class BaseStrategy(Strategy):
             self._round = Round(server_round, facts, names, evaluated)
         return self._round
 
-    def take_each(self, answers: list[NodeReply], server_round: int) -> Arrays | None:
+    def take_each(self, answers: list[Reply], server_round: int) -> Arrays | None:
         """Take in the clients' answers to an order to train; returns the new shared parameters."""
         self.take_in(answers, server_round)
         return None
 
-    def take_sums(self, sums: Sums, answers: list[NodeReply], server_round: int) -> Arrays | None:
+    def take_sums(self, sums: Sums, answers: list[Reply], server_round: int) -> Arrays | None:
         """The same where masks hide what each of these sent."""
         self.take_in_total(sums, server_round)
         return None
 
-    def take_in(self, answers: Iterable[NodeReply], server_round: int) -> None:
+    def take_in(self, answers: Iterable[Reply], server_round: int) -> None:
         """Validate what the clients sent besides the model, and update the method's state."""
         round_, expected = self.round_of(server_round), self.expected(server_round)
         replies = [one for answer in answers for one in client_replies(answer, expected)]
@@ -340,8 +339,8 @@ class BaseStrategy(Strategy):
         self._asked = {key.node for key in clients}
         return self.federation.pipeline.orders(clients, order, kind, self.shared_names())
 
-    def _answered(self, answers: Sequence[NodeReply], *, evaluation: bool) -> None:
-        clients = [key for answer in answers for key in answer.keys()]  # noqa: SIM118 - no dictionary
+    def _answered(self, answers: Sequence[Reply], *, evaluation: bool) -> None:
+        clients = [key for reply in answers for key in keys_in(reply)]
         self.answered(self._asked, clients, evaluation=evaluation)
 
     def _asking(self, round_: Round, grid: Grid) -> Ask:
@@ -405,12 +404,12 @@ def with_guidance(order: Order, guidance: Guidance) -> Order:
     )
 
 
-def client_replies(answer: NodeReply, expected: Expected) -> Iterator[ClientReply]:
-    """A node's answer client by client, without the model."""
-    reply, start = answer.reply, 0
+def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
+    """A node's reply client by client, without the model."""
+    start = 0
     names = [name for name in expected.per_client if name not in expected.models]
     every = reply.classes or [[]] * len(reply.names)
-    rows = zip(answer.keys(), reply.samples, every, strict=True)
+    rows = zip(keys_in(reply), reply.samples, every, strict=True)
     for row, (key, samples, classes) in enumerate(rows):
         arrays = {name: reply.arrays[name][row] for name in names}
         of_classes = slice(start, start + len(classes))
