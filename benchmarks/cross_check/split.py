@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.section import kebab
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shard import Shard
 from fedproto_app.halves import make_learner
@@ -22,8 +23,11 @@ Arrays = Mapping[str, NDArray[np.generic]]
 Changes = Mapping[str, object]
 
 
-def deal(clients: int, seed: int) -> Shard:
-    """The digits, dealt to clients with mixes of classes of their own, in one stage."""
+def deal(clients: int, seed: int, **changes: object) -> Shard:
+    """The digits, dealt to clients with mixes of classes of their own, in one stage.
+
+    changes: other settings of the partition, as ``alpha=0.3``.
+    """
     settings = settings_from(
         {
             "task": "classification",
@@ -36,21 +40,22 @@ def deal(clients: int, seed: int) -> Shard:
             "data.partition.stages": 1,
             "data.partition.imbalance-factor": 1.0,
             "data.partition.validation-share": 0.0,
+            **{f"data.partition.{kebab(name)}": value for name, value in changes.items()},
         }
     )
     return load_shard(settings, 0, 1)
 
 
-def kept_images(images: int, number: int, clients: int) -> int:
-    """How many train images a client keeps: shares from `FEWEST` to 1, evenly spaced.
+def kept_images(images: int, number: int, clients: int, fewest: float = FEWEST) -> int:
+    """How many train images a client keeps: shares from `fewest` to 1, evenly spaced.
 
     The app deals all clients equally many. An average that forgot to weigh them would go unnoticed.
     """
-    share = FEWEST + (1 - FEWEST) * number / max(1, clients - 1)
+    share = fewest + (1 - fewest) * number / max(1, clients - 1)
     return max(1, round(images * share))
 
 
-def archive(shard: Shard, seed: int) -> dict[str, NDArray[np.generic]]:
+def archive(shard: Shard, seed: int, fewest: float = FEWEST) -> dict[str, NDArray[np.generic]]:
     """The arrays of `image-npz`: the images of every client, of unequal numbers."""
     clients = {name: shard.clients[name] for name in sorted(shard.clients)}
     parts: dict[str, list[NDArray[np.generic]]] = {}
@@ -58,7 +63,7 @@ def archive(shard: Shard, seed: int) -> dict[str, NDArray[np.generic]]:
         assert isinstance(client, ClientImages)
         train, test = client.stages[0].train, client.stages[0].test
         order = numpy_stream(seed, "cross-check", name).permutation(len(train))
-        kept = np.sort(order[: kept_images(len(train), number, len(clients))])
+        kept = np.sort(order[: kept_images(len(train), number, len(clients), fewest)])
         for split, images, rows in (("train", train, kept), ("test", test, np.arange(len(test)))):
             parts.setdefault(f"x_{split}", []).append(images.pixels[rows])
             parts.setdefault(f"y_{split}", []).append(images.labels[rows])
@@ -78,7 +83,7 @@ def largest_client(arrays: Arrays) -> int:
     return int(counts.max())
 
 
-def data_settings(path: Path, seed: int) -> dict[str, object]:
+def data_settings(path: Path, seed: int, network: str = NETWORK) -> dict[str, object]:
     """Settings of a run on the archive at this path."""
     return {
         "task": "classification",
@@ -89,14 +94,14 @@ def data_settings(path: Path, seed: int) -> dict[str, object]:
         "data.name": "cross-check",
         "data.partition.scheme": "given",
         "data.partition.validation-share": 0.0,
-        "model.module": NETWORK,
+        "model.module": network,
         "classification.augment": False,
     }
 
 
-def start(path: Path, seed: int) -> dict[str, NDArray[np.generic]]:
+def start(path: Path, seed: int, network: str = NETWORK) -> dict[str, NDArray[np.generic]]:
     """The parameters that every client of a run on this archive starts from, by their names."""
-    settings = settings_from({**data_settings(path, seed), "method": "fedavg"})
+    settings = settings_from({**data_settings(path, seed, network), "method": "fedavg"})
     task = make_task(settings, load_shard(settings, 0, 1).shape)
     learner = make_learner(settings, task)
     return {name: value.numpy() for name, value in learner.initial_parameters().items()}

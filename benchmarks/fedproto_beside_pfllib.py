@@ -1,0 +1,178 @@
+"""FedProto of this app and of PFLlib on the same split of the digits.
+
+    python -m benchmarks.fedproto_beside_pfllib CHECKOUT [--seeds 0,1,2,3,4] [--page]
+
+CHECKOUT is a clone of https://github.com/TsingZ0/PFLlib; nothing of it is part of this app. It runs
+as a process of its own, with this Python, which then needs h5py, scikit-learn and matplotlib.
+
+Both sides have the same train and test images of every client, the same first parameters of the
+same small CNN, plain SGD, and the same number of full batches: PFLlib leaves out a last batch that
+is not full, so every client has as many images as fill its batches. What is left to chance is the
+order of the images. PFLlib makes a client's prototypes of all epochs of a round while it trains;
+the app makes them of the trained model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import fedproto_app
+from benchmarks.cross_check import split
+from benchmarks.cross_check.comparison import paired
+from benchmarks.machine import machine_line
+from benchmarks.result_runs import ROOT, write_section
+
+PAGE = ROOT / "docs" / "results" / "cross-check.md"
+MAKER = "benchmarks.fedproto_beside_pfllib"
+PEER = "benchmarks.peers.pfllib_fedproto"
+NETWORK = "benchmarks.cross_check.network:SmallCnn"
+CLIENTS, IMAGES, BATCH = 20, 70, 10  # images of a client, and of a step
+ROUNDS, EPOCHS, RATE, WEIGHT = 20, 5, 0.05, 1.0
+RULES = ("prototypes", "head")
+
+# One seed's figures: the mean accuracy over the clients by rule, and the seconds.
+Figures = Mapping[str, float]
+
+
+def main() -> None:
+    arguments = _arguments()
+    lines = [
+        "| seed | rule | ours % | PFLlib % | ours, s | PFLlib, s |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    found: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
+    for seed in arguments.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            job = made_job(seed, Path(folder))
+            ours, theirs = our_figures(job, Path(folder)), peer_figures(job, arguments.checkout)
+        for rule in RULES:
+            pair = ours[rule], theirs[rule]
+            found[rule].append(pair)
+            accuracies = " | ".join(f"{100 * one:.1f}" for one in pair)
+            seconds = f"{ours['seconds']:.0f} | {theirs['seconds']:.0f}"
+            lines.append(f"| {seed} | {rule} | {accuracies} | {seconds} |")
+            print(lines[-1], flush=True)
+    lines += [mean_line(rule, found[rule]) for rule in RULES]
+    lines += ["", footnote(arguments)]
+    print("\n".join(lines))
+    if arguments.page:
+        write_section(PAGE, "pfllib", MAKER, lines)
+
+
+def made_job(seed: int, folder: Path) -> dict[str, Any]:
+    """The archives of a seed, written, and what is to be done with them."""
+    shard = split.deal(CLIENTS, seed, alpha=0.3, samples=IMAGES, test_ratio=0.25)
+    images, start = folder / "images.npz", folder / "start.npz"
+    split.write(split.archive(shard, seed, fewest=1.0), images)
+    split.write(split.start(images, seed, NETWORK), start)
+    return {
+        "split": str(images),
+        "start": str(start),
+        "seed": seed,
+        "rounds": ROUNDS,
+        "local_epochs": EPOCHS,
+        "batch_size": BATCH,
+        "learning_rate": RATE,
+        "weight": WEIGHT,
+    }
+
+
+def our_figures(job: Mapping[str, Any], folder: Path) -> Figures:
+    """What this app finds for the job."""
+    settings = {
+        **split.data_settings(Path(job["split"]), job["seed"], NETWORK),
+        "method": "fedproto",
+        "fedproto.prototype-weight": job["weight"],
+        "rounds": job["rounds"],
+        "local-epochs": job["local_epochs"],
+        "evaluate-every": job["rounds"],
+        "cohort-size": CLIENTS,
+        "classification.batch-size": job["batch_size"],
+        "optimizer.name": "sgd",
+        "optimizer.learning-rate": job["learning_rate"],
+        "optimizer.momentum": 0.0,
+        "output.dir": str(folder),
+        "output.pictures": False,
+    }
+    summary = fedproto_app.run(settings, nodes=1, workers=1, progress=False).summary
+    return {
+        "prototypes": summary["accuracy_local"],
+        "head": summary["by_inference"]["head"]["local"],
+        "seconds": summary["seconds"],
+    }
+
+
+def peer_figures(job: Mapping[str, Any], checkout: Path) -> Figures:
+    """What PFLlib finds for the job."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "system"
+        work.mkdir()
+        asked, answered = work / "job.json", work / "result.json"
+        asked.write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-m", PEER, str(checkout), str(asked), str(answered)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+        result = json.loads(answered.read_text(encoding="utf-8"))
+    means = {rule: statistics.fmean(result[rule]) for rule in RULES}
+    return {**means, "seconds": result["seconds"]}
+
+
+def mean_line(rule: str, pairs: Sequence[tuple[float, float]]) -> str:
+    """The means over the seeds, and the mean difference with its 95% interval."""
+    ours, theirs = zip(*pairs, strict=True)
+    difference = paired(ours, theirs)
+    means = " | ".join(f"{100 * statistics.fmean(side):.1f}" for side in (ours, theirs))
+    limit = f"{100 * difference.mean:+.1f} ± {100 * difference.limit:.1f}"
+    return f"| mean, difference {limit} | {rule} | {means} | | |"
+
+
+def footnote(arguments: argparse.Namespace) -> str:
+    """What the table was made with."""
+    seeds = ",".join(map(str, arguments.seeds))
+    version = _commit(arguments.checkout)
+    return (
+        f"`python -m {MAKER} CHECKOUT --seeds {seeds}`: {CLIENTS} clients of {IMAGES} train "
+        f"images, Dirichlet α = 0.3, {ROUNDS} rounds, {EPOCHS} local epochs, batches of {BATCH}, "
+        f"SGD {RATE:g}, λ = {WEIGHT:g}. PFLlib {version}, fedproto-app {fedproto_app.__version__}. "
+        f"{date.today().isoformat()}; {machine_line()}."
+    )
+
+
+def _commit(checkout: Path) -> str:
+    """The commit of the checkout, or what its folder is called where git does not know."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or checkout.name.removeprefix("PFLlib-")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkout", type=Path, help="a clone of PFLlib")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="between commas")
+    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    arguments = parser.parse_args()
+    arguments.checkout = arguments.checkout.resolve()
+    if not (arguments.checkout / "system/flcore/servers/serverproto.py").is_file():
+        parser.error(f"{arguments.checkout}: no checkout of PFLlib")
+    arguments.seeds = [int(part) for part in arguments.seeds.split(",")]
+    return arguments
+
+
+if __name__ == "__main__":
+    main()
