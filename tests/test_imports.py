@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from fedproto_app import __version__
+from tests.report.made_runs import make_run
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,23 @@ def test_slow_libraries_are_not_imported_by_the_way(module: str, slow: tuple[str
     code = f"import sys, {module}; print(*set({slow}) & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+def test_comparing_runs_of_this_version_imports_no_method(tmp_path: Path) -> None:
+    versions = {"fedproto-app": __version__}
+    runs = [
+        make_run(
+            tmp_path / name, settings={"seed": 0, "method": name}, method=name, versions=versions
+        )
+        for name in ("fedprox", "ditto")
+    ]
+    code = (
+        "import sys; from fedproto_app.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(*{'torch', 'flwr'} & sys.modules.keys(), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, "compare", *map(str, runs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "fedprox" in done.stdout
+    assert "torch" not in done.stderr
+    assert "flwr" not in done.stderr

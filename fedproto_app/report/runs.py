@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
 
+from fedproto_app import __version__
 from fedproto_app.errors import FedProtoError
 from fedproto_app.report.task_report import badness
 from fedproto_app.settings import defaults_of, without_other_methods
@@ -216,7 +217,12 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
 
 
 def known_settings(run: Run) -> dict[str, Any]:
-    """The run's settings; what one younger than the run does by default, the run did."""
+    """The run's settings; what one younger than the run does by default, the run did.
+
+    A run of this version has them all, so its method need not be imported, which takes seconds.
+    """
+    if run.summary.get("versions", {}).get("fedproto-app") == __version__:
+        return dict(run.settings)
     return {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
 
 
