@@ -29,7 +29,7 @@ PATIENCE, PRIVACY = "patience", "privacy"  # why a run stopped before its last r
 class RoundEnd:
     """A round that has ended.
 
-    line: what rounds.jsonl says of it, to which listeners may add figures. model: the global model
+    line: what rounds.jsonl says of it; listeners may add figures. model: the global model
     from now on. evaluated: whether the clients' models were.
     """
 
@@ -70,7 +70,7 @@ class Listener:
 
 def reason_to_stop(listeners: Sequence[Listener], next_round: int) -> str:
     """The first reason that a listener has not to run this round; "" if none has any."""
-    return next((reason for one in listeners if (reason := one.stops(next_round))), "")
+    return next((why for listener in listeners if (why := listener.stops(next_round))), "")
 
 
 class Health(Listener):

@@ -55,7 +55,7 @@ class _Request:
 
 
 class Compare:
-    """Refuses clients whose arrays are far beyond those of the others."""
+    """Refuses clients whose arrays are far larger than the other clients'."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -67,13 +67,13 @@ class Compare:
         for (node, client), reason in sorted(bad.items()):
             self._history.refuse(Refusal(node, client, reason))
             refused[node].add(client)
-        left = []
+        accepted = []
         for answer in answers:
             clients = refused[answer.node]
             reply = without(answer, clients, expected)
             if reply.names and not (clients and expected.mean):
-                left.append(reply)
-        return left
+                accepted.append(reply)
+        return accepted
 
 
 class Record:
@@ -192,7 +192,7 @@ class Pipeline:
     ) -> list[Reply]:
         """Ask these clients a method's question and wait; the usable answers, as `read` gives them.
 
-        However few answer: a question is often put to newcomers alone, of whom one may be silent.
+        However few answer: a question often goes to newcomers alone, and one may be silent.
         Only between the phases: while no other orders are under way. shared: as for `orders`.
         once: whether it is one that each client answers once in a run.
         """

@@ -30,9 +30,9 @@ class Selection:
         return select(clients, share, set(newcomers), seed, server_round)
 
     def evaluates(self, server_round: int) -> bool:
-        """Whether this round's models are evaluated; those of the last round always are.
+        """Whether this round's models are evaluated; the last round's always are.
 
-        In the rounds before those of the method there is nothing to evaluate.
+        Before the method's own rounds there is nothing to evaluate.
         """
         of_task = server_round - self._settings.pretraining_rounds
         if of_task <= 0:

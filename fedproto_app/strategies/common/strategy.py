@@ -116,8 +116,7 @@ class BaseStrategy(Strategy):
         alone."""
         self.settings, self.section, self._federation = settings, section, federation
         task = make_task(settings, federation.shape if federation else DataShape())
-        made = Averaging(settings.aggregation)
-        self.averaging = federation.averaging if federation else made
+        self.averaging = federation.averaging if federation else Averaging(settings.aggregation)
         self.learner = make_learner(settings, task, self.first_round(settings))
         self.sizes = task.sizes()
         self.received = Received(self.releases, self.averaging.rows)
@@ -294,7 +293,7 @@ class BaseStrategy(Strategy):
     def take_in(self, answers: Iterable[Reply], server_round: int) -> None:
         """Validate what the clients sent besides the model, and update the method's state."""
         round_, expected = self.round_of(server_round), self.expected(server_round)
-        replies = [one for answer in answers for one in client_replies(answer, expected)]
+        replies = [reply for answer in answers for reply in client_replies(answer, expected)]
         faults = {r.key: why for r in replies if (why := self.fault(r, round_))}
         good = [reply for reply in replies if reply.key not in faults]
         faults |= self.outliers(good)
@@ -358,7 +357,7 @@ class BaseStrategy(Strategy):
                 return with_guidance(pipeline.order(keys, round_.number), guide(keys))
 
             answers = pipeline.question(grid, clients, order, expected, shared=shared, once=once)
-            return [one for answer in answers for one in client_replies(answer, expected)]
+            return [reply for answer in answers for reply in client_replies(answer, expected)]
 
         return ask
 
@@ -408,8 +407,8 @@ def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
     """A node's reply client by client, without the model."""
     start = 0
     names = [name for name in expected.per_client if name not in expected.models]
-    every = reply.classes or [[]] * len(reply.names)
-    rows = zip(keys_in(reply), reply.samples, every, strict=True)
+    classes_of = reply.classes or [[]] * len(reply.names)
+    rows = zip(keys_in(reply), reply.samples, classes_of, strict=True)
     for row, (key, samples, classes) in enumerate(rows):
         arrays = {name: reply.arrays[name][row] for name in names}
         of_classes = slice(start, start + len(classes))

@@ -96,7 +96,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}" if beyond else None
 
     def update(self, received: Received, round_: Round) -> None:
-        fitted = {reply.key: reply for reply in sorted(received.fresh, key=lambda one: one.key)}
+        fitted = {reply.key: reply for reply in sorted(received.fresh, key=lambda reply: reply.key)}
         self._heard |= set(fitted)
         self._pending |= self.cluster(fitted, round_)
 
@@ -147,7 +147,9 @@ class ClusteredHeadStrategy(PersonalStrategy):
         rule, which counts clients alike."""
         if self.averaging.is_mean:
             return weighted_head(members)
-        return self.averaging.rows(np.stack([one.arrays[HEAD] for one in members])).astype(float)
+        return self.averaging.rows(np.stack([reply.arrays[HEAD] for reply in members])).astype(
+            float
+        )
 
     def _node_id(self, node: str) -> int:
         return self.federation.members.node_id(node)
@@ -155,8 +157,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
 def weighted_head(replies: Iterable[ClientReply]) -> NDArray[np.float64]:
     """θ^c_t = Σ |M^k|·θ^k / Σ |M^j| over a cluster's clients (Fed-REACT, Algorithm 2, line 9)."""
-    every = list(replies)
-    weights = np.array([reply.samples for reply in every], dtype=np.float64)
-    stacked = np.stack([reply.arrays[HEAD] for reply in every]).astype(np.float64)
+    members = list(replies)
+    weights = np.array([reply.samples for reply in members], dtype=np.float64)
+    stacked = np.stack([reply.arrays[HEAD] for reply in members]).astype(np.float64)
     mean: NDArray[np.float64] = np.tensordot(weights / weights.sum(), stacked, axes=1)
     return mean

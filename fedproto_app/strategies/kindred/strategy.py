@@ -7,7 +7,7 @@ prior is the mean of the others' A and B, weighed by how like they are, for ever
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,13 @@ class KindredStrategy(PersonalStrategy):
         rows = [row_of[key] for key in guided]
         priors = {name: prior[rows] for name, prior in self._given.items()} if guided else {}
         return Guidance(priors, guided)
+
+    def answered(
+        self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
+    ) -> None:
+        """Drop the priors, which are gigabytes for thousands of clients."""
+        if evaluation:
+            self._given = {}
 
     def _priors(self, clients: int) -> Arrays:
         """[N, T, …] everyone's priors, for every temperature.
