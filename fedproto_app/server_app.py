@@ -93,7 +93,8 @@ def conduct(
     strategy = make_strategy(settings, federation)
     progress = Progress(array_record(strategy.initial_arrays()))
     costs = Costs()
-    # In this order: ε belongs to what the others write, and a checkpoint knows of all before it.
+    # In this order: ε is part of the line that the others write, and where both would stop the run,
+    # patience is the reason.
     listeners = [
         federation.spending,
         Health(),
@@ -102,16 +103,16 @@ def conduct(
         costs,
         Patience(settings),
     ]
-    if checkpoint:
-        strategy.restore(checkpoint.strategy)
-        progress = Progress(array_record(checkpoint.model), checkpoint.server_round)
-        for listener in listeners:
-            listener.recall(checkpoint.listeners)
     persistence = persistence or Persistence()
     checkpoints = Checkpoints(folder, strategy, federation, listeners, persistence)
     with ExitStack() as stack:
         for listener in listeners:
             stack.callback(listener.close)
+        if checkpoint:
+            strategy.restore(checkpoint.strategy)
+            progress = Progress(array_record(checkpoint.model), checkpoint.server_round)
+            for listener in listeners:
+                listener.recall(checkpoint.listeners)
         try:
             stopped = run_rounds(strategy, federation, grid, progress, [*listeners, checkpoints])
         finally:  # what a run that breaks off has found is worth keeping

@@ -15,6 +15,8 @@ import torch
 
 import fedproto_app
 from fedproto_app.errors import DataError, FedProtoError, SettingsError
+from fedproto_app.methods import METHODS
+from fedproto_app.tasks.table import small_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -155,3 +157,16 @@ def test_mistakes_are_the_command_lines_as_exceptions(
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedProtoError, match=r"summary\.json"):
         fedproto_app.load(tmp_path)
+
+
+def test_what_a_method_remembers_comes_with_a_clients_model(tmp_path: Path) -> None:
+    """Fed-REACT's clients have no other model than their heads."""
+    settings = {
+        **small_run("sequence-classification"),
+        **METHODS["fed-react"].small,
+        "method": "fed-react",
+        "output.dir": str(tmp_path),
+    }
+    finished = fedproto_app.run(settings, nodes=1, workers=1, progress=False)
+    parameters = finished.model(finished.clients["client"][0]).parameters
+    assert "memory/local" in parameters

@@ -35,7 +35,7 @@ from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import method_named
-from fedproto_app.node.blocks import DAMAGES, PERSONAL
+from fedproto_app.node.blocks import DAMAGES, MEMORY, PERSONAL
 from fedproto_app.node.forecasts import ClientForecast
 from fedproto_app.node.records import ClientRecord, holds_kept_models
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
@@ -109,7 +109,8 @@ def _state_folder(folder: Path) -> Path:
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
     """The client's kept model, without the client axis.
 
-    The parameters that it predicts with have the task's names; the method's others are there too.
+    The parameters that it predicts with have the task's names; what the method remembers is there
+    too, as ``memory/…``.
     What the client never trained is as it was at the start. Raises `FedProtoError` if there is
     no kept model, or not all of it.
     """
@@ -125,7 +126,8 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
         if learner.is_shared(name) and name not in stored:
             raise FedProtoError(f"client {client!r}: its kept model lacks {name!r}")
     model = learner.predictor({name: value.unsqueeze(0) for name, value in parameters.items()})
-    return parameters | {name: value.squeeze(0) for name, value in model.items()}
+    memory = {f"{MEMORY}/{name}": value for name, value in unflatten(kept, MEMORY).items()}
+    return parameters | {name: value.squeeze(0) for name, value in model.items()} | memory
 
 
 def open_run(folder: Path) -> list[NodeState]:

@@ -240,6 +240,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
         require_within(settings, site.limits)
         require_masks(settings, site.masked_sums.least)
         require_allowed(settings, site)
+        with_own_width(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
     try:

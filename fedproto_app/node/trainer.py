@@ -185,6 +185,12 @@ class Node:
                     f"the state of client {client!r} has no {missing[0]!r}: go on with the version "
                     "of fedproto-app that wrote it, or begin another run"
                 )
+            if other := [n for n, t in state.items() if stored[n].shape[1:] != t.shape[1:]]:
+                raise FedProtoError(
+                    f"the state of client {share.clients[places[0]]!r} is of a model of another "
+                    f"size: {other[0]!r} is {list(stored[other[0]].shape[1:])}, by the settings "
+                    f"{list(state[other[0]].shape[1:])}; did this site's width-factor change?"
+                )
             at = {one: torch.tensor(places, device=one) for one in _devices(state)}
             for name, tensor in state.items():
                 if len(places) == len(clients):  # all, in their order

@@ -69,8 +69,9 @@ class Listener:
 
 
 def reason_to_stop(listeners: Sequence[Listener], next_round: int) -> str:
-    """The first reason that a listener has not to run this round; "" if none has any."""
-    return next((why for listener in listeners if (why := listener.stops(next_round))), "")
+    """Why this round must not be run, "" if it may; the last listener's reason counts first."""
+    reasons = (listener.stops(next_round) for listener in reversed(listeners))
+    return next((reason for reason in reasons if reason), "")
 
 
 class Health(Listener):

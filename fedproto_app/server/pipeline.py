@@ -227,6 +227,7 @@ class Pipeline:
         answers = self._decode(replies, self.sums.on_the_wire(expected), most_samples)
         for stage in self._stages:
             answers = stage.apply(answers, expected)
+        self.messages = {}  # the arrays of all clients
         return answers
 
     def _decode(

@@ -9,6 +9,7 @@ holds, they raise only what they document.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -239,14 +240,13 @@ def without(reply: Reply, bad: Collection[str], spec: Expected) -> Reply:
     def pick(values: Sequence[float]) -> list[float]:
         return [values[row] for row in rows]
 
-    return Reply(
+    return replace(
+        reply,
         names=[reply.names[row] for row in rows],
         samples=[reply.samples[row] for row in rows],
         losses={name: pick(values) for name, values in reply.losses.items()},
         metrics={name: pick(values) for name, values in reply.metrics.items()},
         kept_rounds=[reply.kept_rounds[row] for row in rows] if reply.kept_rounds else [],
-        failed=reply.failed,
         arrays=arrays,
-        seconds=reply.seconds,
         classes=[reply.classes[row] for row in rows] if reply.classes else [],
     )

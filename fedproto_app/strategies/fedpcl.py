@@ -293,8 +293,9 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
         return Guidance() if by_head else self.guide(received, clients, round_)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The means, and what the round's clients sent."""
-        return {**super().state(), **self.received.state()}
+        """The means, and what the round's clients sent where all get that."""
+        multiple = self.section.prototypes == "multiple"
+        return {**super().state(), **(self.received.state() if multiple else {})}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().restore(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from tests.whole_orders import WholeNode
 HUGE = 3e38  # two of them are over what a float32 holds
 
 
-def made(method: str, cohort_size: int) -> tuple[AnyLearner, Shard, list[str]]:
+def made(method: str, cohort_size: int, **changes: Any) -> tuple[AnyLearner, Shard, list[str]]:
     settings = settings_from(
         {
             **small_run("forecasting"),
@@ -35,6 +35,7 @@ def made(method: str, cohort_size: int) -> tuple[AnyLearner, Shard, list[str]]:
             "data.synthetic.clients": 5,
             "data.synthetic.days": 8,
             "data.horizon": 3,
+            **changes,
         }
     )
     shard = load_shard(settings, 0, 1)
@@ -170,4 +171,14 @@ def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> 
     newer, _, _ = visiting()
     node = WholeNode(newer, shard, ClientStore(tmp_path))
     with pytest.raises(FedProtoError, match=r"has no 'memory/rounds': go on with the version"):
+        node.train(Order("run", "", 2, names))
+
+
+def test_a_state_of_a_model_of_another_size_is_refused_by_name(tmp_path: Path) -> None:
+    """As where a site's width-factor changes between two rounds."""
+    learner, shard, names = made("solo", cohort_size=2)
+    WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
+    wider, _, _ = made("solo", cohort_size=2, **{"model.representation-dim": 32})
+    node = WholeNode(wider, shard, ClientStore(tmp_path))
+    with pytest.raises(FedProtoError, match=r"is of a model of another size: 'parameters/"):
         node.train(Order("run", "", 2, names))

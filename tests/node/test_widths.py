@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, RecordDict
 
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.sources import load_histories
@@ -18,10 +19,10 @@ from fedproto_app.invariants import (
     kills_change_nothing,
 )
 from fedproto_app.node.inference import forecast, open_state
-from fedproto_app.node.orders import with_own_width
+from fedproto_app.node.orders import tell_roster, with_own_width
 from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.tasks.table import make_task, small_run
 from tests.local_grid import run_locally, small_settings
 
@@ -108,6 +109,19 @@ def test_a_site_names_the_width_of_its_clients(tmp_path: Path) -> None:
     assert with_own_width(settings_of("classification", **TWO), site).model.factors == (0.5,)
     with pytest.raises(SettingsError, match=r"width-factor = 0\.5 .*width-factors = '1'"):
         with_own_width(settings_of("classification"), site)
+
+
+def test_a_site_whose_width_the_run_lacks_is_turned_away_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(
+        'name = "north"\nstate-dir = "state"\nwidth-factor = 0.5\n'
+        '[data]\nsource = "synthetic-traffic"\nclients = "office-00"\n'
+    )
+    run = flat_settings(settings_of("forecasting"))
+    context = Context(1, 1, {"site": str(file)}, RecordDict(), run)
+    roster = tell_roster(context, simulated=False)
+    assert roster.samples == {}
+    assert roster.error.startswith("width-factor = 0.5 in this site's file")
 
 
 @pytest.mark.parametrize("task", ["classification", "sequence-classification", "forecasting"])

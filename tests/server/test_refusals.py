@@ -195,3 +195,21 @@ def test_an_encoder_with_nan_is_refused_with_its_node(tmp_path: Path) -> None:
     lines = rounds(folder)
     assert [line["clients"] for line in lines] == [8, 4, 8]
     assert "holds NaN" in lines[1]["refused"][0]["reason"]
+
+
+@pytest.mark.parametrize("method", ["fuels", "fedproto"])
+def test_without_one_client_whose_arrays_are_huge_the_others_of_its_node_count(
+    tmp_path: Path, method: str
+) -> None:
+    def enlarge(arrays: dict[str, Any]) -> None:
+        arrays["prototypes"][1] *= 1e6
+
+    settings = small_settings(tmp_path, method=method)
+    nodes = synthetic_nodes(2, tmp_path / "state")
+    folder, _ = run_locally(settings, nodes, tamper=on_reply(change_arrays(enlarge)))
+    lines = rounds(folder)
+    (refusal,) = lines[1]["refused"]
+    assert refusal["client"]
+    assert "far beyond the others'" in refusal["reason"]
+    assert [line["clients"] for line in lines] == [8, 7, 8]
+    assert [line["refused"] for line in lines[::2]] == [[], []]

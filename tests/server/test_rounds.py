@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 
 from fedproto_app.metrics import Metric
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.listeners import Patience
+from fedproto_app.server.federation import Federation
+from fedproto_app.server.listeners import Listener, Patience, reason_to_stop
 from fedproto_app.settings import settings_from
-from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.wire import array_record
+from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 
 VALIDATION, TEST = Metric("validation-mse"), Metric("mse")
@@ -174,3 +177,32 @@ def test_what_is_kept_does_not_change_the_training(tmp_path: Path) -> None:
     ]
     best, last = ([line["test_mse"] for line in read_rounds(f.path)] for f in folders)
     assert best == last
+
+
+def test_where_both_would_stop_a_run_patience_is_the_reason() -> None:
+    """Else who raised the limit of ε would see the run stop again at once."""
+
+    class Spent(Listener):
+        def stops(self, next_round: int) -> str:
+            return "privacy"
+
+    patience = Patience(settings_from({"patience": 1}))
+    assert reason_to_stop([Spent(), patience], 2) == "privacy"
+    patience.take(None)
+    assert reason_to_stop([Spent(), patience], 2) == "patience"
+
+
+def test_a_round_is_evaluated_as_it_looks_after_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ε, and a share of the clients, it may turn out that another round can follow."""
+    settings = small_settings(tmp_path, method="fedavg")
+    grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
+    federation = Federation(settings, "run", "token")
+    federation.members.await_nodes(grid)
+    strategy = FedAvgStrategy(settings, settings.method_settings, federation)
+    model = array_record(strategy.initial_arrays())
+    monkeypatch.setattr(federation.selection, "evaluates", lambda number: True)
+    strategy.configure_train(1, model, ConfigRecord(), grid)
+    monkeypatch.setattr(federation.selection, "evaluates", lambda number: False)
+    assert strategy.configure_evaluate(1, model, ConfigRecord(), grid) == []

@@ -254,6 +254,7 @@ def test_where_every_history_is_too_short_the_run_does_not_begin(tmp_path: Path)
     strategy, grid = prepared(tmp_path, **{"data.synthetic.days": 14})
     with pytest.raises(FederationError, match=r"no client has statistics .* 14 periods"):
         orders(strategy, grid, 1)
+    assert len(strategy.federation.history.log.refused) == 8  # each client with its reason
     settings = settings_from({"method": "fedda", "data.history": 27})
     with pytest.raises(SettingsError, match=r"data.history = 27: method = 'fedda' needs 28 per"):
         FedDaStrategy(settings, settings.method_settings, Federation(settings, "run", "token"))

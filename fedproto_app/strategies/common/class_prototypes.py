@@ -66,7 +66,7 @@ class ClassPrototypes(CheckedClassPrototypes):
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """``prototypes``: the global prototypes, with the names of their classes."""
         names = np.array([self.federation.shape.classes[one] for one in self._classes()])
-        return {"prototypes": {**self.state(), "names": names}}
+        return {"prototypes": {**ClassPrototypes.state(self), "names": names}}
 
     def _classes(self) -> list[int]:
         known: list[int] = self._known.nonzero().flatten().tolist()

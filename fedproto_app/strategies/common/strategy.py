@@ -143,7 +143,7 @@ class BaseStrategy(Strategy):
             self.releases,
             self.sizes,
             nodes_average=self.learner.sends_mean,
-            evaluates=self.federation.selection.evaluates(server_round),
+            evaluates=self.round_of(server_round).evaluated,
         )
 
     # --- what a method does in a round, without any message --------------------------------------
@@ -207,8 +207,8 @@ class BaseStrategy(Strategy):
     def answered(
         self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Called with the clients whose answers to a phase are usable. asked: the nodes that had
-        an order."""
+        """Called with the clients whose answers to a phase are usable. asked: the nodes of the
+        clients that were chosen."""
 
     # --- Flower's calls --------------------------------------------------------------------------
 
@@ -216,8 +216,10 @@ class BaseStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         round_, self.model = self.round_of(server_round), numpy_arrays(arrays)
-        self.begin(round_, self._asking(round_, grid))
-        self.report(round_)
+        try:
+            self.begin(round_, self._asking(round_, grid))
+        finally:
+            self.report(round_)
         eligible = self.eligible(self.federation.members.clients())
         chosen = self.chosen(eligible, server_round)
         evaluate = self.evaluates_with_training(round_)
@@ -245,8 +247,12 @@ class BaseStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         round_, self.model = self.round_of(server_round), numpy_arrays(arrays)
-        self.conclude(round_, self._asking(round_, grid))
-        self.report(round_)
+        # With ε it may be known only now that another round can follow.
+        round_.evaluated = self.federation.selection.evaluates(server_round)
+        try:
+            self.conclude(round_, self._asking(round_, grid))
+        finally:
+            self.report(round_)
         if not round_.evaluated:
             return []
 

@@ -54,7 +54,7 @@ class KindredStrategy(PersonalStrategy):
     def conclude(self, round_: Round, ask: Ask) -> None:
         """Make everyone's priors, once for all nodes."""
         clients = self.received.clients
-        due = len(clients) > 1 and not self.final_after_training
+        due = round_.evaluated and len(clients) > 1 and not self.final_after_training
         self._given = self._priors(len(clients)) if due else {}
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
