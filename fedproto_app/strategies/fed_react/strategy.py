@@ -49,7 +49,6 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self._keys: list[ClientKey] = []  # in the order in which they were first heard
-        self._heads: dict[ClientKey, Head] = {}  # each client's latest
         self._past = PairMemory(np.nan)  # ψ̂ of the last round in which both were there
         self._together = PairMemory(0)  # such rounds, where ψ̂ is their mean
         self._labels: dict[ClientKey, int] = {}  # of the last round, in the order of _keys
@@ -64,8 +63,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
         if not fitted:
             return {}
-        self._keys += [key for key in fitted if key not in self._heads]
-        self._heads |= {key: reply.arrays[HEAD] for key, reply in fitted.items()}
+        known = set(self._keys)
+        self._keys += [key for key in fitted if key not in known]
         before = self._labels
         psi, forgetting = self._find_clusters()
         new = self._new_heads(fitted, before, forgetting, round_.number)
@@ -78,7 +77,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         connected = set(self.federation.members.clients())
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])
         there = [self._keys[row] for row in rows]
-        heads = np.stack([self._heads[key] for key in there])
+        heads = self.received.stacked(HEAD, there)
         observed = head_similarity(heads, chosen.similarity, self._probe)  # W_t
         labels, forgetting, psi = self._estimate(observed, rows, there)
         previous = np.array([self._labels.get(key, ABSENT) for key in there])
@@ -164,7 +163,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             **state,
             **key_arrays(self._keys),
             "labels": np.array([self._labels.get(key, ABSENT) for key in self._keys]),
-            "heads": np.stack([self._heads[key] for key in self._keys]),
+            "heads": self.received.stacked(HEAD, self._keys),
             "similarity": self._past.values,
             "smoothers": np.array(list(self._smoothers)),
         }
@@ -174,7 +173,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         if "labels" not in state:
             return
         self._keys = keys_of(state)
-        self._heads = dict(zip(self._keys, state["heads"], strict=True))
+        self.received.restore({**key_arrays(self._keys), HEAD: state["heads"]})
         self._past.values = state["similarity"]
         self._together.values = state.get("rounds-together", self._together.values)
         labels = dict(zip(self._keys, state["labels"].tolist(), strict=True))
