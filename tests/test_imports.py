@@ -30,6 +30,23 @@ def test_slow_libraries_are_not_imported_by_the_way(module: str, slow: tuple[str
     assert found.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedprox", "fedproto", "fedpcl", "ditto", "fuels", "gldp"]
+)
+def test_a_nodes_half_of_a_method_imports_nothing_slow(method: str) -> None:
+    """A SuperNode starts a process for every message; a method in one file brings both halves."""
+    code = (
+        "import sys, fedproto_app.node.orders\n"
+        "from fedproto_app.methods import METHODS, part_of\n"
+        f"part_of(METHODS[{method!r}], 'learner', 'classification')\n"
+        "print(*{'scipy', 'sklearn', 'pandas', 'matplotlib'} & sys.modules.keys())"
+    )
+    if method == "fuels":
+        code = code.replace("classification", "forecasting")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
 def test_comparing_runs_of_this_version_imports_no_method(tmp_path: Path) -> None:
     versions = {"fedproto-app": __version__}
     runs = [

@@ -18,7 +18,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from numpy.typing import NDArray
-from scipy.stats import trim_mean
 
 from fedproto_app.core.round import mean_of
 from fedproto_app.errors import FederationError
@@ -110,10 +109,11 @@ class Averaging:
         """
         if self._rule == "mean":
             return mean_of(rows)
-        share = self._settings.hostile_share
-        trims = self._rule == "trimmed-mean"
-        middle = trim_mean(rows, share) if trims else np.median(rows, axis=0)
-        return np.asarray(middle, dtype=np.float32)
+        if self._rule != "trimmed-mean":
+            return np.asarray(np.median(rows, axis=0), dtype=np.float32)
+        from scipy.stats import trim_mean  # a second; nodes import this module with their method
+
+        return np.asarray(trim_mean(rows, self._settings.hostile_share), dtype=np.float32)
 
     def groups(self) -> GroupRule | None:
         """What the rule makes of the rows of groups; None: their means.
