@@ -262,7 +262,8 @@ def _cohorts(learner: AnyLearner, settings: Settings) -> Iterator[tuple[Cohort, 
     """All clients at the start of training, with random prototypes as their guidance."""
     shard = _shard()
     names = list(shard.clients)
-    shape = (len(names), settings.data.period, settings.method_table(FuelsSettings).prototype_dim)
+    width = _settings("fuels", 1).method_table(FuelsSettings).prototype_dim
+    shape = (len(names), settings.data.period, width)
     generator = torch.Generator().manual_seed(0)
     guidance = {key: torch.randn(shape, generator=generator) for key in ("positive", "negative")}
     arrays = {key: value.numpy() for key, value in guidance.items()}
