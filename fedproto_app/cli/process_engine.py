@@ -13,8 +13,8 @@ from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of
 from fedproto_app.engine.pool import WorkerPool, cores
 from fedproto_app.ops.guardian import Guardian
 from fedproto_app.report.progress import Progress, keep_log
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import report_for
 
 
 def simulate_here(

@@ -25,14 +25,14 @@ from fedproto_app.cli.run_settings import (
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.tasks import task_record
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import NamedSuperLink
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import task_record
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 

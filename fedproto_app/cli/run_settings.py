@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.run_lock import require_unwritten
 from fedproto_app.report.runs import flat
-from fedproto_app.run_lock import require_unwritten
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.server.resume import FREE, RAISABLE, require_resumable, stored_settings
 from fedproto_app.settings import (

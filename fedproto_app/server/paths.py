@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.node_register import REGISTER
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.server.node_register import REGISTER
 from fedproto_app.settings import Settings, settings_from
 
 OUTPUT_ROOT = "FEDPROTO_OUTPUT_ROOT"

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 
 ROWS = 20  # of the table, unless all are asked for
 NAMED = 5  # clients, classes or files in one line

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import FedProtoError
 from fedproto_app.maths.even_choice import evenly
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import settings_from

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.errors import FedProtoError
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings
 
@@ -103,10 +103,10 @@ def _evaluated(run_dir: Path) -> list[dict[str, str]]:
 
 
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
-    from fedproto_app.halves import make_learner
-    from fedproto_app.node.inference import kept_model
     from fedproto_app.node.records import holds_kept_models
     from fedproto_app.node.store import ClientStore
+    from fedproto_app.serving.inference import kept_model
+    from fedproto_app.strategies.common.halves import make_learner
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
     # Only a store that has the client is opened: opening one makes its folders.
@@ -129,7 +129,7 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
     the error is not the one that the run noted: the data or the model is another one now.
     """
     from fedproto_app.data.sources import load_series
-    from fedproto_app.node.inference import require_forecasts
+    from fedproto_app.serving.inference import require_forecasts
 
     require_forecasts(settings)
     series = {one.name: one for one in load_series(settings.data)}

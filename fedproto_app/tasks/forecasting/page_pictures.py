@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import is_wide
 from fedproto_app.report.page.charts import Axis, Line, Lines, Matrix, Section
 from fedproto_app.report.runs import read_run

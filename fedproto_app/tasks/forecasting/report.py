@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import metric_values
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.maths.client_errors import worst_tenth
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     BETTER_OFF,
     ClientErrors,

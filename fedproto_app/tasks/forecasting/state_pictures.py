@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import mark_dates, plot_band
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from

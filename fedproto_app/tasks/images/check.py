@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.images.clients import partition_pool, why_refused
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.findings import (
     NAMED,

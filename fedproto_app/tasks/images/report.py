@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.task_report import (
     UNKNOWN,
     ClientErrors,

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.clusters import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sequences.split import split_holding, why_refused
-from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.findings import (
     Cell,

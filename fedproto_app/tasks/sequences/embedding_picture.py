@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import category_colours
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.settings import Settings, settings_from

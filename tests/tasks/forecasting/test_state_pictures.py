@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.pictures import draw
 from fedproto_app.report.runs import read_clients

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.images.report import (
     CLASS_COLUMNS,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
 from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
 from fedproto_app.tasks.sequences.check import (
     class_counts,

@@ -10,10 +10,10 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
