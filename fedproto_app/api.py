@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedproto_app.cli.endings import removed_if_empty
-from fedproto_app.cli.process_engine import show_after, simulate_here
-from fedproto_app.cli.run_settings import (
+from fedproto_app.core.endings import removed_if_empty
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.experiments.run_settings import (
     NODES,
     read_toml,
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.experiments.simulation import show_after, simulate_here
 from fedproto_app.report.runs import flat, read_rounds, read_run
 from fedproto_app.settings import Settings, settings_from
 

@@ -21,9 +21,9 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import Checkpoints, Persistence, folder_listeners
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Costs, Health, Listener, Patience
-from fedproto_app.server.paths import within_root
 from fedproto_app.server.rounds import Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.paths import within_root
 from fedproto_app.strategies.common.halves import make_strategy
 from fedproto_app.trust.privacy_plan import privacy_plan
 

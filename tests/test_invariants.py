@@ -71,7 +71,7 @@ LAWLESS = """
 import torch
 
 from fedproto_app.strategies.solo import SoloLearner
-from fedproto_app.methods import Method
+from fedproto_app.core.method import Method
 
 
 class LawlessLearner(SoloLearner):

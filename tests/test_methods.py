@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 # A method in a file of its own: Solo, whose loss is multiplied by a number of its settings.
 LOUD = """
 from fedproto_app.strategies.solo import SoloLearner
-from fedproto_app.methods import Method
+from fedproto_app.core.method import Method
 from fedproto_app.settings import Section, setting
 
 
@@ -80,7 +80,7 @@ LOUD_METHOD = "loud_method:METHOD"
 
 
 _SOLO = "from fedproto_app.strategies.solo import SoloLearner, SoloStrategy\n"
-_METHOD = "from fedproto_app.methods import Method\n"
+_METHOD = "from fedproto_app.core.method import Method\n"
 OF_VERSION_0_1 = {
     "shares": (
         f"{_SOLO}class Mine(SoloLearner):\n    shared = ('encoder.',)\n",
@@ -266,8 +266,8 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
         ({"method": "old_method:METHOD"}, "it is fedproto_app.strategies.fuels.learner"),
         ({"method": "older_method:METHOD"}, "it is fedproto_app.core.sends"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
-        ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.methods.Method"),
-        ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.methods.Method"),
+        ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.core.method.Method"),
+        ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.core.method.Method"),
         ({"method": "loud_method:"}, "expected package.module:NAME"),
         ({"method": "broken_method:METHOD"}, "cannot be imported: ZeroDivisionError: division"),
         ({"method": "loud_method:TAKEN"}, "name = 'fuels' is that of a method of the app"),

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedproto_app.cli.run_settings import told
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.methods import method_named, require_known
 from fedproto_app.core.tasks import TASKS
+from fedproto_app.experiments.run_settings import told
 
 if TYPE_CHECKING:
     from fedproto_app.experiments.invariants import Deviation

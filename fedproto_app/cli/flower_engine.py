@@ -11,8 +11,8 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.simulation import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import RunStatus, SuperLink, tail
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress, keep_log

@@ -16,7 +16,7 @@ from fedproto_app.cli.next_steps import say_next
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.tasks.findings import refusals
+from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
     from fedproto_app.serving.forecasts import ClientForecast

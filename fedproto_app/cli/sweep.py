@@ -13,8 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.endings import WhenStopped
-from fedproto_app.cli.run_settings import (
+from fedproto_app.core.endings import WhenStopped
+from fedproto_app.core.errors import FederationError, SettingsError, did_you_mean
+from fedproto_app.core.run_lock import LOCK
+from fedproto_app.experiments.run_settings import (
     NODES,
     given_settings,
     nearest_app,
@@ -22,8 +24,6 @@ from fedproto_app.cli.run_settings import (
     told,
     unclaimed_settings,
 )
-from fedproto_app.core.errors import FederationError, SettingsError, did_you_mean
-from fedproto_app.core.run_lock import LOCK
 from fedproto_app.experiments.sweep.axes import (
     Axis,
     grid_option,

@@ -1,4 +1,4 @@
-"""Code that a setting names as ``package.module:name``, a user's own above all."""
+"""Loads what a setting or a record names as ``package.module:name``; no other module does."""
 
 from __future__ import annotations
 
@@ -53,16 +53,20 @@ _FOLDERS = {
 
 
 def _moved(module: str) -> str:
-    """Where a module of `learners` or `strategies` of version 0.1 stands now, "" if nowhere."""
+    """Where a module of version 0.1 stands now, as the end of an error; "" if nowhere."""
     package, _, name = module.rpartition(".")
     half = {"fedproto_app.learners": "learner", "fedproto_app.strategies": "strategy"}.get(package)
-    folder = _FOLDERS.get(name, name)
-    places = (f"{folder}.{half}", folder, f"compared.{folder}.{half}", f"compared.{folder}")
-    for place in (*places, f"common.{name}") if half else ():
-        new = "core.sends" if name == "release" else f"strategies.{place}"
+    if half:
+        folder = _FOLDERS.get(name, name)
+        places = [f"strategies.{in_folder}{folder}" for in_folder in ("", "compared.")]
+        places = [f"{place}{end}" for place in places for end in (f".{half}", "")]
+        places.append("core.sends" if name == "release" else f"strategies.common.{name}")
+    else:
+        places = ["core.method" if name == "methods" else f"core.{name}"]
+    for place in places if package.partition(".")[0] == "fedproto_app" else ():
         with suppress(ModuleNotFoundError):
-            if find_spec(f"fedproto_app.{new}"):
-                return f"; since version 0.2 it is fedproto_app.{new}"
+            if find_spec(f"fedproto_app.{place}"):
+                return f"; since version 0.2 it is fedproto_app.{place}"
     return ""
 
 

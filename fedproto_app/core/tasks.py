@@ -74,8 +74,8 @@ _FORECASTING = TaskRecord(
     task=f"{_HERE}.forecasting.task:ForecastingTask",
     load=f"{_HERE}.forecasting.clients:load_shard",
     reasons_against=f"{_HERE}.forecasting.clients:reasons_against",
-    report=f"{_HERE}.forecasting.report:ForecastingReport",
-    check=f"{_HERE}.forecasting.check:check",
+    report="fedproto_app.report.forecasting.report:ForecastingReport",
+    check="fedproto_app.report.check.forecasting:check",
     small=f"{_HERE}.small_runs:SERIES",
     options=(
         *("period", "close-window", "periodic-window", "train-share", "validation-share"),
@@ -93,8 +93,8 @@ _CLASSIFICATION = TaskRecord(
     task=f"{_HERE}.images.task:ClassificationTask",
     load=f"{_HERE}.images.clients:load_shard",
     reasons_against=f"{_HERE}.images.clients:reasons_against",
-    report=f"{_HERE}.images.report:ClassificationReport",
-    check=f"{_HERE}.images.check:check",
+    report="fedproto_app.report.images.report:ClassificationReport",
+    check="fedproto_app.report.check.images:check",
     small=f"{_HERE}.small_runs:IMAGES",
     check_settings=f"{_HERE}.images.clients:require_fitting_settings",
     options=("partition", "classes", "corrupt-images", "max-clients"),
@@ -109,8 +109,8 @@ _SEQUENCE_CLASSIFICATION = TaskRecord(
     task=f"{_HERE}.sequences.task:SequenceClassificationTask",
     load=f"{_HERE}.sequences.clients:load_shard",
     reasons_against=f"{_HERE}.sequences.clients:reasons_against",
-    report=f"{_HERE}.sequences.report:SequenceClassificationReport",
-    check=f"{_HERE}.sequences.check:check",
+    report="fedproto_app.report.sequences.report:SequenceClassificationReport",
+    check="fedproto_app.report.check.sequences:check",
     small=f"{_HERE}.small_runs:LABELLED_SEQUENCES",
     options=(
         *("sequences", "clusters", "classes", "train-share", "validation-share"),
@@ -124,7 +124,7 @@ _SEQUENCE_REGRESSION = replace(
     targets="real numbers",
     first_method="fed-react",
     task=f"{_HERE}.sequences.task:SequenceRegressionTask",
-    report=f"{_HERE}.sequences.report:SequenceRegressionReport",
+    report="fedproto_app.report.sequences.report:SequenceRegressionReport",
     small=f"{_HERE}.small_runs:MEASURED_SEQUENCES",
 )
 

@@ -15,8 +15,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.identity import Identity
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.node_register import NodeRegister
-from fedproto_app.server.paths import register_file
+from fedproto_app.server.node_register import NodeRegister, register_file
 from fedproto_app.server.pipeline import Pipeline
 from fedproto_app.server.roster import Roster
 from fedproto_app.server.round_log import History

@@ -89,6 +89,15 @@ class Membership:
         """The clients that can be asked now, in the order of their names."""
         return self.roster.clients()
 
+    @property
+    def is_simulation(self) -> bool:
+        """Whether the nodes are simulated, so that all clients are there from the start."""
+        return self.roster.partitions() > 0
+
+    def first_with(self, client: str) -> str | None:
+        """The node that declared a client of this name first; None if no node has."""
+        return self.roster.first_with.get(client)
+
     def node_id(self, node: str) -> int:
         """Flower's id of the node with this name."""
         return self.roster.members[node].node_id

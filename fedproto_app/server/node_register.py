@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.whole_file import write_whole
+from fedproto_app.settings.paths import OUTPUT_ROOT
 
 REGISTER = "nodes.json"  # its name, in the folder of the runs' folders
 
@@ -132,3 +134,8 @@ def fingerprint(public_key: bytes) -> str:
 def now() -> str:
     """The time, as the register has it."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def register_file(output_dir: str) -> Path:
+    """The server's register of nodes: in the root, else where the run folders are."""
+    return Path(os.environ.get(OUTPUT_ROOT) or output_dir).expanduser().resolve() / REGISTER

@@ -30,10 +30,10 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
 from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.strategies.fed_react import (
     ENCODER,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.data.sources import load_series
+from fedproto_app.report.check.period import find_period
 from fedproto_app.settings import DataSettings
-from fedproto_app.tasks.forecasting.period import find_period
 from tests.real_data import real_data
 from tests.waves import wave
 

@@ -19,8 +19,8 @@ from fedproto_app.node import orders
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.node_register import NodeRegister, fingerprint
-from fedproto_app.server.paths import OUTPUT_ROOT
 from fedproto_app.settings import Settings
+from fedproto_app.settings.paths import OUTPUT_ROOT
 from tests.local_grid import LocalGrid, digits_settings, small_settings
 from tests.server.test_membership import csv_node, wide_csv
 

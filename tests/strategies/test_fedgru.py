@@ -24,7 +24,7 @@ SIZE = 23_301
 SMALL = {"method": "fedgru", "fedgru.hidden": 4, "rounds": 2}
 
 AVERAGED = """
-from fedproto_app.methods import Method
+from fedproto_app.core.method import Method
 from fedproto_app.strategies.compared.fedgru import FedGruSettings
 
 METHOD = Method(

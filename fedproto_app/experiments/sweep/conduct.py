@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of_users_code
-from fedproto_app.cli.run_settings import unclaimed_settings
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.run_lock import LOCK, RunLock
 from fedproto_app.engine.pool import cores
+from fedproto_app.experiments.run_settings import unclaimed_settings
+from fedproto_app.experiments.simulation import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.experiments.sweep.plan import (
     PLAN,
     Plan,

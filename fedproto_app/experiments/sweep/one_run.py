@@ -50,9 +50,9 @@ def make(order: Order) -> None:
     """Make the run of the order in this process, or go on with it."""
     from rich.console import Console
 
-    from fedproto_app.cli.process_engine import simulate_here
-    from fedproto_app.cli.run_settings import resumed_settings, simulated_settings
     from fedproto_app.core.loading import look_here_for_users_code
+    from fedproto_app.experiments.run_settings import resumed_settings, simulated_settings
+    from fedproto_app.experiments.simulation import simulate_here
 
     look_here_for_users_code()
     folder = Path(order.settings["output.dir"]) / order.settings["output.name"]

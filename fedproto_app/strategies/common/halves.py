@@ -16,8 +16,8 @@ from fedproto_app.tasks.table import make_task
 if TYPE_CHECKING:
     from fedproto_app.data.shape import DataShape
     from fedproto_app.data.shard import Shard
-    from fedproto_app.server.federation import Federation
     from fedproto_app.settings import Settings
+    from fedproto_app.strategies.common.federation import Federation
     from fedproto_app.strategies.common.learner import AnyLearner
     from fedproto_app.strategies.common.strategy import MethodStrategy
     from fedproto_app.tasks.task import AnyTask

@@ -25,8 +25,8 @@ from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Tota
 from fedproto_app.core.sends import Expected, Sends, Sizes
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.table import make_task

@@ -40,10 +40,10 @@ from fedproto_app.maths.federated_features import (
     retrained,
 )
 from fedproto_app.models.linear import linear_parameters
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_rows import class_fault, largest_rows
 from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Context, Contribution
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner

@@ -34,10 +34,10 @@ from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.ensemble import CHOICE, Ensemble, member, name_alone, of_member
 from fedproto_app.models.model import Model
 from fedproto_app.models.stacked_gru import StackedGru
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.client_graph import ClientGraph
 from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Context, Contribution, Phase
 from fedproto_app.strategies.common.profile import PROFILE, profile
 from fedproto_app.strategies.common.strategy import Ask

@@ -21,8 +21,8 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, of_group, under
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.strategies.fed_react.learner import HEAD, HEADS
@@ -57,12 +57,12 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def _compare_numbers(self) -> None:
         """Fewer clients than clusters are a fault, unless more of them can still join."""
-        roster, clusters = self.federation.members.roster, self.section.clusters
-        clients = len(roster.clients())
+        members, clusters = self.federation.members, self.section.clusters
+        clients = len(members.clients())
         if clusters <= clients:
             return
         fault = f"fed-react.clusters = {clusters}: more than the {clients} clients there are"
-        if roster.partitions():  # a simulation is complete from the start
+        if members.is_simulation:
             raise FederationError(fault)
         log(WARNING, "%s so far; others may join", fault)
 

@@ -25,9 +25,9 @@ from fedproto_app.maths.divergence import (
     threshold,
     update_divergence,
 )
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.divergence_findings import divergence_findings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.strategies.fuels.learner import (

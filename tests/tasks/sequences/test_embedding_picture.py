@@ -16,14 +16,14 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.runs import read_run
-from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.sequences.embedding_picture import (
+from fedproto_app.report.sequences.embedding_picture import (
     Embeddings,
     draw_embeddings,
     embedding_picture,
     main_plane,
     read_embeddings,
 )
+from fedproto_app.settings import Settings, settings_from
 from tests.report.made_sequences import make_sequence_run
 
 

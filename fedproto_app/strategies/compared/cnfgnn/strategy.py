@@ -25,9 +25,9 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.maths.gradients import held_to_the_others
 from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.models.graph_network import Graph
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 from fedproto_app.strategies.compared.cnfgnn.graph_learning import (

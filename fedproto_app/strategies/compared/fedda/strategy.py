@@ -21,9 +21,9 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Guidance, Round, SentModel
 from fedproto_app.core.sends import Expected
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.compared.fedda.dual_attention import attended

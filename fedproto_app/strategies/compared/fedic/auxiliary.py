@@ -20,9 +20,9 @@ from fedproto_app.data.images.clients import LabelledImages, images_at, reserved
 from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
-from fedproto_app.server.federation import Federation
-from fedproto_app.server.paths import OUTPUT_ROOT
 from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.settings.paths import OUTPUT_ROOT
+from fedproto_app.strategies.common.federation import Federation
 
 AUXILIARY = "FEDPROTO_AUXILIARY"  # the labelled images: an npz file, a folder or a zip archive
 UNLABELLED = "FEDPROTO_UNLABELLED"  # further ones, whose labels nobody looks at

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
 from fedproto_app.maths.even_choice import evenly
+from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

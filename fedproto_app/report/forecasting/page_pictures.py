@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import is_wide
-from fedproto_app.report.page.charts import Axis, Line, Lines, Matrix, Section
-from fedproto_app.report.runs import read_run
-from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.divergence_picture import read_divergence
-from fedproto_app.tasks.forecasting.examples import (
+from fedproto_app.report.forecasting.divergence_picture import read_divergence
+from fedproto_app.report.forecasting.examples import (
     Forecast,
     find_examples,
     kept_forecasts,
     last_periods,
     ranked_clients,
 )
+from fedproto_app.report.page.charts import Axis, Line, Lines, Matrix, Section
+from fedproto_app.report.runs import read_run
+from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 
 _MOST_LINES = 8  # of errors by step

@@ -224,13 +224,13 @@ class ForecastingReport:
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Error by step ahead, forecasts of single clients, who is like whom."""
-        from fedproto_app.tasks.forecasting.page_pictures import forecasting_sections
+        from fedproto_app.report.forecasting.page_pictures import forecasting_sections
 
         return forecasting_sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """clients-mse.png, rounds.png, divergence.png, and those of the clients' models."""
-        from fedproto_app.tasks.forecasting.pictures import forecasting_pictures
+        from fedproto_app.report.forecasting.pictures import forecasting_pictures
 
         return forecasting_pictures(run_dir)
 

@@ -12,7 +12,6 @@ import os
 from pathlib import Path
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.server.node_register import REGISTER
 from fedproto_app.settings import Settings, settings_from
 
 OUTPUT_ROOT = "FEDPROTO_OUTPUT_ROOT"
@@ -29,11 +28,6 @@ def within_root(settings: Settings) -> Settings:
         if given := table[section][key]:
             table[section][key] = str(_inside(root, given, f"{section}.{key}"))
     return settings_from(table)
-
-
-def register_file(output_dir: str) -> Path:
-    """The server's register of nodes: in the root, else where the run folders are."""
-    return Path(os.environ.get(OUTPUT_ROOT) or output_dir).expanduser().resolve() / REGISTER
 
 
 def _inside(root: Path, given: str, key: str) -> Path:

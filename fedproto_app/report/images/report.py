@@ -193,13 +193,13 @@ class ClassificationReport:
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Accuracy by class and by stage, who holds which images."""
-        from fedproto_app.tasks.images.page_pictures import classification_sections
+        from fedproto_app.report.images.page_pictures import classification_sections
 
         return classification_sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """clients-accuracy.png, rounds.png, stages.png, classes.png, partition.png."""
-        from fedproto_app.tasks.images.pictures import classification_pictures
+        from fedproto_app.report.images.pictures import classification_pictures
 
         return classification_pictures(run_dir)
 

@@ -147,13 +147,13 @@ class SequenceReport:
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Clusters over the rounds, how alike clients are, who holds which classes."""
-        from fedproto_app.tasks.sequences.page_pictures import sequence_sections
+        from fedproto_app.report.sequences.page_pictures import sequence_sections
 
         return sequence_sections(runs, first)
 
     def pictures(self, run_dir: Path) -> dict[str, Figure]:
         """clients-*.png, rounds.png, those of clusters, embeddings.png."""
-        from fedproto_app.tasks.sequences.pictures import sequence_pictures
+        from fedproto_app.report.sequences.pictures import sequence_pictures
 
         return sequence_pictures(run_dir, self)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from fedproto_app.report.drawing import client_figures, draw_clients, draw_rounds
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.tasks.sequences.cluster_pictures import cluster_pictures
-from fedproto_app.tasks.sequences.embedding_picture import embedding_picture
-from fedproto_app.tasks.sequences.report import SequenceReport
+from fedproto_app.report.sequences.cluster_pictures import cluster_pictures
+from fedproto_app.report.sequences.embedding_picture import embedding_picture
+from fedproto_app.report.sequences.report import SequenceReport
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproto_app.report.images.page_pictures import partition_section
 from fedproto_app.report.page.charts import Axis, Chart, Line, Lines, Matrix, Section
-from fedproto_app.tasks.images.page_pictures import partition_section
-from fedproto_app.tasks.sequences.cluster_pictures import Clusters, read_clusters
+from fedproto_app.report.sequences.cluster_pictures import Clusters, read_clusters
 
 _MOST_RUNS = 3  # with clusters of their own
 _FEWEST_ROUNDS = 2  # of a line

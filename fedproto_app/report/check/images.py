@@ -15,8 +15,7 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.images.clients import partition_pool, why_refused
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
-from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.tasks.findings import (
+from fedproto_app.report.check.findings import (
     NAMED,
     Cell,
     Checked,
@@ -28,7 +27,8 @@ from fedproto_app.tasks.findings import (
     some,
     span,
 )
-from fedproto_app.tasks.images.report import thirds
+from fedproto_app.report.images.report import thirds
+from fedproto_app.settings import DataSettings, Settings
 
 Counts = NDArray[np.int64]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproto_app.report.images.pictures import read_partition, read_table, stage_of
 from fedproto_app.report.page.charts import Axis, DotRow, Dots, Line, Lines, Matrix, Section
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.tasks.images.pictures import read_partition, read_table, stage_of
 
 _NAMED_CLASSES = 40  # more rows than that are lines
 _MOST_METHODS = 6

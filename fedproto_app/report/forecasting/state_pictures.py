@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import mark_dates, plot_band
-from fedproto_app.report.runs import read_run
-from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.examples import (
+from fedproto_app.report.forecasting.examples import (
     Example,
     Forecast,
     find_examples,
     kept_forecasts,
     last_periods,
 )
+from fedproto_app.report.runs import read_run
+from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 
 if TYPE_CHECKING:

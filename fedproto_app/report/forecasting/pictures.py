@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedproto_app.report.drawing import client_figures, draw_clients, draw_rounds
+from fedproto_app.report.forecasting.divergence_picture import draw_divergence
+from fedproto_app.report.forecasting.report import ForecastingReport
+from fedproto_app.report.forecasting.state_pictures import state_pictures
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.tasks.forecasting.divergence_picture import draw_divergence
-from fedproto_app.tasks.forecasting.report import ForecastingReport
-from fedproto_app.tasks.forecasting.state_pictures import state_pictures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,12 +6,10 @@ It imports nothing slow, so that it can be there from the first moment on.
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -103,27 +101,6 @@ class WhenStopped:
         if code:
             print(self.says(), file=sys.stderr)
             raise Stopped(code) from None
-
-
-def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
-    """What a run in this folder has when it was stopped, and the line that goes on with it.
-
-    A new run's folder in which nothing was begun is removed. app, changes: what must be given
-    again, the folder of the Flower app and ``--set`` of a run that was resumed itself.
-    """
-    from fedproto_app.server.checkpoint import newest_checkpoint
-
-    if not (run / "settings.toml").exists():
-        shutil.rmtree(run, ignore_errors=True)
-        return NOTHING
-    if (run / "summary.json").exists() and not changes:
-        return f"stopped when all rounds were done: {shown(run)}"
-    checkpoint, _ = newest_checkpoint(run / "checkpoint")
-    saved = f"round {checkpoint.server_round} is saved" if checkpoint else "no round is saved yet"
-    words = ["fedproto", "run", "--resume", shown(run)]
-    words += ["--app", str(app)] if app else []
-    words += [word for change in changes for word in ("--set", change)]
-    return f"stopped; {saved}; go on with: {shlex.join(words)}"
 
 
 @contextmanager

@@ -14,9 +14,16 @@ from rich.text import Text
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import shortest_length, why_refused
-from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.tasks.findings import Cell, Checked, Findings, hint, refusals, some, too_large
-from fedproto_app.tasks.forecasting.oddities import (
+from fedproto_app.report.check.findings import (
+    Cell,
+    Checked,
+    Findings,
+    hint,
+    refusals,
+    some,
+    too_large,
+)
+from fedproto_app.report.check.oddities import (
     FARTHEST,
     LARGEST_RATIO,
     LARGEST_SHIFT,
@@ -24,7 +31,8 @@ from fedproto_app.tasks.forecasting.oddities import (
     Outliers,
     oddities_of,
 )
-from fedproto_app.tasks.forecasting.period import find_period
+from fedproto_app.report.check.period import find_period
+from fedproto_app.settings import DataSettings, Settings
 
 
 @dataclass(frozen=True)

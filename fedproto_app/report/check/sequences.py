@@ -15,8 +15,7 @@ from fedproto_app.data.sequences.clusters import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sequences.split import split_holding, why_refused
-from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.tasks.findings import (
+from fedproto_app.report.check.findings import (
     Cell,
     Checked,
     Findings,
@@ -28,6 +27,7 @@ from fedproto_app.tasks.findings import (
     span,
     too_large,
 )
+from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.sequences.clients import targets_of
 from fedproto_app.tasks.table import fitting_task, require_fitting_targets
 

@@ -18,8 +18,8 @@ from fedproto_app.report.drawing import (
     mark_whole,
     plot_known,
 )
+from fedproto_app.report.images.report import THIRDS, ClassificationReport
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.tasks.images.report import THIRDS, ClassificationReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,7 +154,7 @@ def _mark_thirds(axes: Axes, names: list[str]) -> None:
 
 
 def _draw_partition(run_dir: Path) -> Figure:
-    from fedproto_app.tasks.partition_picture import draw_partition_picture
+    from fedproto_app.report.check.partition_picture import draw_partition_picture
 
     return draw_partition_picture(*read_partition(run_dir))
 

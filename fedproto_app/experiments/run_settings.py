@@ -5,11 +5,14 @@ Everything else stays as `Settings` has it.
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedproto_app.core.endings import NOTHING, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.run_lock import require_unwritten
 from fedproto_app.report.runs import flat
@@ -205,3 +208,22 @@ def read_toml(file: Path) -> Mapping[str, Any]:
 
 def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
+
+
+def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
+    """What a run in this folder has when it was stopped, and the line that goes on with it.
+
+    A new run's folder in which nothing was begun is removed. app, changes: what must be given
+    again, the folder of the Flower app and ``--set`` of a run that was resumed itself.
+    """
+    if not (run / "settings.toml").exists():
+        shutil.rmtree(run, ignore_errors=True)
+        return NOTHING
+    if (run / "summary.json").exists() and not changes:
+        return f"stopped when all rounds were done: {shown(run)}"
+    checkpoint, _ = newest_checkpoint(run / "checkpoint")
+    saved = f"round {checkpoint.server_round} is saved" if checkpoint else "no round is saved yet"
+    words = ["fedproto", "run", "--resume", shown(run)]
+    words += ["--app", str(app)] if app else []
+    words += [word for change in changes for word in ("--set", change)]
+    return f"stopped; {saved}; go on with: {shlex.join(words)}"

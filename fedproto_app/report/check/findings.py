@@ -140,8 +140,8 @@ def save_partition(
     """Draw what each client trains on; parameters as of `draw_partition_picture`."""
     from matplotlib import rc_context
 
+    from fedproto_app.report.check.partition_picture import draw_partition_picture
     from fedproto_app.report.drawing import STYLE
-    from fedproto_app.tasks.partition_picture import draw_partition_picture
 
     with rc_context(STYLE):
         try:
