@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
 from fedproto_app.models.ensemble import CHOICE, member
 from fedproto_app.strategies.compared.fedgru import subsets
 from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, train

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.learners.batches import pairs_of
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
+from fedproto_app.strategies.common.batches import pairs_of
 from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings
 from fedproto_app.strategies.solo import SoloLearner
 from tests.learners.quadratic import NAME, after_a_round, learner_of

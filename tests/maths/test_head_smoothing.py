@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.maths.head_smoothing import (
+from fedproto_app.strategies.fed_react.head_smoothing import (
     ForgettingMean,
     Head,
     HeadSmoother,
@@ -17,7 +17,7 @@ from fedproto_app.maths.head_smoothing import (
     NoSmoothing,
     RunningMean,
 )
-from fedproto_app.maths.kalman import fit_random_walk, newest_state
+from fedproto_app.strategies.fed_react.kalman import fit_random_walk, newest_state
 
 KINDS: dict[str, Callable[[], HeadSmoother]] = {
     "none": NoSmoothing,

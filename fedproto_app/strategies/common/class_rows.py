@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import ClientReply, Round
-from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.common.strategy import BaseStrategy
 
 ClassRow = NDArray[np.float32]

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Guidance, Round, SentModel
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
-from fedproto_app.maths.dual_attention import attended
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.fedda import FedDaSettings
+from fedproto_app.strategies.compared.fedda.dual_attention import attended
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
 from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
 from fedproto_app.strategies.compared.fedda.traffic_clusters import TrafficClusters
