@@ -75,7 +75,9 @@ def print_tables(imports: Counter[tuple[str, str]]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     whole = Table("figure", "value", title="the whole")
     whole.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
-    whole.add_row("lines of tests a line of the package", f"{lines_of(tests) / lines_of(package):.2f}")
+    whole.add_row(
+        "lines of tests a line of the package", f"{lines_of(tests) / lines_of(package):.2f}"
+    )
     whole.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
     whole.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))
     whole.add_row("imports that run upwards", str(upward(imports)))
@@ -88,7 +90,7 @@ def _keys(table: dict[str, object]) -> int:
 
 
 def draw(imports: Counter[tuple[str, str]]) -> None:
-    """Each level is a row of boxes; an arc leads from a room to what it imports, always downwards."""
+    """Each level is a row of boxes; an arc leads from a room to a room that it imports."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 11})
     rows = levels()
     figure = Figure(figsize=(8, 0.55 * len(rows)))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.round import Received, Round
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Section, setting
 from fedproto_app.strategies.common.cohort import Cohort
@@ -68,8 +68,8 @@ class PullLearner(Learner[PullContext, ForecastingTask]):
         shape = (sizes.period, sizes.width)
         return [Sends("prototype", {"mine": shape}, combine="mean", clip="rows")]
 
-    def context(self, order: Order, cohort: Cohort) -> PullContext:
-        mean = order.arrays.get("all")
+    def context(self, guidance: Guidance, cohort: Cohort) -> PullContext:
+        mean = guidance.arrays.get("all")
         return PullContext(len(cohort.names), None if mean is None else torch.from_numpy(mean))
 
     def loss(

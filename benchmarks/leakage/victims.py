@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.result_runs import data_root
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
 from fedproto_app.data.sources import load_series
@@ -103,10 +103,9 @@ class Victims:
         learner = self.learner("fedavg")
         windows = [self.windows[one] for one in who]
         model, updates = learner.initial_parameters(), []
-        for number in range(1, rounds + 1):
+        for _ in range(rounds):
             cohort = self.cohort(learner, windows, model)
-            order = Order("run", "token", number, cohort.names)
-            train_cohort(learner, cohort, learner.context(order, cohort))
+            train_cohort(learner, cohort, learner.context(Guidance(), cohort))
             steps = [(cohort.parameters[n] - v).flatten(start_dim=1) for n, v in model.items()]
             updates.append(torch.cat(steps, dim=1).double().numpy())
             weights = torch.tensor(cohort.samples.train_samples).float()

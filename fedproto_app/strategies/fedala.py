@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import CountOrZero, Positive, Section, ShareOrOne, setting
@@ -105,8 +105,8 @@ class FedAlaLearner(SoloLearner):
     def personalises(self) -> bool:
         return True
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
-        """The mixture with the model that the order brings; the client's own W stays as it is."""
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
+        """The mixture with the model that came; the client's own W stays as it is."""
         model = {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
         return {**model, **mixed(self._own(cohort), model, self._learned(cohort))}
 

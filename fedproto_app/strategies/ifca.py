@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
@@ -72,9 +72,9 @@ class IfcaLearner(EvolutionaryClusterLearner):
         )
         return [replace(head, remember="round"), chosen]
 
-    def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
-        drawn = super().context(order, cohort)
-        heads, wanted = order.arrays[CLUSTERS], self.section.choices
+    def context(self, guidance: Guidance, cohort: Cohort) -> ChoiceContext:
+        drawn = super().context(guidance, cohort)
+        heads, wanted = guidance.arrays[CLUSTERS], self.section.choices
         chosen = torch.zeros(len(cohort.names), len(heads))
         for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
             losses = [self.task.head_loss(head, vectors, targets) for head in heads]

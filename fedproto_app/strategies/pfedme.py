@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
@@ -97,7 +97,7 @@ class PFedMeLearner(PersonalModelLearner[Context]):
             value.copy_(cohort.parameters[name])
         cohort.optimizer.renew(torch.ones(len(cohort.names), dtype=torch.bool))
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return Context()
 
     def loss(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.strategies.common.cohort import Cohort, train_cohort
@@ -51,8 +51,8 @@ def trained(
     """The losses of a round, and what became of the clients."""
     cohort = sequence_cohort(learner, clients, server_round)
     learner.begin(cohort)
-    order = Order("run", "t", server_round, cohort.names)
-    return train_cohort(learner, cohort, learner.context(order, cohort)), cohort
+    guidance = Guidance()
+    return train_cohort(learner, cohort, learner.context(guidance, cohort)), cohort
 
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])

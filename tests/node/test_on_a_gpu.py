@@ -13,7 +13,7 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
-from fedproto_app.core.messages import Order, Reply
+from fedproto_app.core.messages import Guidance, Order, Reply
 from fedproto_app.core.tasks import small_run
 from fedproto_app.node import orders, shares, trainer
 from fedproto_app.node.memory_store import MemoryStore
@@ -77,7 +77,7 @@ class OnDevice:
             rng = np.random.default_rng(server_round)
             arrays = {key: rng.normal(size=shape).astype(np.float32) for key in GUIDANCE}
         judged = self.settings.pretraining_rounds == 0
-        return Order("run", "", server_round, names, evaluate=judged, arrays=arrays, guided=names)
+        return Order("run", "", server_round, names, judged, Guidance(arrays, names))
 
     def train(self, order: Order, size: int = 16) -> Done:
         cohorts = shares_of(order, self.shard, self.learner.task, size)

@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.round import Received, Round
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.analytic.class_groups import ClassGroups

@@ -12,8 +12,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.census.learner import SENDS_SUMS

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Refusal
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.messages import Guidance, Refusal
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.maths.graph import Adjacency
 from fedproto_app.settings import Settings

@@ -13,11 +13,13 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.core.messages import Arrays, Order, Refusal, Reply
+from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.shape import DataShape
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import Sums
+
+Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
 
 
 class Members(Protocol):
@@ -92,17 +94,15 @@ class Pipeline(Protocol):
     @property
     def sums(self) -> SumStage: ...
 
-    def order(
-        self, keys: Sequence[ClientKey], server_round: int, *, evaluate: bool = False
-    ) -> Order:
-        """An order without arrays for these clients of one node."""
-
     def orders(
         self,
         keys: Iterable[ClientKey],
-        make: Callable[[list[ClientKey]], Order],
-        message_type: str = ...,
+        guide: Guide,
+        server_round: int,
+        message_type: str,
+        *,
         shared: Collection[str] = (),
+        evaluate: bool = False,
     ) -> list[Message]:
         """One message for each node, with the order for its share of the clients."""
 
@@ -110,7 +110,8 @@ class Pipeline(Protocol):
         self,
         grid: Grid,
         keys: Iterable[ClientKey],
-        make: Callable[[list[ClientKey]], Order],
+        guide: Guide,
+        server_round: int,
         expected: Expected,
         *,
         shared: Collection[str] = (),
@@ -118,9 +119,7 @@ class Pipeline(Protocol):
     ) -> list[Reply]:
         """Ask these clients a question between the phases of a round; the usable answers."""
 
-    def read(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[Reply]:
+    def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """The usable replies, in the order of the nodes' names."""
 
 

@@ -1,11 +1,11 @@
-"""Prototypes of classes: what a client sends, and the global ones that an order brings."""
+"""Prototypes of classes: what a client sends, and the global ones that it gets."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_prototypes import class_means
 from fedproto_app.strategies.common.cohort import Cohort
@@ -33,15 +33,15 @@ def class_prototypes(sizes: Sizes, samples: str) -> Sends:
 
 
 def received_prototypes(
-    order: Order, task: ClassificationTask | SequenceClassificationTask
+    guidance: Guidance, task: ClassificationTask | SequenceClassificationTask
 ) -> tuple[Tensor, Tensor]:
     """[C, D], zeros for unknown classes, and which are known, [C] bool: none before there are."""
     classes, device = len(task.shape.classes), task.device
     shared = torch.zeros(classes, task.representation_dim, device=device)
     known = torch.zeros(classes, dtype=torch.bool, device=device)
-    if order.classes:
-        rows = torch.tensor(order.classes, device=device)
-        shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
+    if guidance.classes:
+        rows = torch.tensor(guidance.classes, device=device)
+        shared[rows] = torch.from_numpy(guidance.arrays[PROTOTYPES]).to(device)
         known[rows] = True
     return shared, known
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_prototypes import nearest_prototype
@@ -76,10 +76,10 @@ class FedTgpLearner(FedProtoClassesLearner):
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         return [replace(class_prototypes(sizes, "images"), combine="each", clip="")]
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """By the model's own head, and by the nearest of the global prototypes that came."""
         clients = len(cohort.names)
-        shared, known = received_prototypes(order, self.task)
+        shared, known = received_prototypes(guidance, self.task)
         shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
         rules = {
             "": self.task.by_head(cohort.parameters),

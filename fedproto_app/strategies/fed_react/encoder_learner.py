@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import EncoderSettings
 from fedproto_app.strategies.common.cohort import Cohort
@@ -70,7 +70,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
             negatives=self.section.negatives,
         )
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return Context()
 
     def loss(

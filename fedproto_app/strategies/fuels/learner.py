@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.gradients import gradient_norms
@@ -119,15 +119,15 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         low = self.section.augmentation_low if self.section.intra else None
         return self.task.batches(samples, generators, low)
 
-    def context(self, order: Order, cohort: Cohort) -> GuidedContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> GuidedContext:
         names, device = cohort.names, self.task.device
-        batches = 1 if self.section.periodicity_aware else int(order.options[PROTOTYPE_BATCHES])
+        batches = 1 if self.section.periodicity_aware else int(guidance.options[PROTOTYPE_BATCHES])
         own = (
             PeriodPrototype(len(names))
             if self.section.periodicity_aware
             else ConcatenatedPrototype(len(names), batches)
         )
-        rows = {name: row for row, name in enumerate(order.guided)}
+        rows = {name: row for row, name in enumerate(guidance.clients)}
         guided = torch.tensor([name in rows for name in names], device=device)
         if not rows or not self.section.inter:
             return GuidedContext(own, None, None, guided)
@@ -135,7 +135,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         take = [rows.get(name, 0) for name in names]
 
         def received(key: str) -> Tensor:
-            chosen = torch.from_numpy(order.arrays[key][take]).to(device)
+            chosen = torch.from_numpy(guidance.arrays[key][take]).to(device)
             return chosen.view(len(names), batches, self._period, -1)
 
         return GuidedContext(own, received(POSITIVE), received(NEGATIVE), guided)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
-from fedproto_app.core.messages import Arrays
-from fedproto_app.core.round import Guidance, Round, SentModel
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.sends import Expected
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.beyond_median import largest
