@@ -36,7 +36,6 @@ from fedproto_app.maths.candidates import Family
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.kinship import kinship
 from fedproto_app.strategies.kindred.learner import (
     GRAM,
     MOMENT,
@@ -45,6 +44,7 @@ from fedproto_app.strategies.kindred.learner import (
     KindredLearner,
     Means,
 )
+from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"

@@ -16,8 +16,9 @@ from fedproto_app.strategies.fed_react.head_smoothing import (
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
+    fit_random_walk,
+    newest_state,
 )
-from fedproto_app.strategies.fed_react.kalman import fit_random_walk, newest_state
 
 KINDS: dict[str, Callable[[], HeadSmoother]] = {
     "none": NoSmoothing,

@@ -24,9 +24,9 @@ from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.strategies.analytic import AnalyticSettings, class_groups
-from fedproto_app.strategies.analytic.class_groups import ClassGroups
-from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic import classes_strategy as class_groups
+from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy, ClassGroups
 from fedproto_app.strategies.common.class_fit import packed
 from tests.strategies.one_node import NO_GRID, NODE, SAMPLES, evaluation, one_node
 

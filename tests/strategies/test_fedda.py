@@ -18,11 +18,13 @@ from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.compared.fedda import traffic_clusters
-from fedproto_app.strategies.compared.fedda.dual_attention import attended
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS
-from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
-from fedproto_app.strategies.compared.fedda.strategy import FedDaStrategy
-from fedproto_app.strategies.compared.fedda.two_view_clusters import two_view_clusters
+from fedproto_app.strategies.compared.fedda.strategy import (
+    FedDaStrategy,
+    attended,
+    quasi_global_model,
+)
+from fedproto_app.strategies.compared.fedda.traffic_clusters import two_view_clusters
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
 from fedproto_app.strategies.fed_react.head_smoothing import (
     ForgettingMean,
     HeadSmoother,
@@ -16,6 +15,7 @@ from fedproto_app.strategies.fed_react.head_smoothing import (
     NoSmoothing,
     RunningMean,
 )
+from fedproto_app.strategies.fed_react.strategy import make_smoother
 
 SMOOTHINGS = FedReactSettings.model_fields["smoothing"].annotation
 

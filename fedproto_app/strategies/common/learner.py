@@ -17,11 +17,33 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.settings import Training
-from fedproto_app.strategies.common.optimizer import make_optimizer
 from fedproto_app.tasks.task import AnyTask
 
 if TYPE_CHECKING:
     from fedproto_app.strategies.common.cohort import Cohort
+
+
+from fedproto_app.maths.optim import CohortAdam, CohortSGD, TimeSmoothed
+from fedproto_app.settings import OptimizerSettings
+
+# The optimiser that a run's settings choose.
+
+
+def make_optimizer(
+    settings: OptimizerSettings, parameters: Mapping[str, Tensor]
+) -> CohortOptimizer:
+    """A new optimiser as ``[optimizer]`` has it, for these parameters [K, …]."""
+    optimizer: CohortOptimizer
+    if settings.name == "adam":
+        optimizer = CohortAdam(parameters, settings.learning_rate)
+    else:
+        optimizer = CohortSGD(
+            parameters, settings.learning_rate, settings.momentum, settings.weight_decay
+        )
+    window = settings.smoothing_window
+    if window > 1:
+        optimizer = TimeSmoothed(optimizer, parameters, window, settings.smoothing_factor)
+    return optimizer
 
 
 @dataclass(frozen=True)

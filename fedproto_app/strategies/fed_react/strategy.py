@@ -30,11 +30,65 @@ from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
-from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
-from fedproto_app.strategies.fed_react.head_smoothing import HeadSmoother
+from fedproto_app.strategies.fed_react.head_smoothing import (
+    ForgettingMean,
+    HeadSmoother,
+    KalmanSmoothing,
+    NoSmoothing,
+    RunningMean,
+)
 from fedproto_app.strategies.fed_react.learner import HEAD
-from fedproto_app.strategies.fed_react.pair_memory import PairMemory, Rows
 from fedproto_app.tasks.sequences.probe import probe_vector
+
+# A number for every two clients, while clients come, leave and return.
+
+Rows = NDArray[np.intp]  # of clients, by the order in which they were first heard
+
+
+class PairMemory:
+    """[N, N] of all clients ever heard; `unknown` for two that were never there together.
+
+    Pairs of which one is away keep what they have.
+    """
+
+    def __init__(self, unknown: float) -> None:
+        self._unknown = unknown
+        self.values: Matrix = np.zeros((0, 0), np.float32)
+
+    def of(self, rows: Rows, clients: int) -> Matrix:
+        """What is remembered of these clients [n, n]. clients: how many were ever heard, N."""
+        whole = self._with_newcomers(clients)
+        return whole if len(rows) == clients else whole[np.ix_(rows, rows)]
+
+    def remember(self, values: Matrix, rows: Rows, clients: int) -> None:
+        """Enter what is new of these clients [n, n]."""
+        if len(rows) == clients:
+            self.values = values
+        else:
+            self.values = self._with_newcomers(clients)
+            self.values[np.ix_(rows, rows)] = values
+
+    def _with_newcomers(self, clients: int) -> Matrix:
+        """A copy with rows of clients that it does not have yet."""
+        return np.pad(self.values, (0, clients - len(self.values)), constant_values=self._unknown)
+
+
+# The smoother of heads that a run's settings choose.
+
+
+def make_smoother(settings: FedReactSettings) -> HeadSmoother:
+    """A new smoother as ``fed-react.smoothing`` names it."""
+    match settings.smoothing:
+        case "none":
+            return NoSmoothing()
+        case "mean":
+            return RunningMean()
+        case "forgetting":
+            return ForgettingMean()
+        case "kalman":
+            return KalmanSmoothing(
+                settings.process_variance, settings.measurement_variance, settings.em_iterations
+            )
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
