@@ -45,8 +45,7 @@ from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.strategies.common.cohort import Cohort, new_cohort
 from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.strategies.common.learner import AnyLearner
-from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
-from fedproto_app.strategies.kindred.random_features import RandomFeatureForecaster
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
 from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 
 class FedProtoError(Exception):
@@ -26,3 +28,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question with the known names that are spelled almost so, empty if there is none."""
     near = get_close_matches(name, known)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+
+
+# Libraries that only some people need: what pip calls extras.
+
+
+def optional(module: str, extra: str, what: str) -> Any:
+    """The module of an extra's library.
+
+    what: that needs it, as a message begins. Raises `SettingsError`, which names the extra, if the
+    library is not installed or cannot be used.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        library = module.partition(".")[0]
+        raise SettingsError(
+            f"{what}: needs {library} ({error}); install it with: "
+            f'pip install "fedproto-app[{extra}]"'
+        ) from None

@@ -31,14 +31,14 @@ from fedproto_app.settings import PrivacyPlan
 from fedproto_app.settings.privacy import FACTOR
 from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.learner import AnyLearner, Contribution
-from fedproto_app.trust.gaussian_mechanism import (
+from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
+from fedproto_app.trust.privacy_loss import (
     Values,
     clipped_rows,
     clipped_together,
     finite,
     gaussian_noise,
 )
-from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
 
 
 @dataclass(frozen=True)

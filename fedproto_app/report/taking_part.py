@@ -17,9 +17,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from fedproto_app.maths.signed_ranks import signed_rank
 from fedproto_app.report.alone import Alone, client_errors, is_alone
-from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors
+from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors, signed_rank
 from fedproto_app.report.runs import Group
 from fedproto_app.report.task_report import ClientErrors, report_for
 from fedproto_app.report.validation import validation_error

@@ -34,7 +34,6 @@ from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Returns, Sends, Sizes, model
 from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
-from fedproto_app.strategies.common.beyond_median import largest
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.cohort import Cohort, fine_tuned
 from fedproto_app.strategies.common.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
@@ -50,6 +49,7 @@ from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
+from fedproto_app.trust.outliers import largest
 
 
 class FedPclSettings(Section):

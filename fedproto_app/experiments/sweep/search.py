@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedproto_app.core.extras import optional
+from fedproto_app.core.errors import optional
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.experiments.sweep.axes import Axis, Values
 from fedproto_app.experiments.sweep.plan import Plan, Trial

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.extras import optional
+from fedproto_app.core.errors import FedProtoError, optional
 from fedproto_app.report.export.names import by_plain_names
 from fedproto_app.report.export.tables import cell_number, numbers
 from fedproto_app.report.runs import Run, read_clients, read_rounds

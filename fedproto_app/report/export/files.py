@@ -6,8 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.extras import optional
+from fedproto_app.core.errors import FedProtoError, optional
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.csv_text import csv_text
 from fedproto_app.report.export.tables import LongTable, long_tables

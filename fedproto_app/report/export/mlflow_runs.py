@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.core.errors import FedProtoError
-from fedproto_app.core.extras import optional
+from fedproto_app.core.errors import FedProtoError, optional
 from fedproto_app.report.export.names import by_plain_names, plain
 from fedproto_app.report.export.tables import numbers
 from fedproto_app.report.runs import Run, read_rounds

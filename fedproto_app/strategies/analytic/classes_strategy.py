@@ -33,10 +33,10 @@ from fedproto_app.strategies.common.class_fit import (
     packed,
 )
 from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.common.client_sums import SumsStrategy
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
-from fedproto_app.strategies.common.summed import SumsStrategy
 
 # Clusters of clients that mean the same by each class, and what their clients are told of them.
 

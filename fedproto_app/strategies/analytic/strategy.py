@@ -8,8 +8,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays
 from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
 from fedproto_app.strategies.analytic.learner import GRAM, MOMENT, sample_bound
-from fedproto_app.strategies.common.client_sums import ClientSums
-from fedproto_app.strategies.common.summed import SumsStrategy
+from fedproto_app.strategies.common.client_sums import ClientSums, SumsStrategy
 from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.robust_means import judged, levelled
 

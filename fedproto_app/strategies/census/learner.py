@@ -29,10 +29,9 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
-from fedproto_app.models.model import HEAD
+from fedproto_app.models.model import HEAD, Model
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.census import CensusSettings
-from fedproto_app.strategies.census.learned_and_fixed import LearnedAndFixed
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     MOMENT,
@@ -48,6 +47,39 @@ from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
+
+# Fixed random features beside a learned representation.
+
+
+class LearnedAndFixed(Model):
+    """What an encoder has learned, and then what fixed functions of the same inputs say.
+
+    learned: has the parameters, its head too, which sees its representation alone. fixed: has none;
+    None for nothing beside. A head with rows for all D values sees them all.
+    """
+
+    def __init__(self, learned: Model, fixed: Model | None) -> None:
+        self.learned, self._fixed = learned, fixed
+        self.representation_dim = learned.representation_dim
+        if fixed is not None:
+            self.representation_dim += fixed.representation_dim
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self.learned.encoder_parameters(generator)
+
+    def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self.learned.head_parameters(generator)
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        learned = self.learned.encode(parameters, *inputs)
+        if self._fixed is None:
+            return learned
+        return torch.cat([learned, self._fixed.encode({}, *inputs)], dim=-1)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        rows = parameters[HEAD + "weight"].shape[1]
+        return self.learned.predict(parameters, representation[..., :rows])
+
 
 ANSWER = "answer."  # the classifier that a client was last given
 

@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, head_similarity
@@ -38,7 +42,35 @@ from fedproto_app.strategies.fed_react.head_smoothing import (
     RunningMean,
 )
 from fedproto_app.strategies.fed_react.learner import HEAD
-from fedproto_app.tasks.sequences.probe import probe_vector
+from fedproto_app.tasks.sequences.task import SequenceTask
+
+# A vector at which the server compares heads: made of the encoder alone, so of nobody's data.
+
+_WALKS, _STEPS = 32, 100  # made-up sequences, and the steps of each
+
+
+def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
+    """[D]: the mean of what the encoder makes of random walks.
+
+    Each dimension of a walk is standardised, as data mostly are. Walks, because neighbouring steps
+    of real sequences are alike. Raises `FederationError` if the vector is not finite.
+    """
+    generator = numpy_stream(task.settings.seed, "probe")
+    walks = generator.normal(size=(_WALKS, _STEPS, *task.shape.inputs)).cumsum(axis=1)
+    walks -= walks.mean(axis=1, keepdims=True)
+    walks /= walks.std(axis=1, keepdims=True)
+    values = torch.from_numpy(walks.astype(np.float32)).unsqueeze(0)
+    lengths = torch.full((1, _WALKS), _STEPS)
+    stacked = {name: torch.from_numpy(array).unsqueeze(0) for name, array in encoder.items()}
+    vector = task.encode_all(stacked, values, lengths)[0].double().mean(dim=0)
+    if not vector.isfinite().all():
+        raise FederationError(
+            "fed-react.similarity = 'predictions': the encoder makes NaN or infinite values of "
+            "random walks, so heads cannot be compared"
+        )
+    found: NDArray[np.float64] = vector.numpy()
+    return found
+
 
 # A number for every two clients, while clients come, leave and return.
 

@@ -23,7 +23,7 @@ from fedproto_app.maths.ridge import clipped_samples, sums
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
 from fedproto_app.models.model import Model
-from fedproto_app.models.module_checks import ModuleShape
+from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS

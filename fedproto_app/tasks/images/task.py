@@ -21,7 +21,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.models.model import HEAD, Model
-from fedproto_app.models.module_checks import ModuleShape
+from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.images.own_models import image_classifier
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean

@@ -35,7 +35,7 @@ from fedproto_app.maths.linear_heads import (
     regressor_loss,
 )
 from fedproto_app.models.model import HEAD, Model
-from fedproto_app.models.module_checks import ModuleShape
+from fedproto_app.models.module import ModuleShape
 from fedproto_app.tasks.sequences.own_models import sequence_model
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean

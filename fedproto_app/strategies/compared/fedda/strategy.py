@@ -24,7 +24,6 @@ from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.windows import lookback, time_numbers, window_positions
 from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.strategies.common.beyond_median import largest
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.fedda import FedDaSettings
@@ -33,6 +32,7 @@ from fedproto_app.strategies.compared.fedda.traffic_clusters import TrafficClust
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.outliers import largest
 
 # FedDA's dual attention (Zhang, Dang, Shihada, Alouini, INFOCOM 2021): the next server model.
 #
