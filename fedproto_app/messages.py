@@ -6,7 +6,8 @@ axis in the order of ``names``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,14 +30,30 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Guidance:
+    """What a strategy gives to clients of one node, and what their learner gets.
+
+    arrays: the same for all clients; where `clients` are named, one row for each of these, and the
+    others get nothing. classes: those of the rows of arrays by class. options: further numbers.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    clients: Sequence[str] = ()
+    classes: Sequence[int] = ()
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    def with_model(self, model: Arrays) -> Guidance:
+        """The same guidance, and beside it the parameters that the server shares."""
+        return replace(self, arrays={**model, **self.arrays})
+
+
+@dataclass(frozen=True)
 class Order:
     """What the server asks of a node in one phase of one round.
 
     run, token: the run's name and its own random mark, which key the node's state. clients: the
-    node's clients to work on.
-    evaluate: also evaluate the personal models after training. arrays: what the method sends.
-    guided: the clients of the per-client arrays. classes: the classes of the rows of arrays by
-    class. options: further numbers of the method.
+    node's clients to work on. evaluate: also evaluate the personal models after training.
+    guidance: what the strategy gives, among its arrays the shared parameters.
     """
 
     run: str
@@ -44,10 +61,7 @@ class Order:
     server_round: int
     clients: list[str]
     evaluate: bool = False
-    arrays: Arrays = field(default_factory=dict)
-    guided: list[str] = field(default_factory=list)
-    classes: list[int] = field(default_factory=list)
-    options: dict[str, float] = field(default_factory=dict)
+    guidance: Guidance = field(default_factory=Guidance)
 
 
 @dataclass

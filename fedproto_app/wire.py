@@ -29,6 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from fedproto_app import __version__
 from fedproto_app.messages import (
     Arrays,
+    Guidance,
     MaskingOrder,
     MaskingReply,
     MaskingStep,
@@ -88,7 +89,7 @@ class _Told(BaseModel):
 
 
 class OrderTold(_Told):
-    """An `Order` without its arrays."""
+    """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
 
     run: Name
     token: Name
@@ -168,7 +169,8 @@ ToldT = TypeVar("ToldT", bound=_Told)
 
 def _record(kind: type[_Told], message: object, **changed: object) -> ConfigRecord:
     """What the message says; its reader checks the values."""
-    told = {name: getattr(message, name) for name in kind.model_fields} | changed
+    unchanged = (name for name in kind.model_fields if name not in changed)
+    told = {name: getattr(message, name) for name in unchanged} | changed
     return ConfigRecord({JSON: kind.model_construct(**told).model_dump_json().encode()})
 
 
@@ -227,7 +229,8 @@ def read_order(message: Message) -> Order:
     if not isinstance(record, ArrayRecord):
         raise Unusable(f"malformed message: {ARRAYS!r} are a {type(record).__name__}")
     arrays = {name: read_array(name, array) for name, array in record.items()}
-    return Order(**dict(told), arrays=arrays)
+    guidance = Guidance(arrays, told.guided, told.classes, told.options)
+    return Order(told.run, told.token, told.server_round, told.clients, told.evaluate, guidance)
 
 
 def read_array(
@@ -326,8 +329,16 @@ def write_alive(to: Message) -> Message:
 
 def write_order(order: Order, node_id: int, message_type: str) -> Message:
     """The message that carries an order to a node, with a RecordDict of its own."""
+    guidance = order.guidance
+    told = _record(
+        OrderTold,
+        order,
+        guided=list(guidance.clients),
+        classes=list(guidance.classes),
+        options=dict(guidance.options),
+    )
     return Message(
-        _content(_record(OrderTold, order), order.arrays),
+        _content(told, guidance.arrays),
         dst_node_id=node_id,
         message_type=message_type,
         group_id=str(order.server_round),

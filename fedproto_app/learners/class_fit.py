@@ -32,7 +32,7 @@ from fedproto_app.maths.class_gaussian import (
     precision_factor,
 )
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays, Guidance
 
 # What goes up from each client, and, summed over the clients, comes down.
 GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
@@ -114,30 +114,30 @@ def arrived(arrays: Arrays, device: torch.device) -> ClassSums:
     )
 
 
-def total_in(order: Order, device: torch.device) -> ClassSums | None:
-    """The sums over all clients; None where the order brings none."""
-    return arrived(order.arrays, device) if GRAM in order.arrays else None
+def total_in(guidance: Guidance, device: torch.device) -> ClassSums | None:
+    """The sums over all clients; None where it brings none."""
+    return arrived(guidance.arrays, device) if GRAM in guidance.arrays else None
 
 
-def clusters_in(order: Order, names: Sequence[str], total: ClassSums) -> list[Others]:
-    """The sums of the cluster of each of these clients; none where the order brings none.
+def clusters_in(guidance: Guidance, names: Sequence[str], total: ClassSums) -> list[Others]:
+    """The sums of the cluster of each of these clients; none where it brings none.
 
     Everybody's stand for them at a client that was told of no cluster, and in classes of which its
     cluster has no sample.
     """
-    if WITHIN not in order.arrays:
+    if WITHIN not in guidance.arrays:
         return []
     moment = total.moment.repeat(len(names), 1, 1)
     counts = total.counts.repeat(len(names), 1)
-    row_of = {name: row for row, name in enumerate(order.guided)}
+    row_of = {name: row for row, name in enumerate(guidance.clients)}
     for place, row in ((at, row_of[name]) for at, name in enumerate(names) if name in row_of):
         its_moment, its_counts = (
-            torch.from_numpy(order.arrays[name][row]).to(total.gram)
+            torch.from_numpy(guidance.arrays[name][row]).to(total.gram)
             for name in (CLUSTER_MOMENT, CLUSTER_COUNTS)
         )
         known = its_counts > 0
         moment[place, known], counts[place, known] = its_moment[known], its_counts[known]
-    within = torch.from_numpy(order.arrays[WITHIN]).to(total.gram)
+    within = torch.from_numpy(guidance.arrays[WITHIN]).to(total.gram)
     spread = ClassSums(symmetric(within, total.gram.shape[-1]), total.moment, total.counts)
     return [Others(spread, moment, counts)]
 

@@ -19,7 +19,8 @@ class Cohort:
     """Clients that train together: their state, whose tensors are [K, …], and their samples.
 
     parameters: the model. memory: what the method remembers, as `Learner.initial_memory` has it.
-    samples: the task's own kind, a `Samples`.
+    samples: the task's own kind, a `Samples`. trains: whether it trains, or is only evaluated or
+    asked a question.
     """
 
     parameters: dict[str, Tensor]
@@ -27,6 +28,7 @@ class Cohort:
     memory: Any
     samples: Any
     server_round: int
+    trains: bool
 
     @property
     def names(self) -> list[str]:
@@ -59,7 +61,8 @@ def new_cohort(
         if trains and any(phase.trains(name) for phase in learner.phases())
     }
     memory = _of_clients(learner.initial_memory(), len(samples.names), learner.task.device)
-    return Cohort(parameters, learner.make_optimizer(trained), memory, samples, server_round)
+    optimizer = learner.make_optimizer(trained)
+    return Cohort(parameters, optimizer, memory, samples, server_round, trains)
 
 
 def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> NamedTuple:

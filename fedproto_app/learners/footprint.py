@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedproto_app.learners.cohort import Cohort, new_cohort
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance, Order
 
 
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:
@@ -21,21 +21,21 @@ def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) ->
     The client's samples. If it trains, what the forward pass of a batch saves for the backward
     pass, and as much again for the gradients of that. It is the same on every device.
     """
-    device, parameters = learner.task.device, {}
+    device, received, parameters = learner.task.device, order.guidance.arrays, {}
     for name, value in learner.initial_parameters().items():
-        start = torch.from_numpy(order.arrays[name]) if name in order.arrays else value
+        start = torch.from_numpy(received[name]) if name in received else value
         parameters[name] = start.to(device).unsqueeze(0).clone()
     samples = learner.task.gather([client], order.server_round)
     cohort = new_cohort(learner, parameters, samples, order.server_round, trains=trains)
     kept = [parameters, *cohort.optimizer.state.values(), cohort.memory_tensors()]
-    saved = _saved(cohort, learner, order) if trains and learner.phases() else 0
+    saved = _saved(cohort, learner, order.guidance) if trains and learner.phases() else 0
     return 2 * (sum(map(_size, kept)) + saved) + _size(vars(samples))
 
 
-def _saved(cohort: Cohort, learner: AnyLearner, order: Order) -> int:
+def _saved(cohort: Cohort, learner: AnyLearner, guidance: Guidance) -> int:
     """Bytes that the forward pass of a step saves, each memory once, parameters not."""
     learner.begin(cohort)
-    context = learner.context(order, cohort)
+    context = learner.context(guidance, cohort)
     context.start_epoch()
     batch = next(learner.batches(cohort.samples, [torch.Generator()]), None)
     if batch is None:  # as where a method wants two batches

@@ -1,4 +1,4 @@
-"""Prototypes of classes: what a client sends, and the global ones that an order brings."""
+"""Prototypes of classes: what a client sends, and the global ones that it gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.class_prototypes import class_means
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
@@ -33,15 +33,15 @@ def class_prototypes(sizes: Sizes, samples: str) -> Sends:
 
 
 def received_prototypes(
-    order: Order, task: ClassificationTask | SequenceClassificationTask
+    guidance: Guidance, task: ClassificationTask | SequenceClassificationTask
 ) -> tuple[Tensor, Tensor]:
     """[C, D], zeros for unknown classes, and which are known, [C] bool: none before there are."""
     classes, device = len(task.shape.classes), task.device
     shared = torch.zeros(classes, task.representation_dim, device=device)
     known = torch.zeros(classes, dtype=torch.bool, device=device)
-    if order.classes:
-        rows = torch.tensor(order.classes, device=device)
-        shared[rows] = torch.from_numpy(order.arrays[PROTOTYPES]).to(device)
+    if guidance.classes:
+        rows = torch.tensor(guidance.classes, device=device)
+        shared[rows] = torch.from_numpy(guidance.arrays[PROTOTYPES]).to(device)
         known[rows] = True
     return shared, known
 

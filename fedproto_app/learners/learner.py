@@ -15,7 +15,7 @@ from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.errors import SettingsError
 from fedproto_app.learners.optimizer import make_optimizer
 from fedproto_app.maths.optim import CohortOptimizer
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.metrics import Metric
 from fedproto_app.settings import Training
 from fedproto_app.tasks.task import AnyTask
@@ -163,8 +163,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """Called when the cohort is about to train, to change in place what is not trained."""
 
     @abstractmethod
-    def context(self, order: Order, cohort: Cohort) -> ContextT:
-        """What the order means for the cohort."""
+    def context(self, guidance: Guidance, cohort: Cohort) -> ContextT:
+        """What the guidance means for the cohort; it holds the shared parameters too."""
 
     @abstractmethod
     def loss(
@@ -196,7 +196,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
             "far one sample can move them"
         )
 
-    def answer(self, cohort: Cohort, order: Order) -> Contribution:
+    def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
         """What the cohort's clients say to a question that the server asks between the phases of a
         round (`Pipeline.question`); nothing of the cohort is kept."""
         return Contribution()
@@ -205,8 +205,8 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """What each client sends of the shared model, [K, …] each."""
         return {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
-        """Called before an evaluation on its own, to take in what the order brings the clients.
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
+        """Called before an evaluation on its own, to take in what the clients get.
 
         Changes the cohort's parameters and memory in place; returns the rows of the clients it
         changed, whose state is then kept.
@@ -217,7 +217,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """Whether clients are judged by what `personalised` makes, not by what training left."""
         return False
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
         """The clients' own models made of the shared one, [K, …] each, None if that is the model.
 
         Called when the server evaluates the models that clients are judged by. The returned models
@@ -229,7 +229,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """The model that the clients predict with, under the task's names, [K, …] each."""
         return parameters
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """The task's metrics of the cohort's models, a list over the clients each."""
         return self.task.evaluate(cohort.parameters, cohort.samples)
 

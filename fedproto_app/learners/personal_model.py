@@ -12,7 +12,7 @@ from torch import Tensor
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import ContextT, Learner
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.metrics import Metric
 from fedproto_app.tasks.task import AnyTask
 
@@ -40,7 +40,7 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The model that the client predicts with, under w's names."""
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """The predictor's metrics, and those of w, which is shared."""
         own = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
         shared = self.task.evaluate(cohort.parameters, cohort.samples)

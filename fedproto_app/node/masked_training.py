@@ -51,6 +51,6 @@ def _require_believable(part: PartReply, reply: Reply, order: Order) -> None:
     own = {name for cohort in part.cohorts for name in cohort.arrays}
     mean = {name: array for name, array in reply.arrays.items() if name not in own}
     faults = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
-    before = root_mean_square(list(order.arrays.values()))
+    before = root_mean_square(list(order.guidance.arrays.values()))
     if fault := next(iter(faults), None) or growth_fault(mean, before):
         raise MaskingError(fault)

@@ -176,7 +176,7 @@ def _done(
             shares = [share for share in all_shares if share.place % part.of == part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
-                shard = make_samples(shard, names, order.arrays, task, store)
+                shard = make_samples(shard, names, order.guidance.arrays, task, store)
                 absent |= shard.absent(names)
                 shares = [share for one in shares if (share := one.of(shard)).clients]
                 task = make_task(sized, shard.shape, device)

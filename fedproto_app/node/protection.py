@@ -143,7 +143,7 @@ class Protection:
         noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
         if release.clip == "step":
             step = {
-                name: value[row].numpy().astype(np.float64) - order.arrays[name]
+                name: value[row].numpy().astype(np.float64) - order.guidance.arrays[name]
                 for name, value in models.items()
             }
             clipped = clipped_together(step, settings.step_clip)
@@ -209,7 +209,7 @@ def _put(
     """In place of what it hides, rounded to what travels."""
     for name, value in noised.items():
         if hidden.release.clip == "step":
-            model = (order.arrays[name] + value).astype(np.float32)
+            model = (order.guidance.arrays[name] + value).astype(np.float32)
             leaving.models[name][row] = torch.from_numpy(model)
         elif leaving.sent.present is None:
             leaving.sent.arrays[name][row] = value
@@ -219,17 +219,17 @@ def _put(
 
 def _digest(order: Order) -> bytes:
     """Of all that a client's answer may depend on, besides its own state."""
-    found = hashlib.sha256()
+    found, guidance = hashlib.sha256(), order.guidance
     parts = [
         order.run,
         order.token,
         order.server_round,
-        order.guided,
-        order.classes,
-        sorted(order.options.items()),
+        guidance.clients,
+        guidance.classes,
+        sorted(guidance.options.items()),
     ]
     found.update(repr(parts).encode())
-    for name, array in sorted(order.arrays.items()):
+    for name, array in sorted(guidance.arrays.items()):
         found.update(f"{name}{array.shape}{array.dtype}".encode())
         found.update(np.ascontiguousarray(array).tobytes())
     return found.digest()

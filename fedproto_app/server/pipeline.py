@@ -20,7 +20,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.events import tell
-from fedproto_app.messages import Order, Refusal, Reply
+from fedproto_app.messages import Guidance, Order, Refusal, Reply
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.masked_sum import MaskedSum, Unmasked
 from fedproto_app.server.membership import Membership
@@ -31,6 +31,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.wire import QUESTION, sent_bytes, write_order
 
+Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
 OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that are asked, in a round
 
 
@@ -118,24 +119,21 @@ class Pipeline:
 
     # --- out --------------------------------------------------------------------------------
 
-    def order(
-        self, keys: Sequence[ClientKey], server_round: int, *, evaluate: bool = False
-    ) -> Order:
-        """An order without arrays for these clients of one node."""
-        clients = [key.client for key in keys]
-        return Order(*self.run, server_round, clients, evaluate=evaluate)
-
     def orders(
         self,
         keys: Iterable[ClientKey],
-        make: Callable[[list[ClientKey]], Order],
-        message_type: str = MessageType.TRAIN,
+        guide: Guide,
+        server_round: int,
+        message_type: str,
+        *,
         shared: Collection[str] = (),
+        evaluate: bool = False,
     ) -> list[Message]:
         """One message a node, with an order of its own for its share of the clients.
 
         Those of a node that has fallen silent since they were chosen are left out.
         shared: the arrays that are meant for each client even where others are the clients' own.
+        evaluate: whether clients that train are evaluated too.
         """
         log, roster = self.history.log, self.members.roster
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
@@ -145,16 +143,17 @@ class Pipeline:
         self._requests, self._leaving = [], 0
         size_of = SizeOfSame()
         for node, clients in sorted(by_node.items()):
-            order = make(clients)
+            guidance, names = guide(clients), [key.client for key in clients]
+            order = Order(*self.run, server_round, names, evaluate, guidance)
             if message_type == MessageType.TRAIN:
-                self._on_training(clients, order.server_round)
+                self._on_training(clients, server_round)
             message = write_order(order, roster.members[node].node_id, message_type)
-            for name, array in order.arrays.items():
+            for name, array in guidance.arrays.items():
                 # Arrays that are not per client are sent once a node, but meant for each client.
-                per_client = order.guided and name not in shared
+                per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.bytes_down += sent_bytes(message)
-            self._requests.append(_Request(message, node, clients, size_of(order.arrays)))
+            self._requests.append(_Request(message, node, clients, size_of(guidance.arrays)))
         log.asked += len(self._requests)
         return [request.message for request in self._requests]
 
@@ -184,7 +183,8 @@ class Pipeline:
         self,
         grid: Grid,
         keys: Iterable[ClientKey],
-        make: Callable[[list[ClientKey]], Order],
+        guide: Guide,
+        server_round: int,
         expected: Expected,
         *,
         shared: Collection[str] = (),
@@ -196,7 +196,7 @@ class Pipeline:
         Only between the phases: while no other orders are under way. shared: as for `orders`.
         once: whether it is one that each client answers once in a run.
         """
-        messages = self.orders(keys, make, QUESTION, shared)
+        messages = self.orders(keys, guide, server_round, QUESTION, shared=shared)
         answers = self._through(self.ask(grid, messages), expected) if messages else []
         if once:
             values = sum(expected.values(reply) for reply in answers)

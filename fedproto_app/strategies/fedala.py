@@ -26,7 +26,7 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Phase
 from fedproto_app.maths.local_aggregation import mixed, settled, stepped
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Training
 from fedproto_app.strategies.fedavg import FedAvgStrategy
@@ -105,8 +105,8 @@ class FedAlaLearner(SoloLearner):
     def personalises(self) -> bool:
         return True
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
-        """The mixture with the model that the order brings; the client's own W stays as it is."""
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
+        """The mixture with the model that came; the client's own W stays as it is."""
         model = {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
         return {**model, **mixed(self._own(cohort), model, self._learned(cohort))}
 

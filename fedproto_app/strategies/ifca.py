@@ -31,7 +31,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
@@ -72,9 +72,9 @@ class IfcaLearner(EvolutionaryClusterLearner):
         )
         return [replace(head, remember="round"), chosen]
 
-    def context(self, order: Order, cohort: Cohort) -> ChoiceContext:
-        drawn = super().context(order, cohort)
-        heads, wanted = order.arrays[CLUSTERS], self.section.choices
+    def context(self, guidance: Guidance, cohort: Cohort) -> ChoiceContext:
+        drawn = super().context(guidance, cohort)
+        heads, wanted = guidance.arrays[CLUSTERS], self.section.choices
         chosen = torch.zeros(len(cohort.names), len(heads))
         for row, (vectors, targets) in enumerate(zip(drawn.vectors, drawn.targets, strict=True)):
             losses = [self.task.head_loss(head, vectors, targets) for head in heads]

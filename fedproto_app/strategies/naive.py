@@ -19,7 +19,7 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.model import HEAD
 from fedproto_app.settings import Settings
@@ -41,7 +41,7 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
         parameters[COEFFICIENTS][:, self.copied(self.task.layout)] = 1.0
         return parameters
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return Context()
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class FrequentClassLearner(
         counts = torch.zeros(len(self.task.shape.classes), dtype=torch.int64)
         return CountsMemory(stages=torch.tensor(0), counts=counts)
 
-    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
         return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ class FrequentClassLearner(
 class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask]):
     """By the mean of the client's train sequences."""
 
-    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
         return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.batches import Pair, pairs_of
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.randomness import torch_stream
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
@@ -85,14 +85,14 @@ class PerFedAvgLearner(SoloLearner):
     def personalises(self) -> bool:
         return True
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
         """w̃ on the same batch in every round, so that rounds differ by w alone."""
         generators = [torch_stream(self.training.seed, name, "adapted") for name in cohort.names]
         batch = next(self.task.batches(cohort.samples, generators))  # every client has a first one
         leaves = {
             name: value.detach().requires_grad_() for name, value in cohort.parameters.items()
         }
-        adapted = self.adapted(leaves, batch, self.context(order, cohort))
+        adapted = self.adapted(leaves, batch, self.context(guidance, cohort))
         return {name: value.detach() for name, value in adapted.items()}
 
 

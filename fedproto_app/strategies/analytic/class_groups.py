@@ -13,7 +13,7 @@ from sklearn.metrics import rand_score
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
-from fedproto_app.core.round import Guidance, Received, Round, of_group, under
+from fedproto_app.core.round import Received, Round, of_group, under
 from fedproto_app.learners.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -28,7 +28,7 @@ from fedproto_app.maths.class_clusters import class_clusters, sums_of, within_cl
 from fedproto_app.maths.class_gaussian import ClassSums
 from fedproto_app.maths.clustering import Labels
 from fedproto_app.maths.ridge import symmetric, triangle
-from fedproto_app.messages import Arrays
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
 
 # Clients of a cluster that is told its sums, and of all others together: of two, each could take
@@ -78,7 +78,7 @@ class ClassGroups:
         rows = [self._cluster_of[key] for key in informed]
         own = {CLUSTER_MOMENT: self._moments[rows], CLUSTER_COUNTS: self._counts[rows]}
         arrays = {name: _float32(value) for name, value in own.items()}
-        return Guidance({**self._within, **arrays}, informed)
+        return Guidance({**self._within, **arrays}, [key.client for key in informed])
 
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor

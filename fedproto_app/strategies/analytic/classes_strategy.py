@@ -9,8 +9,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.round import Received, Round
 from fedproto_app.learners.class_fit import WITHIN
+from fedproto_app.messages import Guidance
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings

@@ -40,7 +40,7 @@ from fedproto_app.learners.class_fit import (
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.metrics import Metric
 from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import HEAD
@@ -51,7 +51,7 @@ from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
 ANSWER = "answer."  # the classifier that a client was last given
 
-SENDS_SUMS = "sends-sums"  # an option of an order to train
+SENDS_SUMS = "sends-sums"  # an option of the guidance to train with
 
 
 class CensusMemory(NamedTuple):
@@ -125,9 +125,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
             current.copy_(now[name])
         memory.stage.copy_(stages)
 
-    def context(self, order: Order, cohort: Cohort) -> CensusContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> CensusContext:
         prior = self._adjustment(cohort.memory.current[COUNTS])
-        return CensusContext(prior, bool(order.options.get(SENDS_SUMS)))
+        return CensusContext(prior, bool(guidance.options.get(SENDS_SUMS)))
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: CensusContext
@@ -146,10 +146,10 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         names = cohort.memory.earlier
         return Contribution({name: self._sum(cohort, name).cpu().numpy() for name in names})
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit each client's answer, now that the sums of all are there."""
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
-        total = total_in(order, self.task.device)
+        total = total_in(guidance, self.task.device)
         weight, bias = self._of_head(cohort, total)
         if total is not None and self._fit.of_all(total) is not None:
             moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
@@ -163,9 +163,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         """The shared encoder with the client's own answer."""
         return {**parameters, **{HEAD + n: parameters[ANSWER + n] for n in ("weight", "bias")}}
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """The client's own answer, by the averaged head besides; and the answer of all samples."""
-        total = total_in(order, self.task.device)
+        total = total_in(guidance, self.task.device)
         own = self.predictor(cohort.parameters)
         head = self._with(cohort, *self._of_head(cohort, total))
         rules = {"": self.task.by_head(own), "head": self.task.by_head(head)}

@@ -12,9 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.learners.class_fit import COUNTS
-from fedproto_app.messages import Arrays
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.outliers import FEWEST
 from fedproto_app.settings import Settings

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.learners.profile import PROFILE
 from fedproto_app.maths.graph import Adjacency
-from fedproto_app.messages import Refusal
+from fedproto_app.messages import Guidance, Refusal
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.strategy import Ask

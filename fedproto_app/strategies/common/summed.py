@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
-from fedproto_app.messages import Arrays
+from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import Count, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.errors import SettingsError
@@ -38,7 +38,7 @@ from fedproto_app.maths.federated_features import (
     matched_features,
     retrained,
 )
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.metrics import Metric
 from fedproto_app.models.linear import linear_parameters
 from fedproto_app.randomness import torch_stream
@@ -94,9 +94,9 @@ class CreffLearner(SoloLearner):
         )
         return [model(sizes.encoder, sizes.head), gradients]
 
-    def context(self, order: Order, cohort: Cohort) -> GradientContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> GradientContext:
         """The gradients, of the model as it came; training changes it afterwards."""
-        classifier, samples = self._received(order), cohort.samples
+        classifier, samples = self._received(guidance), cohort.samples
         features = self.task.encode_all(cohort.parameters, samples.pixels)
         classes = len(self.task.shape.classes)
         gradients = classifier.new_zeros(len(cohort.names), classes, *classifier.shape)
@@ -115,13 +115,13 @@ class CreffLearner(SoloLearner):
         assert isinstance(context, GradientContext)
         return Contribution({GRADIENTS: context.gradients.cpu().numpy()}, context.present)
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """By φ, and by the averaged model's own head besides.
 
         A model as its local training left it, which is FedAvg's, is judged by its own head.
         """
         head = self.task.by_head(cohort.parameters)
-        chosen = head if order.evaluate else self._by_retrained(order)
+        chosen = head if cohort.trains else self._by_retrained(guidance)
         return self.task.judge(cohort.parameters, cohort.samples, {"": chosen, "head": head})
 
     def _weights(self, cohort: Cohort, row: int, label: int, images: int) -> Tensor:
@@ -134,12 +134,12 @@ class CreffLearner(SoloLearner):
         )
         return drawn.to(self.task.device)
 
-    def _by_retrained(self, order: Order) -> Callable[[Tensor], Tensor]:
-        classifier = self._received(order)
+    def _by_retrained(self, guidance: Guidance) -> Callable[[Tensor], Tensor]:
+        classifier = self._received(guidance)
         return lambda representation: logits(classifier, representation).argmax(dim=2)
 
-    def _received(self, order: Order) -> Tensor:
-        return torch.from_numpy(order.arrays[CLASSIFIER]).to(self.task.device)
+    def _received(self, guidance: Guidance) -> Tensor:
+        return torch.from_numpy(guidance.arrays[CLASSIFIER]).to(self.task.device)
 
 
 MOST_VALUES = 2**28  # of all classes' gradients: 1 GiB

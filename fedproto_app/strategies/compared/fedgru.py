@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Guidance, Received, Round, SentModel
+from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.errors import SettingsError
@@ -32,7 +32,7 @@ from fedproto_app.learners.profile import PROFILE, profile
 from fedproto_app.maths.constrained_kmeans import constrained_kmeans
 from fedproto_app.maths.graph import communities
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.models.ensemble import CHOICE, Ensemble, member, name_alone, of_member
 from fedproto_app.models.model import Model
 from fedproto_app.models.stacked_gru import StackedGru
@@ -71,7 +71,7 @@ class FedGruSettings(Section):
 
 class FedGruLearner(SoloLearner):
     """With one cluster FedAvg's; else each client sends its own cluster's model, which nodes cannot
-    average, and an order to train brings the number of each client's cluster by its name."""
+    average, and what it gets to train with is the number of each client's cluster by its name."""
 
     section: FedGruSettings
     task: ForecastingTask
@@ -102,13 +102,13 @@ class FedGruLearner(SoloLearner):
     def phases(self) -> list[Phase]:
         return [Phase("local", self.shared, self.training.local_epochs)]
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         """While it trains, a client has its own cluster's model alone."""
         if not self._alone:
             own = cohort.parameters[CHOICE]
             own.zero_()
             for row, name in enumerate(cohort.names):
-                own[row, int(order.options[name])] = 1.0
+                own[row, int(guidance.options[name])] = 1.0
         return Context()
 
     def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
@@ -122,10 +122,10 @@ class FedGruLearner(SoloLearner):
             for name in members[0]
         }
 
-    def answer(self, cohort: Cohort, order: Order) -> Contribution:
+    def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
         return profile(cohort, self.task)
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Choose among all clusters' models, and the means of several."""
         if self._alone:
             return []

@@ -17,10 +17,10 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round, of_group, under
+from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
 from fedproto_app.errors import FederationError
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
@@ -114,7 +114,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
         guided = [key for key in clients if key in self._pending]
         if not guided:
             return Guidance()
-        return Guidance({HEADS: np.stack([self._pending[key] for key in guided])}, guided)
+        heads = np.stack([self._pending[key] for key in guided])
+        return Guidance({HEADS: heads}, [key.client for key in guided])
 
     def answered(
         self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool

@@ -18,7 +18,7 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import Context, Learner, Phase
 from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.settings import EncoderSettings
 from fedproto_app.tasks.sequences.samples import CohortSequences
 from fedproto_app.tasks.sequences.task import SequenceTask
@@ -66,7 +66,7 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
             negatives=self.section.negatives,
         )
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return Context()
 
     def loss(

@@ -41,7 +41,7 @@ def represented(
 ) -> Shard:
     """The shard with these clients, and their sequences as vectors.
 
-    received: arrays of an order; without the encoder's, the last encoder is used.
+    received: arrays of the guidance; without the encoder's, the last encoder is used.
     Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
     encoder yet.
     """

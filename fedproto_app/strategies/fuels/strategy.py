@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.round import Received, Round
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
     threshold,
     update_divergence,
 )
+from fedproto_app.messages import Guidance
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
@@ -80,7 +81,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
             self._places(),
             self.averaging.groups(),
         )
-        guided = [key for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
+        guided = [key.client for key, ok in zip(known, has_negative.tolist(), strict=True) if ok]
         if not guided:
             return Guidance(options=options)
         arrays = {

@@ -32,7 +32,7 @@ from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle, triangle_size
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.randomness import torch_stream
@@ -109,7 +109,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         assert isinstance(model, RandomFeatureForecaster)
         return model
 
-    def context(self, order: Order, cohort: Cohort) -> MeansContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> MeansContext:
         used = self.task.train_targets(cohort.samples)  # (K, n, H)
         clients, width, steps = len(used), self.model.representation_dim, used.shape[2]
         gram = used.new_zeros(clients, width, width, dtype=torch.float64)
@@ -162,16 +162,16 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         }
         return Contribution({name: value.float().cpu().numpy() for name, value in sent.items()})
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit the clients that got priors with them."""
-        place_of = {name: place for place, name in enumerate(order.guided)}
+        place_of = {name: place for place, name in enumerate(guidance.clients)}
         rows = [row for row, name in enumerate(cohort.names) if name in place_of]
         if not rows:
             return []
-        context = self.context(order, cohort)
+        context = self.context(guidance, cohort)
         for row in rows:
             packed, moments = (
-                torch.from_numpy(order.arrays[name][place_of[cohort.names[row]]]).double()
+                torch.from_numpy(guidance.arrays[name][place_of[cohort.names[row]]]).double()
                 for name in (GRAM, MOMENT)
             )
             grams = symmetric(packed.to(self.task.device), self.model.representation_dim)

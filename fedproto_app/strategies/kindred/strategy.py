@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import sums_fault, symmetric
-from fedproto_app.messages import Arrays
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
@@ -70,7 +70,7 @@ class KindredStrategy(PersonalStrategy):
         guided = [key for key in clients if key in row_of]
         rows = [row_of[key] for key in guided]
         priors = {name: prior[rows] for name, prior in self._given.items()} if guided else {}
-        return Guidance(priors, guided)
+        return Guidance(priors, [key.client for key in guided])
 
     def answered(
         self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import Guidance, Round, SentModel
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.sends import Expected
 from fedproto_app.errors import FederationError
 from fedproto_app.maths.dual_attention import attended
-from fedproto_app.messages import Arrays
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.beyond_median import largest
