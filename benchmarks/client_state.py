@@ -31,7 +31,7 @@ from torch import Tensor
 
 from benchmarks.machine import machine_line
 from fedproto_app.halves import make_learner
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance, Order
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.state_log import Found
@@ -195,8 +195,7 @@ def _rounds(
             server_round + 1,
             names,
             evaluate=True,
-            arrays=arrays,
-            guided=reply.names,
+            guidance=Guidance(arrays, reply.names),
         )
 
 

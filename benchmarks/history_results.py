@@ -40,7 +40,7 @@ from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import solve, symmetric
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.messages import Arrays, Guidance
 from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.random_features import RandomFeatureForecaster
@@ -89,12 +89,11 @@ class Client:
         data = settings.data.model_copy(update={"history": days})
         self.windows = make_windows(series, data)
         self.unit = make_windows(series, settings.data).std
-        self.order = Order("", "", 1, [series.name])
 
     def fitted_alone(self, learner: AnyLearner) -> tuple[Cohort, Arrays]:
         """The client after its own fit, and what it then sends."""
         cohort = self.cohort(learner)
-        context = learner.context(self.order, cohort)
+        context = learner.context(Guidance(), cohort)
         learner.conclude(cohort, context)
         return cohort, learner.contribution(cohort, context, 1).arrays
 
@@ -108,7 +107,7 @@ class Client:
 
     def error(self, learner: AnyLearner, cohort: Cohort) -> float:
         """Its test MSE."""
-        return self.judged(learner.evaluate(cohort, self.order))
+        return self.judged(learner.evaluate(cohort, Guidance()))
 
     def judged(self, metrics: Mapping[Metric, Sequence[float]]) -> float:
         """The test MSE among these."""
@@ -116,8 +115,7 @@ class Client:
 
     def receive(self, learner: AnyLearner, cohort: Cohort, priors: Arrays) -> None:
         """Its fit with what the server sends."""
-        order = replace(self.order, arrays=priors, guided=self.order.clients)
-        learner.receive(cohort, order)
+        learner.receive(cohort, Guidance(priors, cohort.names))
 
 
 def priors_of(row: int, prototypes: NDArray[Any], told: Sequence[Arrays], learner: Any) -> Arrays:

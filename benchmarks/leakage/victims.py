@@ -22,7 +22,7 @@ from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
+from fedproto_app.messages import Guidance
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
@@ -103,10 +103,9 @@ class Victims:
         learner = self.learner("fedavg")
         windows = [self.windows[one] for one in who]
         model, updates = learner.initial_parameters(), []
-        for number in range(1, rounds + 1):
+        for _ in range(rounds):
             cohort = self.cohort(learner, windows, model)
-            order = Order("run", "token", number, cohort.names)
-            train_cohort(learner, cohort, learner.context(order, cohort))
+            train_cohort(learner, cohort, learner.context(Guidance(), cohort))
             steps = [(cohort.parameters[n] - v).flatten(start_dim=1) for n, v in model.items()]
             updates.append(torch.cat(steps, dim=1).double().numpy())
             weights = torch.tensor(cohort.samples.train_samples).float()

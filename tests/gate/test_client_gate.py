@@ -14,7 +14,7 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from fedproto_app.engine.flower_parts import from_bytes, number, take_identity, to_bytes
 from fedproto_app.gate.client_gate import App, Gate
 from fedproto_app.gate.confinement import Ended, parts_of
-from fedproto_app.messages import LEAVING, Order, Reply
+from fedproto_app.messages import LEAVING, Guidance, Order, Reply
 from fedproto_app.wire import (
     ReplyTold,
     RosterTold,
@@ -87,7 +87,9 @@ def carried_out(
 def order(arrays: int = 0) -> Message:
     take_identity()
     sent = {"head": np.zeros(arrays, np.float32)} if arrays else {}
-    return write_order(Order("run", "0a", 2, ["c1", "c2"], arrays=sent), 1, MessageType.TRAIN)
+    return write_order(
+        Order("run", "0a", 2, ["c1", "c2"], guidance=Guidance(sent)), 1, MessageType.TRAIN
+    )
 
 
 def good_reply(to: Message) -> Message:

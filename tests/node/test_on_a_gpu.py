@@ -16,7 +16,7 @@ from torch import Tensor
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order, Reply
+from fedproto_app.messages import Guidance, Order, Reply
 from fedproto_app.node import orders, shares, trainer
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
@@ -76,7 +76,7 @@ class OnDevice:
             rng = np.random.default_rng(server_round)
             arrays = {key: rng.normal(size=shape).astype(np.float32) for key in GUIDANCE}
         judged = self.settings.pretraining_rounds == 0
-        return Order("run", "", server_round, names, evaluate=judged, arrays=arrays, guided=names)
+        return Order("run", "", server_round, names, judged, Guidance(arrays, names))
 
     def train(self, order: Order, size: int = 16) -> Done:
         cohorts = shares_of(order, self.shard, self.learner.task, size)

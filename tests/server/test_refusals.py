@@ -173,7 +173,7 @@ def guided_in_round_3(grid: LocalGrid) -> list[str]:
         name
         for message in evaluated
         if message.metadata.group_id == "3"
-        for name in read_order(message).guided
+        for name in read_order(message).guidance.clients
     ]
 
 

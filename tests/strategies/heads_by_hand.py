@@ -133,7 +133,9 @@ def play(
     sent = {
         name: head[0].tolist()
         for _, order in evaluated
-        for name, head in zip(order.guided, order.arrays.get("heads", ()), strict=True)
+        for name, head in zip(
+            order.guidance.clients, order.guidance.arrays.get("heads", ()), strict=True
+        )
     }
     replies = [
         write_reply(Reply(order.clients, [DECLARED] * len(order.clients)), to=message)

@@ -28,7 +28,7 @@ def heads(strategy: ClusteredHeadStrategy) -> list[list[float]]:
 
 def test_everyone_sees_the_same_random_start() -> None:
     played = play(ifca("ab", "cd"), 1, HEADS, chosen=BY_GROUP)
-    shown = [order.arrays["clusters"] for order in played.train.values()]
+    shown = [order.guidance.arrays["clusters"] for order in played.train.values()]
     assert shown[0].shape == (2, 1, 2)
     np.testing.assert_array_equal(shown[0], shown[1])
     assert np.unique(shown[0]).size == 4

@@ -113,7 +113,7 @@ def test_a_client_alone_in_its_federation_keeps_its_own_fit() -> None:
     pair = KindredPair()
     alone = pair.cohort(series).parameters[COEFFICIENTS]
     assert torch.equal(pair.fitted(series), alone)
-    assert pair.priors().guided == []
+    assert pair.priors().clients == []
     assert alone.abs().sum() > 0
 
 
@@ -188,7 +188,7 @@ def test_means_that_cannot_be_true_are_refused(name: str, change: Any, reason: s
     [refusal] = pair.strategy.federation.history.log.refused
     assert refusal.client == "c"
     assert reason in refusal.reason
-    assert pair.priors().guided == ["a", "b", "late"]
+    assert pair.priors().clients == ["a", "b", "late"]
     honest = KindredPair()
     honest.report(["a", "b", "late"], {key: array[[0, 1, 3]] for key, array in sent.items()})
     for key, array in pair.priors().arrays.items():
