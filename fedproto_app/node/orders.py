@@ -164,7 +164,7 @@ def _done(
     cohorts: list[CohortReply] = []
     place, start = 0, time.perf_counter()
     for sized, clients in settings.by_width(order.clients):
-        task = make_task(sized, shard.shape, device)
+        prepared, task = shard, make_task(sized, shard.shape, device)
         learner = make_learner(sized, task, order.server_round)
         with _without_denormals():
             order_of_width = replace(order, clients=clients)
@@ -176,14 +176,14 @@ def _done(
             shares = [share for share in all_shares if share.place % part.of == part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
-                shard = make_samples(shard, names, order.guidance.arrays, task, store)
-                absent |= shard.absent(names)
-                shares = [share for one in shares if (share := one.of(shard)).clients]
-                task = make_task(sized, shard.shape, device)
+                prepared = make_samples(shard, names, order.guidance.arrays, task, store)
+                absent |= prepared.absent(names)
+                shares = [share for one in shares if (share := one.of(prepared)).clients]
+                task = make_task(sized, prepared.shape, device)
                 learner = make_learner(sized, task, order.server_round)
             node = Node(
                 settings,
-                shard,
+                prepared,
                 store,
                 learner,
                 tells_classes=site.is_dealt,

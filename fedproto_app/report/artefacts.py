@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from importlib.metadata import version
 from logging import WARNING
@@ -147,7 +147,7 @@ class RunFolder:
         """``checkpoint/round-…/``: what the server must know to go on after the round."""
         if (self.path / ROUNDS).exists():  # or a checkpoint might know of more rounds
             flush(self.path / ROUNDS)
-        write_checkpoint(self.path / CHECKPOINT, checkpoint)
+        write_checkpoint(self.path / CHECKPOINT, replace(checkpoint, seconds=self.seconds()))
 
     def write_partition(self, federation: Federation) -> None:
         """``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.

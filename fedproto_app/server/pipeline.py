@@ -205,34 +205,27 @@ class Pipeline:
 
     # --- in ---------------------------------------------------------------------------------
 
-    def read(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[Reply]:
+    def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """The usable replies in the order of the nodes' names, so that sums are reproducible.
 
-        most_samples: the most that a client can have used, if not all that it declared.
         Refuses what is wrong or missing. Raises `FederationError` when too large a share of the
         nodes asked gave nothing usable.
         """
-        answers = self._through(replies, expected, most_samples)
+        answers = self._through(replies, expected)
         leaving = self._leaving if answers else 0
         asked = len(self._requests) - leaving + self.sums.lost
         self._check_failed_share(asked, len(answers))
         return answers
 
-    def _through(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[Reply]:
+    def _through(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """What is left of the replies after all stages, however little."""
-        answers = self._decode(replies, self.sums.on_the_wire(expected), most_samples)
+        answers = self._decode(replies, self.sums.on_the_wire(expected))
         for stage in self._stages:
             answers = stage.apply(answers, expected)
         self.messages = {}  # the arrays of all clients
         return answers
 
-    def _decode(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None
-    ) -> list[Reply]:
+    def _decode(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """Each message as a reply to its request, without what is wrong with it by itself."""
         # Flower answers for a dead node under an id of its own: only the message tells whose.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
@@ -245,7 +238,7 @@ class Pipeline:
                 node = self.members.roster.label_of(message.metadata.src_node_id)
                 self.history.refuse(Refusal(node, "", "a second or unasked reply"))
                 continue
-            if answer := self._decode_one(message, request, expected, most_samples):
+            if answer := self._decode_one(message, request, expected):
                 usable[request.node] = answer
                 self.messages[request.node] = message
         for request in waiting.values():
@@ -254,17 +247,13 @@ class Pipeline:
             self.history.refuse(Refusal(request.node, "", reason))
         return [usable[node] for node in sorted(usable)]
 
-    def _decode_one(
-        self, message: Message, request: _Request, expected: Expected, most_samples: int | None
-    ) -> Reply | None:
+    def _decode_one(self, message: Message, request: _Request, expected: Expected) -> Reply | None:
         node, log = request.node, self.history.log
         if message.has_error():
             self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
             return None
         log.bytes_up += received_bytes(message)
         asked = {key.client: self.members.facts[key].samples for key in request.clients}
-        if most_samples is not None:
-            asked = {name: min(declared, most_samples) for name, declared in asked.items()}
         fault = self._task.metrics_fault
         reply, refusals = read_reply(
             message, node, asked, expected, self._metrics, fault, request.size

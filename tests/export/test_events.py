@@ -77,7 +77,8 @@ def live(tmp_path: Path, **changes: Any) -> Settings:
 def ended(number: int, **line: Any) -> RoundEnd:
     """The end of a round with this line of rounds.jsonl."""
     record = round_record(number, **line)
-    return RoundEnd(record.pop("round"), record, array_record({}), History(), evaluated=True)
+    model = array_record({})
+    return RoundEnd(record.pop("round"), {}, model, History(), evaluated=True, line=record)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def test_the_first_round_is_fedavgs() -> None:
     assert all(torch.equal(models[1][name], value) for name, value in models[0].items())
 
 
-@pytest.mark.parametrize(("order", "moves"), [(FIRST, False), (LATER, True)])
+@pytest.mark.parametrize(("guidance", "moves"), [(FIRST, False), (LATER, True)])
 def test_without_supervision_the_contrast_alone_moves_the_encoder(
     guidance: Guidance, moves: bool
 ) -> None:

@@ -93,15 +93,12 @@ class BaseStrategy(Strategy):
     half, which declares what clients send. sizes: of the data and the model, by which the
     declarations give shapes. releases: what clients send. received: what they sent. averaging: the
     rule in force. model: the parameters that the server shares, as the phase began with them.
-    most_samples: the most samples that a client can have used in a round, None: all that it
-    declared.
     """
 
     settings: Settings
     section: Any
     learner: AnyLearner
     sizes: Sizes
-    most_samples: int | None = None
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
@@ -231,7 +228,7 @@ class BaseStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         pipeline, expected = self.federation.pipeline, self.expected(server_round)
-        answers = pipeline.read(replies, expected, self.most_samples)
+        answers = pipeline.read(replies, expected)
         self._answered(answers, evaluation=False)
         arrays = pipeline.sums.hand_over(
             answers,

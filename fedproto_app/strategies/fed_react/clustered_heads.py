@@ -46,7 +46,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
         assert isinstance(task, SequenceTask)
         self.task = task
         self.head_shape = (task.outputs, task.representation_dim + 1)
-        self.most_samples = section.samples or None  # |M_t|, the weights of the mean
         self._heard: set[ClientKey] = set()
         self._equipped: set[int] = set()  # Flower's ids of the nodes that have the encoder
         self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
@@ -91,6 +90,9 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return Guidance(self.shown())
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        most = self.section.samples  # |M_t|, which weighs the head in the mean; 0: all it has
+        if 0 < most < reply.samples:
+            return f"reports {reply.samples} train samples, expected 1 … {most}"
         largest = float(np.abs(reply.arrays[HEAD]).max())
         beyond = largest > LARGEST_HEAD
         return f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}" if beyond else None
