@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedproto_app.export.events import FOLDER, EventLog
-from fedproto_app.methods import method_named
+from fedproto_app.core.methods import method_named
 from fedproto_app.report.artefacts import ROUNDS, SUMMARY, RunFolder, round_line
+from fedproto_app.report.export.events import FOLDER, EventLog
 from fedproto_app.report.metrics_file import MetricsFile
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.listeners import Listener, RoundEnd

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from fedproto_app import __version__
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.version import __version__
+from fedproto_app.core.whole_file import flush
+from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Listener, RoundEnd, reason_to_stop
-from fedproto_app.whole_file import flush
-from fedproto_app.wire import numpy_arrays
 
 CHECKPOINTS_KEPT = 2
 MODEL, STRATEGY, SERVER, DIGESTS = (

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.maths.privacy_loss import epsilon_of
 from fedproto_app.server.listeners import PRIVACY, Listener, RoundEnd
 from fedproto_app.settings import PrivacyPlan
+from fedproto_app.trust.privacy_loss import epsilon_of
 
 
 class Spending(Listener):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.messages import Guidance
+from fedproto_app.core.messages import Guidance
 from tests.learners.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
 
 GUIDANCE = Guidance()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.messages import NodeRoster, Reply
+from fedproto_app.core.messages import NodeRoster, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
