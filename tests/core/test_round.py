@@ -118,7 +118,7 @@ def test_fuels_by_hand() -> None:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, "fuels.beta": 40})
     strategy = JSDPrototypeStrategy(settings, settings.method_settings)
     guidance = told(strategy, {A: ALIKE_A, B: ALIKE_B, C: OTHER}, [C, A])
-    assert guidance.clients == [C, A]
+    assert guidance.clients == ["c", "a"]
     mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
     np.testing.assert_allclose(guidance.arrays["positive"], [OTHER, mean], rtol=1e-6)
     np.testing.assert_allclose(guidance.arrays["negative"], [mean, OTHER], rtol=1e-6)

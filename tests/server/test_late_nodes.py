@@ -65,7 +65,9 @@ def _is_last_step(message: Message) -> bool:
 
 
 def _brings_steps(message: Message) -> bool:
-    return message.metadata.message_type == QUESTION and "steps" in read_order(message).arrays
+    return (
+        message.metadata.message_type == QUESTION and "steps" in read_order(message).guidance.arrays
+    )
 
 
 class HungGrid(LocalGrid):

@@ -186,7 +186,7 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
     tmp_path: Path, method: str
 ) -> None:
     folder, grid = run(tmp_path, method=method)
-    encoder = sum(a.size for a in orders(grid, MessageType.TRAIN, 1)[1000].arrays.values())
+    encoder = sum(a.size for a in orders(grid, MessageType.TRAIN, 1)[1000].guidance.arrays.values())
     shown = 0 if method == "fed-react" else 2 * HEAD  # both clusters' heads, to each client
     said = HEAD if method == "fed-react" else HEAD + 2  # with what it chose
     found = lines(folder)
