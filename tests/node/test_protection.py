@@ -72,7 +72,10 @@ def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path:
     models = {name: value + 1.0 for name, value in cohort.parameters.items()}
     guard = protection(tmp_path, 1e-9, step_clip=0.3)
     leaving = guard.applied(learner, cohort, asked, ROWS, models, Contribution())
-    steps = [(leaving.models[n][0] - torch.from_numpy(asked.arrays[n])).flatten() for n in models]
+    steps = [
+        (leaving.models[n][0] - torch.from_numpy(asked.guidance.arrays[n])).flatten()
+        for n in models
+    ]
     assert float(torch.cat(steps).norm()) == pytest.approx(0.3, rel=1e-4)
     assert float(next(iter(cohort.parameters.values())).max()) < 1.0  # the client's own stays
 
