@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.messages import NodeRoster
-from fedproto_app.data.images.clients import partition_pool
+from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
 from fedproto_app.server.federation import Federation

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.data.images.clients import partition_pool, why_refused
+from fedproto_app.data.images.clients import why_refused
+from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.report.check.findings import (
