@@ -2,7 +2,7 @@
 
 One client whose values are huge would own every mean and every comparison. What is far beyond what
 was sent, or beyond what the others of the round send, is refused by name before a strategy sees it.
-What stays within these bounds can still be a lie; `docs/reliability.md` says so.
+Values within these bounds can still be false (docs/robust.md).
 """
 
 from __future__ import annotations
