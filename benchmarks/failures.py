@@ -31,7 +31,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 from fedproto_app.core.errors import DataError, FederationError, SettingsError
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.data.images.decoding import decode
