@@ -63,7 +63,7 @@ def settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
 
 
 class FedAlaSettings(Section):
-    """``[fedala]`` (docs: personalised.md)."""
+    """``[fedala]`` (docs: compared.md)."""
 
     layers: CountOrZero = setting(
         1, "p, the top layers whose parameters a client mixes with its own; 0: all"
