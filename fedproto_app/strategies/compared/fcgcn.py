@@ -13,7 +13,7 @@ from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 class FcgcnSettings(Section):
     """``[fcgcn]``."""
 
-    hidden: Count = setting(64, "width of the first layer of the graph convolutional network")
+    hidden: Count = setting(64, "width of the first graph convolution")
 
 
 def community_gcn(settings: Settings, layout: WindowLayout) -> CommunityGcn:
