@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAPERS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests/papers.toml").read_text())
 WITH_TEXT = [name for name, paper in PAPERS.items() if "text" in paper]
-TABLES = ["docs/forecasting.md", "docs/fuels.md", "docs/gldp.md", "docs/fed-react.md"]
+TABLES = ["docs/closed-forms.md", "docs/fuels.md", "docs/gldp.md", "docs/fed-react.md"]
 TABLES += ["docs/creff-fedic.md", "docs/fedpcl-fedda.md"]
 
 NUMBERS = r"\d+(?:(?:, | and | to )\d+(?! of))*"

@@ -1,4 +1,4 @@
-"""``[graph]``: which clients of series are neighbours (docs: graph.md)."""
+"""``[graph]``: which clients of series are neighbours (docs: compared.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class GraphSettings(Section):
 
     source: Literal["profiles", "positions", "file"] = setting(
         "profiles",
-        "[what makes the edges](compared.md): mean days that clients send, positions, or a file",
+        "[what makes the edges](compared.md#the-graph-over-clients): mean days that clients send, "
+        "positions, or a file",
     )
     path: str = setting(
         "",

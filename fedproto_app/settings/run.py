@@ -140,7 +140,7 @@ class Settings(Section):
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
         FIRST_TASK,
-        "what to learn: forecasts of series, classes of images, classes of sequences, or a "
+        "forecasts of series, classes of images, classes of sequences, or a "
         "number for each sequence",
         f"`{' '.join(TASKS)}`",
     )

@@ -30,7 +30,7 @@ _AFTER_TOML = "[tool.setuptools"
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 _FIRST_KEYS = {"task", "method", "rounds", "data.source", "data.path", "data.horizon"}
-_FIRST_TITLE, _METHODS_TITLE = "First", "Methods"
+_FIRST_TITLE, _METHODS_TITLE = "The six that matter first", "Methods"
 # The heading of docs/settings.md below which the keys of a table stand.
 _SUBJECTS = {
     "": "Run",
@@ -73,8 +73,8 @@ def docs_tables() -> str:
         title = _FIRST_TITLE if key in _FIRST_KEYS else _SUBJECTS[key.rpartition(".")[0]]
         rows[title].append(_row(key, field))
     rows[_METHODS_TITLE] += [_row(key, field) for key, field in methods]
-    head = ["| key | default | meaning |", "|---|---|---|"]
-    return "\n".join("\n".join([f"### {title}", "", *head, *rows[title], ""]) for title in rows)
+    head = ["| setting and default | meaning |", "|---|---|"]
+    return "\n".join("\n".join([f"## {title}", "", *head, *rows[title], ""]) for title in rows)
 
 
 def _row(key: str, field: FieldInfo) -> str:
@@ -82,8 +82,9 @@ def _row(key: str, field: FieldInfo) -> str:
     values = allowed(field)
     if field.annotation is bool or values in ("≥ 0", "≥ 1", "> 0") or values[:1].isalpha():
         values = ""  # the meaning says it
-    cells = (f"`{key}`", _shown(field), ": ".join(filter(None, (values, field.description))))
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    default = _toml_value(field).strip('"')
+    meaning = ": ".join(filter(None, (values, field.description))).replace("|", r"\|")
+    return f"| `{key}={default}` | {meaning} |"
 
 
 def allowed(field: FieldInfo) -> str:
@@ -149,11 +150,6 @@ def _toml_value(field: FieldInfo) -> str:
     """The default; an empty table is an empty text, for Flower forgets tables without keys."""
     value = field.default
     return '""' if isinstance(value, Section) else json.dumps(value)
-
-
-def _shown(field: FieldInfo) -> str:
-    value = _toml_value(field)
-    return f"`{value}`" if value.startswith('"') else value
 
 
 def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:
