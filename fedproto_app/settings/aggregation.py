@@ -17,13 +17,12 @@ class AggregationSettings(Section):
     rule: Rule = setting(
         "mean",
         "how clients' models, prototypes, heads or sums are combined; all but `mean` "
-        "[withstand hostile clients](robust.md) and have nodes send each client's model "
-        "separately",
+        "[withstand hostile clients](robust.md) and need each client's model",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,
-        "share of a round's clients that may be hostile: `trimmed-mean` drops this share of "
-        "values at both ends, `krum` and `multi-krum` this share of clients",
+        "share of a round's clients that may be hostile: `trimmed-mean` drops these values at "
+        "both ends, `krum` and `multi-krum` these clients",
         "0 ≤ … < 0.5",
     )
     most_megabytes: Count = setting(

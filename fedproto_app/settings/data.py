@@ -80,8 +80,8 @@ class PartitionSettings(Section):
     )
     reserve_per_class: CountOrZero = setting(
         0,
-        "train images of each class that no client gets; `fedic`'s server uses them, and "
-        "methods compared with it need the same number",
+        "train images of each class for `fedic`'s server alone; compared methods need the "
+        "same number",
     )
     test_ratio: Positive = setting(0.2, "test images per train image, and validation images too")
     test_mix: Literal["own", "everybody"] = setting(
@@ -225,8 +225,7 @@ class DataSettings(Section):
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "dates, counts since 1970, or numbers of steps; `auto`: dates, or counts whose size "
-        "gives the unit",
+        "dates, counts since 1970 or numbers of steps; `auto`: dates, or counts recognised by size",
     )
     header: Header = setting(
         "auto",

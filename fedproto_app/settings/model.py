@@ -49,7 +49,7 @@ class ModelSettings(Section):
     )
     sequence_encoder: Literal["lstm", "causal-cnn"] = setting(
         "lstm",
-        "encoder of sequences; `fed-react`, `ifca` and `flsc` always use the CNN of `[encoder]`",
+        "encoder of sequences; `fed-react`, `ifca`, `flsc` always use the CNN of `[encoder]`",
     )
     embedding_dim: Count = setting(128, "width of the linear layer before the LSTM")
     hidden_dim: Count = setting(256, "size of the LSTM's state")

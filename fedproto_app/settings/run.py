@@ -61,16 +61,15 @@ class NodesSettings(Section):
     round_deadline: Positive = setting(3600.0, "seconds for the replies of one phase")
     enough: ShareOrOne = setting(
         1.0,
-        "share of the nodes asked whose replies are enough; the others [then have as long "
-        "again](reliability.md#slow-nodes), at least ten seconds. 1: only the deadline counts",
+        "share of the nodes asked whose replies are enough; the others [have as long "
+        "again](reliability.md#slow-nodes), at least ten seconds",
     )
     maximum_failed_share: ShareOrEither = setting(
         0.5, "share of the nodes asked that may fail; above it the run stops"
     )
     maximum_clients: Count = setting(
         20_000,
-        "clients of all nodes ever connected; a node with more is refused. `fed-react` "
-        "compares all pairs, 1.6 GB per matrix at 20,000",
+        "clients of all nodes ever connected; a node with more is refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
@@ -79,8 +78,8 @@ class NodesSettings(Section):
     bind_names: bool = setting(
         True,
         "a deployed node's name belongs to [the key that first came with "
-        "it](deployment.md#names-and-keys); false if nodes have no keys, as Flower then gives "
-        "them a new one at each start",
+        "it](deployment.md#names-and-keys); false if nodes have no keys, which gives them a "
+        "new name at each start",
     )
 
     @model_validator(mode="after")
@@ -152,17 +151,16 @@ class Settings(Section):
     seed: CountOrZero = setting(0, "seeds everything random; the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "at most this many; `fed-react`, `ifca` and `flsc` train the encoder before these. "
-        "Closed forms need one round, on images one per stage",
+        "at most this many, after the encoder's (`fed-react`, `ifca`, `flsc`); closed forms "
+        "need one, on images one per stage",
     )
     local_epochs: Count = setting(
         1, "epochs that a client trains per round; not used by `fed-react`, `ifca`, `flsc`, `gldp`"
     )
     participation: ShareOrOne = setting(
         1.0,
-        "share of the clients asked per round (α). Methods that average no model (`fuels`, "
-        "`fedproto`, `solo`, closed forms, phase 2 of `fed-react`, `ifca`, `flsc`) also ask "
-        "all new clients, so closed forms ask everyone",
+        "share of the clients asked per round (α); methods that average no model also ask all "
+        "new clients, and closed forms ask everyone",
     )
     evaluate_every: Count = setting(
         1,
@@ -176,13 +174,11 @@ class Settings(Section):
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
-        "which model a client ends with; images in stages need `last` and no `patience`, "
-        "because errors of different stages cannot be compared",
+        "which model a client ends with; images in stages need `last` and no `patience`",
     )
     device: Device = setting(
         "cpu",
-        "where nodes train; `auto` uses a GPU if there is one. The nodes of a simulation "
-        "share the GPUs (`fedproto run --gpus-per-node`)",
+        "where nodes train; `auto`: a GPU if there is one, which simulated nodes share",
         DEVICES,
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
@@ -192,8 +188,7 @@ class Settings(Section):
     )
     threads: Count = setting(
         1,
-        "torch threads of a node's process, and of a server that trains (`creff`, `fedic`, "
-        "`fedda`, `fedtgp`)",
+        "torch threads of a node's process, and of a server that trains",
     )
     cohort_size: CountOrZero = setting(
         0,

@@ -57,7 +57,7 @@ class FedPclSettings(Section):
 
     prototypes: Literal["single", "multiple"] = setting(
         "single",
-        "contrast with the mean of all clients' prototypes, or with each, which sends all to all",
+        "contrast with the clients' mean prototypes, or with each, which sends all to all",
     )
     temperature: Positive = setting(0.07, "τ")
     contrast_weight: NonNegative = setting(1.0, "weight of the contrast beside the prediction (γ)")

@@ -27,9 +27,8 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "each client's own solution, one of all clients' samples, its own pulled towards "
-        "that, or of classes also towards [clients whose classes mean the "
-        "same](closed-forms.md#clusters)",
+        "each client's own solution, one of all clients, its own pulled towards that, or of "
+        "classes also towards [clients whose classes mean the same](closed-forms.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,

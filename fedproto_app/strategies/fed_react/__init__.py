@@ -40,8 +40,8 @@ class FedReactSettings(Section):
     )
     forgetting: Forgetting = setting(
         "adaptive",
-        "share of the past in similarities (α_t, Fed-REACT, eq. 3): AFFECT as printed or as "
-        "in its toolbox; (t − 1)/t, the mean of all rounds; or fixed",
+        "share of the past in similarities (α_t, Fed-REACT, eq. 3): AFFECT as printed, as in "
+        "its toolbox, the mean of all rounds, or fixed",
         "`adaptive toolbox all-rounds`, or 0 … 1",
     )
     overlap: Count = setting(2, "clusters that a client of `flsc` belongs to", "1 … `clusters`")
@@ -54,8 +54,8 @@ class FedReactSettings(Section):
     em_iterations: CountOrZero = setting(5, "0: q and r stay as set")
     history: Literal["unchanged", "all"] = setting(
         "unchanged",
-        "which heads of a cluster are remembered and sent: from rounds with unchanged members "
-        "(Fed-REACT, Algorithm 2, line 10), or all",
+        "remembered and sent heads: from rounds with unchanged members (Fed-REACT, Algorithm "
+        "2, line 10), or all",
     )
 
     @property

@@ -16,7 +16,7 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: mostly similar clients', all others' equally, random "
+        "whose data support a client's: similar clients', all others' equally, random "
         "clients' (a control), or nobody's",
     )
     features: CountOrZero = setting(100, "random waves at each of two scales; 0: linear")

@@ -14,9 +14,7 @@ class CnfgnnSettings(Section):
     model: Literal["paper", "fuels"] = setting(
         "paper", "the clients' model: two GRUs, or FUELS's with g beside its representation"
     )
-    hidden: Count = setting(
-        64, "length of g, and of the paper's encoding; FUELS's is as long as its representation"
-    )
+    hidden: Count = setting(64, "length of g and of the paper's encoding")
     server_epochs: CountOrZero = setting(
         1,
         "epochs of the graph network over the train time steps, each round (R_s); 0: none, "
