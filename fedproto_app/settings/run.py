@@ -78,8 +78,8 @@ class NodesSettings(Section):
     bind_names: bool = setting(
         True,
         "a deployed node's name belongs to [the key that first came with "
-        "it](deployment.md#names-and-keys); false if nodes have no keys, which gives them a "
-        "new name at each start",
+        "it](deployment.md#names-and-keys); false if nodes have no keys, as Flower then "
+        "makes a new one at each start",
     )
 
     @model_validator(mode="after")
