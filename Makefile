@@ -24,10 +24,11 @@ test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, say
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
 	$(NEWEST_VENV)/bin/pytest -n auto
 
-check: $(DEV)  ## lint, format, types
+check: $(DEV)  ## lint, format, types, and the rooms: who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: $(DEV)  ## the docs as a site in docs/_build, every link of it checked
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build

@@ -1,11 +1,10 @@
-"""The table of docs/reliability.md: what an attack on an earlier version did, done again.
+"""Attacks by hostile replies, programs and files, which a server and a site must withstand.
 
-    python -m benchmarks.failures [--list] [--page]
+    python -m benchmarks.failures [--list]
 
-Each row does what its number of the attack did, to the real code: hostile replies go through
-Flower's serialisation to a server in this process; programs that mean harm run in a gate's process
-apart. What needs a federation of real processes has its own command, which the row names. Prints a
-row for each; exit code 0 if all happened as expected. A new row is a function with `failure` above.
+Hostile replies go through Flower's serialisation to a server in this process; hostile programs run
+in a gate's separate process. Prints a row for each attack; the exit code is 0 if every outcome was
+as expected. To add a row, write a function with the decorator `failure`.
 """
 
 from __future__ import annotations
@@ -29,43 +28,38 @@ from flwr.app import ConfigRecord, Message
 from numpy.lib import format as npy
 from PIL import Image
 
-from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.core.errors import DataError, FederationError, SettingsError
+from fedproto_app.core.tasks import small_run
+from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.data.images.decoding import decode
 from fedproto_app.data.sources import load_series
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing
-from fedproto_app.errors import DataError, FederationError, SettingsError
 from fedproto_app.node.policy import CodePolicy, require_named_code
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.table import small_run
-from fedproto_app.wire import ARRAYS, array_record, numpy_arrays
 
-PAGE = ROOT / "docs" / "reliability.md"
 HOSTILE = FIRST_ID + 1  # of two nodes
 Tamper = Callable[[Message], Message]
 
 
 class Failure(NamedTuple):
-    """One row: the number of the attack, what is done, and the command or function that does it."""
+    """One row: the attack, and the function that performs it and returns the outcome."""
 
-    number: int
-    done: str
-    do: Callable[[Path], str]
-    by: str
+    attack: str
+    perform: Callable[[Path], str]
 
 
 FAILURES: list[Failure] = []
 
 
-def failure(number: int, done: str, by: str = "") -> Callable[[Callable[[Path], str]], None]:
-    """Enter a row. The function does it in an empty folder, raises AssertionError if it is not
-    mended, and says what happened. by: the command that does it, if not this one."""
+def failure(attack: str) -> Callable[[Callable[[Path], str]], None]:
+    """Enter a row. The function performs the attack in an empty folder and returns the outcome;
+    it raises AssertionError if the attack succeeds."""
 
-    def enter(do: Callable[[Path], str]) -> None:
-        FAILURES.append(Failure(number, done, do, by or "`benchmarks.failures`"))
+    def enter(perform: Callable[[Path], str]) -> None:
+        FAILURES.append(Failure(attack, perform))
 
     return enter
 
@@ -125,17 +119,17 @@ def with_told(change: Callable[[dict[str, Any]], None]) -> Tamper:
     return tamper
 
 
-@failure(1, "FUELS: a node sends prototypes of 3e38, which are finite")
+@failure("FUELS: a node sends prototypes of 3e38")
 def huge_prototypes(folder: Path) -> str:
     return attacked(folder, with_arrays(3e38), method="fuels")
 
 
-@failure(1, "FedAvg: a node sends a model of 3e38")
+@failure("FedAvg: a node sends a model of 3e38")
 def huge_models(folder: Path) -> str:
     return attacked(folder, with_arrays(3e38), method="fedavg")
 
 
-@failure(1, "a node reports losses of 1.7e308")
+@failure("a node reports losses of 1.7e308")
 def huge_losses(folder: Path) -> str:
     def change(told: dict[str, Any]) -> None:
         told["losses"] = {name: [1.7e308] * len(v) for name, v in told["losses"].items()}
@@ -143,7 +137,7 @@ def huge_losses(folder: Path) -> str:
     return attacked(folder, with_told(change), method="fuels")
 
 
-@failure(2, "a second server writes a run's folder while the first one lives")
+@failure("a second server writes the folder of a running run")
 def second_writer(folder: Path) -> str:
     with RunFolder(settings_of(folder)):
         again = settings_of(folder, **{"output.resume": True})
@@ -154,7 +148,7 @@ def second_writer(folder: Path) -> str:
     raise AssertionError("two processes write one run")
 
 
-@failure(4, "a run asks for `local-epochs = 10**9`")
+@failure("a run asks for `local-epochs = 10**9`")
 def many_epochs(folder: Path) -> str:
     settings = settings_of(folder, **{"local-epochs": 10**9})
     configs = nodes_sharing(settings.data, 2, folder / "state")
@@ -166,7 +160,7 @@ def many_epochs(folder: Path) -> str:
     raise AssertionError("the sites trained")
 
 
-@failure(4, 'a run\'s settings name code of the site: `data.source = "shutil:rmtree"`')
+@failure('a run\'s settings name code of the site: `data.source = "shutil:rmtree"`')
 def named_code(folder: Path) -> str:
     try:
         require_named_code({"data.source": "shutil:rmtree"}, CodePolicy())
@@ -177,7 +171,7 @@ def named_code(folder: Path) -> str:
 
 _DAEMON = """
 import os, signal, time
-from fedproto_app.gate.confinement import Apart
+from fedproto_app.ops.gate.confinement import Apart
 def work(job):
     read, write = os.pipe()
     if os.fork() == 0:
@@ -195,7 +189,7 @@ print(pid, left)
 """
 
 
-@failure(4, "a program that is let in leaves a daemon behind")
+@failure("an admitted program leaves a daemon behind")
 def daemon(folder: Path) -> str:
     command = [sys.executable, "-c", _DAEMON]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -204,7 +198,7 @@ def daemon(folder: Path) -> str:
     return f"{left} process ended with its order"
 
 
-@failure(5, "FedAvg: a node claims 10**9 samples for each client, to be the whole mean")
+@failure("FedAvg: a node claims 10**9 samples for each client")
 def huge_weight(folder: Path) -> str:
     def change(told: dict[str, Any]) -> None:
         told["samples"] = [10**9] * len(told["samples"])
@@ -212,7 +206,7 @@ def huge_weight(folder: Path) -> str:
     return attacked(folder, with_told(change), method="fedavg")
 
 
-@failure(7, "a node's failures hold codes of a terminal, and 20,000 of them")
+@failure("a node reports 20,000 failures with terminal codes")
 def codes(folder: Path) -> str:
     def change(told: dict[str, Any]) -> None:
         told["failed"] = {f"\x1b[31m{number}": "\x1b]0;x\x07" for number in range(20_000)}
@@ -224,7 +218,7 @@ def codes(folder: Path) -> str:
     return f"{said}; rounds.jsonl has {len(text) / 1000:.0f} kB and no code"
 
 
-@failure(10, "an npz of 300 bytes declares 4 exabytes")
+@failure("an npz of 300 bytes declares 4 exabytes")
 def npz(folder: Path) -> str:
     with zipfile.ZipFile(folder / "x.npz", "w") as file, file.open("values.npy", "w") as to:
         shape = {"descr": "<f8", "fortran_order": False, "shape": (2**59, 1)}
@@ -236,7 +230,7 @@ def npz(folder: Path) -> str:
     raise AssertionError("it was read")
 
 
-@failure(10, "a PNG of 20 kB has 13,000 x 13,000 pixels")
+@failure("a PNG of 20 kB has 13,000 x 13,000 pixels")
 def png(folder: Path) -> str:
 
     file = BytesIO()
@@ -250,89 +244,24 @@ def png(folder: Path) -> str:
     raise AssertionError("it was decoded")
 
 
-# What real processes are needed for, or an engine: number, what is done, what happens, command.
-ELSEWHERE = (
-    (
-        2,
-        "`docker kill` of the SuperLink in a run",
-        "`fedproto run` asks again for ten minutes and tells a lost connection from a failed run; "
-        "the run is resumed in containers",
-        "`make guide`",
-    ),
-    (
-        3,
-        "a node with a key of its own comes with another site's name, before it, beside it, after",
-        "refused by name: a node is called as its key was registered; the place, orders and "
-        "guidance stay the true one's",
-        "`tests/server/test_identity.py`, `make faults FAULTS=name-taken`",
-    ),
-    (
-        6,
-        "the first node that comes has images of another shape; one node declares 19,999 clients",
-        "the shape is that of most nodes; a node has a quota of clients",
-        "`tests/server/test_identity.py`",
-    ),
-    (
-        4,
-        "a run's code reads the secret or the audit log, ends the gate, reaches the network; a "
-        "node's container reaches the control port",
-        "refused, each",
-        "`make containers`",
-    ),
-    (
-        4,
-        "a run brings a program of its own",
-        "the site's own copy runs instead; what a site lists runs and leaves nothing",
-        "`tests/integration/test_gate.py`",
-    ),
-    (
-        8,
-        "the commands of the guide are typed as they stand: a server, two sites, a late one, a "
-        "resumed run, an upgrade",
-        "they work; the chapter of one machine was not typed yet",
-        "`make guide`",
-    ),
-    (9, "SIGKILL of `fedproto run`", "nothing goes on", "`python -m benchmarks.endings`"),
-    (
-        10,
-        "`register` reads the nodes' private keys",
-        "it has a folder of public keys alone",
-        "`make containers`",
-    ),
-)
-
-
-def table(seen: list[tuple[Failure, str]]) -> list[str]:
-    """The lines of the section of the page."""
-    rows = [(one.number, one.done, said, one.by) for one, said in seen]
-    rows += ELSEWHERE
-    head = ["| no. | what is done | what happens now | done by |", "| ---: | --- | --- | --- |"]
-    cells = [" | ".join(map(str, row)) for row in sorted(rows, key=lambda row: row[0])]
-    return [*head, *(f"| {row} |" for row in cells), "", machine_line()]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--list", action="store_true", help="only say what there is")
-    parser.add_argument("--page", action="store_true", help="write the table of the page")
+    parser.add_argument("--list", action="store_true", help="print the attacks' names")
     arguments = parser.parse_args()
     if arguments.list:
-        print("\n".join(f"{one.number}  {one.done}" for one in FAILURES))
+        print("\n".join(row.attack for row in FAILURES))
         return
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    seen, good = [], True
-    for one in FAILURES:
+    success = True
+    for attack, perform in FAILURES:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                said = one.do(Path(folder))
+                outcome = perform(Path(folder))
             except AssertionError as error:
-                good, said = False, f"NOT MENDED: {error}"
-        seen.append((one, said))
-        print(f"{one.number:2}  {one.done}: {said}", flush=True)
-    if arguments.page:
-        write_section(PAGE, "failures", "benchmarks.failures", table(seen))
-    sys.exit(not good)
+                success, outcome = False, f"SUCCEEDED: {error}"
+        print(f"{attack}: {outcome}", flush=True)
+    sys.exit(not success)
 
 
 if __name__ == "__main__":

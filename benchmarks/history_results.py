@@ -31,23 +31,22 @@ from numpy.typing import NDArray
 from benchmarks.forecasting_results import FILES
 from benchmarks.machine import processors
 from benchmarks.result_runs import ROOT, data_root, write_section
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import solve, symmetric
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import flat
 from fedproto_app.settings import Settings, flat_settings, settings_from
-from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
+from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -89,12 +88,11 @@ class Client:
         data = settings.data.model_copy(update={"history": days})
         self.windows = make_windows(series, data)
         self.unit = make_windows(series, settings.data).std
-        self.order = Order("", "", 1, [series.name])
 
     def fitted_alone(self, learner: AnyLearner) -> tuple[Cohort, Arrays]:
         """The client after its own fit, and what it then sends."""
         cohort = self.cohort(learner)
-        context = learner.context(self.order, cohort)
+        context = learner.context(Guidance(), cohort)
         learner.conclude(cohort, context)
         return cohort, learner.contribution(cohort, context, 1).arrays
 
@@ -108,7 +106,7 @@ class Client:
 
     def error(self, learner: AnyLearner, cohort: Cohort) -> float:
         """Its test MSE."""
-        return self.judged(learner.evaluate(cohort, self.order))
+        return self.judged(learner.evaluate(cohort, Guidance()))
 
     def judged(self, metrics: Mapping[Metric, Sequence[float]]) -> float:
         """The test MSE among these."""
@@ -116,8 +114,7 @@ class Client:
 
     def receive(self, learner: AnyLearner, cohort: Cohort, priors: Arrays) -> None:
         """Its fit with what the server sends."""
-        order = replace(self.order, arrays=priors, guided=self.order.clients)
-        learner.receive(cohort, order)
+        learner.receive(cohort, Guidance(priors, cohort.names))
 
 
 def priors_of(row: int, prototypes: NDArray[Any], told: Sequence[Arrays], learner: Any) -> Arrays:

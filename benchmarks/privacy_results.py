@@ -1,4 +1,4 @@
-"""The tables of docs/privacy.md: what noise that protects clients costs, by ε.
+"""The tables of docs/privacy.md: errors with differential privacy, by ε.
 
     python -m benchmarks.privacy_results [--page]
 
@@ -23,13 +23,13 @@ from rich.progress import Progress
 
 from benchmarks.machine import machine_line
 from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.core.tasks import small_run
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.process import become_worker
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.table import small_run
 
 SEEDS = (1,)
 EPSILONS = (100.0, 10.0, 3.0, 1.0)
@@ -86,7 +86,7 @@ def _series(
 _SOLO: Mapping[str, Any] = {"method": "solo"}
 _OWN: Mapping[str, Any] = {"analytic.sharing": "none"}
 _FEDAVG = _series("`fedavg`, MSE", {"method": "fedavg"}, {"privacy.step-clip": 0.1}, _SOLO)
-_ANALYTIC = _series("`analytic`, one model for all, MSE", ONE_MODEL, {"privacy.clip": 1.0}, _OWN)
+_ANALYTIC = _series("`analytic`, one shared model, MSE", ONE_MODEL, {"privacy.clip": 1.0}, _OWN)
 CASES = (
     _series("`fuels`, MSE", {"method": "fuels"}, {"privacy.clip": 3.0}, _SOLO),
     _FEDAVG,
@@ -94,7 +94,7 @@ CASES = (
         "`analytic`, personal models, MSE", {"method": "analytic"}, {"privacy.clip": 1.0}, _OWN
     ),
     _ANALYTIC,
-    _series("the same, ε of a sample, MSE", {**ONE_MODEL, **SAMPLE}, {"privacy.clip": 1.0}, _OWN),
+    _series("the same, ε per sample, MSE", {**ONE_MODEL, **SAMPLE}, {"privacy.clip": 1.0}, _OWN),
     Case(
         "`gldp`, accuracy",
         "classification",
@@ -196,7 +196,7 @@ def main() -> None:
 
 def by_epsilon(found: Mapping[Trial, float]) -> list[str]:
     """A line a case."""
-    heads = ["shares nothing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
+    heads = ["no sharing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
     return _table(
         ["method", *heads],
         [
@@ -232,8 +232,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def footnote() -> str:
     """How the tables were made."""
     return (
-        f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients if not said "
-        f"otherwise, δ = {DELTA:g}, all clients in every round, seed "
+        f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients unless "
+        f"stated, δ = {DELTA:g}, all clients in every round, seed "
         f"{' and '.join(map(str, SEEDS))}; {machine_line()}."
     )
 

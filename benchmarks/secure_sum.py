@@ -35,8 +35,8 @@ from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation
 from benchmarks.machine import machine_line
 from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.core.errors import FederationError
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid
-from fedproto_app.errors import FederationError
 from fedproto_app.node.masked_sum import signer_of
 from fedproto_app.node.site import Site
 from fedproto_app.report.artefacts import RunFolder
@@ -64,10 +64,10 @@ SETTINGS = {
     "output.pictures": False,
 }
 WHAT = {
-    "keys": "asked for its keys",
-    "shares": "asked for its shares",
-    "train": "trained, about to send its masked vector",
-    "unmask": "asked for its shares of the masks",
+    "keys": "to send its keys",
+    "shares": "to send its shares",
+    "train": "to send its masked sums",
+    "unmask": "to send its shares of the masks",
 }
 
 
@@ -213,23 +213,24 @@ def _apart(one: Path, other: Path) -> float:
 
 
 def _cost_table(rows: Mapping[str, Any]) -> list[str]:
-    lines = ["| a round | KB up | KB down | seconds |", "| --- | ---: | ---: | ---: |"]
+    lines = ["| round | KB up | KB down | seconds |", "| --- | ---: | ---: | ---: |"]
     for kind in ("plain", "masked") if COST in rows else ():
         told = rows[COST][kind]
         costs = f"{told['up'] / 1e3:,.0f} | {told['down'] / 1e3:,.0f} | {told['seconds']:.1f}"
         lines.append(f"| {kind} | {costs} |")
     distance = f"{rows[COST]['distance']:.1e}" if COST in rows else "–"
-    return [*lines, "", f"Largest difference of a value of the last models: {distance}."]
+    return [*lines, "", f"Largest difference between the final models: {distance}."]
 
 
 def _killed_table(rows: Mapping[str, Any]) -> list[str]:
-    head = "| SIGKILL of a node when it is | clients in the sums of rounds 1, 2 | what the server "
-    lines = [head + "says | seconds of round 2 | off the plain run |"]
+    head = "| SIGKILL of a node when it has | clients in the sums of rounds 1, 2 | reason in "
+    lines = [head + "`rounds.jsonl` | seconds of round 2 | difference |"]
     lines.append("| --- | --- | --- | ---: | ---: |")
     for step in hook.STEPS:
         if told := rows.get(step):
             clients, off = ", ".join(map(str, told["clients"])), f"{told['distance']:.1e}"
-            cells = [WHAT[step], clients, told["reason"], f"{told['seconds']:.0f}", off]
+            reason = told["reason"].partition(" — ")[0].replace("Error: ", "")
+            cells = [WHAT[step], clients, reason, f"{told['seconds']:.0f}", off]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

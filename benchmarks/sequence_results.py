@@ -47,7 +47,7 @@ from benchmarks.sequence_rows import (
     unlabelled_rows,
     vowel_rows,
 )
-from fedproto_app.methods import METHODS
+from fedproto_app.core.methods import METHODS
 from fedproto_app.report.runs import Group, Run, read_clients
 from fedproto_app.report.task_report import UNKNOWN, percent_text
 
@@ -64,7 +64,6 @@ QUICK: Changes = {
     "encoder.rounds": 1,
     "encoder.steps": 1,
     "data.clusters.samples": 40,
-    "data.synthetic.windows": 40,
     "data.sequences.window": 20,
 }
 

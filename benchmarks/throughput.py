@@ -29,12 +29,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.machine import gemm_rate, machine_line
+from fedproto_app.core.messages import Guidance
 from fedproto_app.data.shard import Shard
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner, Context
-from fedproto_app.messages import Order
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner, Context
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard
@@ -265,9 +265,10 @@ def _cohorts(learner: AnyLearner, settings: Settings) -> Iterator[tuple[Cohort, 
     width = _settings("fuels", 1).method_table(FuelsSettings).prototype_dim
     shape = (len(names), settings.data.period, width)
     generator = torch.Generator().manual_seed(0)
-    guidance = {key: torch.randn(shape, generator=generator) for key in ("positive", "negative")}
-    arrays = {key: value.numpy() for key, value in guidance.items()}
-    order = Order("benchmark", "", 1, names, arrays=arrays, guided=names)
+    arrays = {
+        key: torch.randn(shape, generator=generator).numpy() for key in ("positive", "negative")
+    }
+    guidance = Guidance(arrays, names)
     for first in range(0, len(names), settings.cohort_size):
         members = names[first : first + settings.cohort_size]
         parameters = {
@@ -276,7 +277,7 @@ def _cohorts(learner: AnyLearner, settings: Settings) -> Iterator[tuple[Cohort, 
         }
         samples = learner.task.gather([shard.clients[name] for name in members], 1)
         cohort = new_cohort(learner, parameters, samples, server_round=1)
-        yield cohort, learner.context(order, cohort)
+        yield cohort, learner.context(guidance, cohort)
 
 
 if __name__ == "__main__":

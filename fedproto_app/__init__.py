@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedproto_app.core.version import __version__
+
 if TYPE_CHECKING:
     from fedproto_app.api import ClientModel, Run, load, resume, run
 
-__version__ = "0.2.0"  # the same as in pyproject.toml: Flower needs it static there
-__all__ = ["ClientModel", "Run", "load", "resume", "run"]
+_INTERFACE = ("ClientModel", "Run", "load", "resume", "run")
+__all__ = ["ClientModel", "Run", "__version__", "load", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:
     """The interface is imported when it is asked for: every process imports this module."""
-    if name in __all__:
+    if name in _INTERFACE:
         from fedproto_app import api
 
         return getattr(api, name)
@@ -25,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """With the interface, so that a notebook completes its names."""
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

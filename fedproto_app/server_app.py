@@ -14,18 +14,19 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from safetensors import SafetensorError
 
-from fedproto_app.errors import FedProtoError
-from fedproto_app.events import tell
-from fedproto_app.halves import make_strategy
-from fedproto_app.privacy_plan import privacy_plan
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.events import tell
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.report.listeners import Checkpoints, Persistence, folder_listeners
+from fedproto_app.report.listeners import RoundLine, folder_listeners
+from fedproto_app.server.checkpoint import Checkpoints, Persistence
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.listeners import Costs, Health, Listener, Patience
-from fedproto_app.server.paths import within_root
+from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
 from fedproto_app.server.rounds import Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import array_record, numpy_arrays
+from fedproto_app.settings.paths import within_root
+from fedproto_app.strategies.common.halves import make_strategy
+from fedproto_app.trust.privacy_plan import privacy_plan
 
 app = ServerApp()
 
@@ -93,9 +94,10 @@ def conduct(
     strategy = make_strategy(settings, federation)
     progress = Progress(array_record(strategy.initial_arrays()))
     costs = Costs()
-    # In this order: ε is part of the line that the others write, and where both would stop the run,
-    # patience is the reason.
+    # In this order: the line comes first, with ε in it the others write it, and where both would
+    # stop the run, patience is the reason.
     listeners = [
+        RoundLine(settings.task),
         federation.spending,
         Health(),
         *folder_listeners(settings, folder, checkpoint.server_round if checkpoint else 0),
@@ -104,7 +106,9 @@ def conduct(
         Patience(settings),
     ]
     persistence = persistence or Persistence()
-    checkpoints = Checkpoints(folder, strategy, federation, listeners, persistence)
+    checkpoints = Checkpoints(
+        folder.write_checkpoint, strategy.state, federation, listeners, persistence
+    )
     with ExitStack() as stack:
         for listener in listeners:
             stack.callback(listener.close)
@@ -118,10 +122,11 @@ def conduct(
         finally:  # what a run that breaks off has found is worth keeping
             folder.write_clients(federation)
             folder.write_findings(strategy.findings())
+        if stopped == PRIVACY:
+            limit = settings.privacy.max_epsilon
+            tell("privacy-spent", WARNING, round=progress.rounds, limit=limit)
         folder.write_model(numpy_arrays(progress.model))
         folder.write_summary(settings, federation, costs.sums, progress.rounds, stopped)
-        for listener in listeners:
-            listener.run_ended()
 
 
 def show(folder: Path) -> None:

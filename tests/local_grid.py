@@ -8,13 +8,13 @@ from typing import Any
 
 from flwr.app import Message
 
+from fedproto_app.core.methods import METHODS
+from fedproto_app.core.tasks import small_run
 from fedproto_app.engine.local import AT_ONCE, nodes_sharing
 from fedproto_app.engine.local import LocalGrid as EngineGrid
-from fedproto_app.methods import METHODS
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.table import small_run
 
 
 class LocalGrid(EngineGrid):
@@ -79,7 +79,7 @@ def sequence_settings(tmp_path: Path, **changes: Any) -> Settings:
 
 
 def regression_settings(tmp_path: Path, **changes: Any) -> Settings:
-    """As `sequence_settings`, with vehicles whose battery is predicted."""
+    """As `sequence_settings`, whose target is how long a writing took."""
     return small_settings(tmp_path, "sequence-regression", **changes)
 
 

@@ -37,7 +37,7 @@ def test_a_nodes_half_of_a_method_imports_nothing_slow(method: str) -> None:
     """A SuperNode starts a process for every message; a method in one file brings both halves."""
     code = (
         "import sys, fedproto_app.node.orders\n"
-        "from fedproto_app.methods import METHODS, part_of\n"
+        "from fedproto_app.core.methods import METHODS, part_of\n"
         f"part_of(METHODS[{method!r}], 'learner', 'classification')\n"
         "print(*{'scipy', 'sklearn', 'pandas', 'matplotlib'} & sys.modules.keys())"
     )

@@ -14,17 +14,11 @@ import pytest
 import tomli_w
 from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
-from fedproto_app.methods import (
-    METHODS,
-    SEQUENCE_TASKS,
-    Method,
-    method_named,
-    methods_of,
-    part_of,
-    require_fit,
-)
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import SEQUENCE_TASKS, Method
+from fedproto_app.core.methods import METHODS, method_named, methods_of, part_of
+from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.resume import require_resumable
@@ -36,8 +30,8 @@ from fedproto_app.settings import (
     flower_config,
     settings_from,
 )
+from fedproto_app.settings.fit import require_fit
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.users_code import load
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 # A method in a file of its own: Solo, whose loss is multiplied by a number of its settings.
 LOUD = """
 from fedproto_app.strategies.solo import SoloLearner
-from fedproto_app.methods import Method
+from fedproto_app.core.method import Method
 from fedproto_app.settings import Section, setting
 
 
@@ -86,7 +80,7 @@ LOUD_METHOD = "loud_method:METHOD"
 
 
 _SOLO = "from fedproto_app.strategies.solo import SoloLearner, SoloStrategy\n"
-_METHOD = "from fedproto_app.methods import Method\n"
+_METHOD = "from fedproto_app.core.method import Method\n"
 OF_VERSION_0_1 = {
     "shares": (
         f"{_SOLO}class Mine(SoloLearner):\n    shared = ('encoder.',)\n",
@@ -272,8 +266,8 @@ def test_several_settings_of_a_method_stand_on_one_line() -> None:
         ({"method": "old_method:METHOD"}, "it is fedproto_app.strategies.fuels.learner"),
         ({"method": "older_method:METHOD"}, "it is fedproto_app.core.sends"),
         ({"method": "loud_method:OTHER"}, "module 'loud_method' has no attribute 'OTHER'"),
-        ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.methods.Method"),
-        ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.methods.Method"),
+        ({"method": "loud_method:NUMBER"}, "is a int, expected a fedproto_app.core.method.Method"),
+        ({"method": "loud_method:LoudLearner"}, "expected a fedproto_app.core.method.Method"),
         ({"method": "loud_method:"}, "expected package.module:NAME"),
         ({"method": "broken_method:METHOD"}, "cannot be imported: ZeroDivisionError: division"),
         ({"method": "loud_method:TAKEN"}, "name = 'fuels' is that of a method of the app"),

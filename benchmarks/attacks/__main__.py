@@ -1,4 +1,4 @@
-"""The tables of docs/robust.md: what hostile clients reach, by method, attack and rule.
+"""The tables of docs/robust.md: errors under attack, by method, attack and rule.
 
     python -m benchmarks.attacks [STUDY …] [--page]
 
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.attacks.studies import NOTHING, STUDIES, Study
-from benchmarks.attacks.trial import HOSTILE, PREPARED_FOR, Attack, Trial, figures_of, honest_mean
+from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
 from benchmarks.result_runs import ROOT, write_section
 
@@ -61,24 +61,19 @@ def _quiet() -> None:
 
 
 def table(study: Study, figures: Figures) -> list[str]:
-    """A line an attack and rule; of each column the best figure of an attack is bold."""
-    shares = [f"{10 * count}%" for count in HOSTILE]
-    lines = [
-        ["what hostile clients send", "rule", *shares],
-        ["---", "---", *["---:"] * len(shares)],
-    ]
+    """One line for each attack and share of hostile clients; the best rule of a line is bold."""
+    rules = [f"`{rule}`" for rule in study.rules]
+    lines = [["attack", "hostile", *rules], ["---", "---:", *["---:"] * len(rules)]]
     for attack in (NOTHING, *study.attacks):
-        for rule in study.rules:
-            cells = [_cell(study, figures, attack, rule, count) for count in HOSTILE]
-            says = "nothing: the same clients" if attack is NOTHING else attack.says
-            lines.append([says, f"`{rule}`", *cells])
+        title = "none: same clients" if attack is NOTHING else attack.says
+        for hostile in HOSTILE if attack is NOTHING else HOSTILE[1:]:
+            cells = [_cell(study, figures, attack, rule, hostile) for rule in study.rules]
+            lines.append([title, f"{10 * hostile}%", *cells])
+            title = ""
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
-    if not hostile and attack is not NOTHING:
-        return ""
-
     def figure(other: str) -> float:
         there = 0 if attack is NOTHING else hostile
         return honest_mean(figures[study.trial(other, attack, there)], hostile)
@@ -96,11 +91,11 @@ def _marked(value: float, others: Sequence[float], higher: bool) -> str:
 
 def _footnote(study: Study) -> str:
     settings = study.settings
+    rounds = f"{settings['rounds']} round{'s' if settings['rounds'] > 1 else ''}"
     kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
     return (
         f"`python -m benchmarks.attacks {study.name} --page`: `{settings['method']}`, test {kind}, "
-        f"10 clients, {settings['rounds']} rounds, `aggregation.hostile-share` = {PREPARED_FOR:g}, "
-        f"seed 0; {machine_line()}."
+        f"{rounds}; {machine_line()}."
     )
 
 

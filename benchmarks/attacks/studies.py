@@ -8,14 +8,14 @@ from typing import Any, get_args
 
 from benchmarks.attacks import lies
 from benchmarks.attacks.trial import CLIENTS, HOSTILE, Attack, Trial
+from fedproto_app.core.tasks import small_run
 from fedproto_app.settings import AggregationSettings
-from fedproto_app.tasks.table import small_run
 
 EVERY_RULE: tuple[str, ...] = get_args(AggregationSettings.model_fields["rule"].annotation)
 NOTHING = Attack("nothing")
 _SOURCES = "benchmarks.attacks.poisoned:"
 _MIRRORED = Attack(
-    "honest steps on series of which every second value is mirrored",
+    "honest training, every second value mirrored",
     source=_SOURCES + "mirrored_series",
 )
 
@@ -77,19 +77,17 @@ _DIGITS = {
     "data.partition.classes": 5,
 }
 _HEAD, _PROTOTYPES = ("head",), ("prototypes",)
-_LABELS = Attack(
-    "honest, but each image has the next digit's label", source=_SOURCES + "shifted_digits"
-)
+_LABELS = Attack("honest training, next digit's label", source=_SOURCES + "shifted_digits")
 
 STUDIES = (
     Study(
         "fedavg",
         _series("fedavg", 15),
         (
-            Attack("step flipped", lies.flipped),
-            Attack("step flipped, tenfold", lies.flipped_tenfold),
+            Attack("step reversed", lies.flipped),
+            Attack("step reversed, tenfold", lies.flipped_tenfold),
             Attack("noise, tenfold", lies.noise),
-            Attack("one direction together, tenfold", lies.together),
+            Attack("all in one direction, tenfold", lies.together),
             _MIRRORED,
         ),
         EVERY_RULE,
@@ -98,9 +96,9 @@ STUDIES = (
         "fuels",
         _series("fuels", 12, {"optimizer.learning-rate": 0.005}),
         (
-            Attack("its prototype times −100", lies.negated_far, about=_PROTOTYPES),
+            Attack("prototype times −100", lies.negated_far, about=_PROTOTYPES),
             Attack(
-                "together: one victim's prototype, shifted by 100", lies.copied, about=_PROTOTYPES
+                "all send one victim's prototype, shifted by 100", lies.copied, about=_PROTOTYPES
             ),
         ),
         ("mean", "clipped-mean", "median"),
@@ -109,9 +107,9 @@ STUDIES = (
         "heads",
         _WRITING,
         (
-            Attack("its head times −100", lies.negated_far, about=_HEAD),
+            Attack("head times −100", lies.negated_far, about=_HEAD),
             Attack(
-                "honest, but each gesture has the next class's label",
+                "honest training, next class's label",
                 source=_SOURCES + "shifted_writing",
             ),
         ),
@@ -122,7 +120,7 @@ STUDIES = (
     Study(
         "gldp",
         {**_DIGITS, "method": "gldp", "rounds": 6, "evaluate-every": 6},
-        (Attack("its prototypes negated", lies.negated, about=_PROTOTYPES), _LABELS),
+        (Attack("prototypes negated", lies.negated, about=_PROTOTYPES), _LABELS),
         ("mean", "median"),
         metric="accuracy_global",
         higher=True,
@@ -131,7 +129,7 @@ STUDIES = (
         "analytic",
         _series("analytic", more={"analytic.sharing": "federated"}),
         (
-            Attack("sums of the opposite targets", lies.opposite_sums),
+            Attack("sums of opposite targets", lies.opposite_sums),
             Attack("the same times 50", lies.many_opposite_sums),
             _MIRRORED,
         ),
@@ -160,9 +158,9 @@ STUDIES = (
         "kindred",
         _series("kindred"),
         (
-            Attack("sums of the opposite targets", lies.opposite_sums),
+            Attack("sums of opposite targets", lies.opposite_sums),
             Attack("the same times 50", lies.many_opposite_sums),
-            Attack("the same, and one victim's prototype", lies.copied_opposite),
+            Attack("the same with one victim's prototype", lies.copied_opposite),
             _MIRRORED,
         ),
         ("mean",),

@@ -21,9 +21,8 @@ def node_new_key(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "SIGKILL of a node in training, restarted at once with a new key that is registered "
-            "under its name",
-            "out until Flower gives up its old id, then in again with its clients' state",
+            "node killed in training, restarted with a new key registered under its name",
+            "absent until Flower drops its old id, then back with its state",
             good=counts(trial)[-1] == (3, 3) and len(counts(trial)) == ROUNDS,
             also=found(trial, f"^event=left.*{HIT}", f"^event=joined.*{HIT}"),
         )
@@ -38,9 +37,8 @@ def name_taken(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "SIGKILL of a node in training; another registered node comes with its name; the true "
-            "one is restarted",
-            "the other is refused by name, the true one has its place again",
+            "node killed in training; another registered node uses its name; the first restarted",
+            "the other refused by name; the first back",
             good=counts(trial)[-1] == (3, 3) and bool(refused(trial)),
             also=f"{refused(trial)}; {taken_in}",
         )
@@ -56,8 +54,8 @@ def name_early(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "a registered node comes with another's name before that one was ever there",
-            "refused by name; the run waits for the true one, and the result is the same",
+            "registered node uses the name of a node that has never connected",
+            "refused by name; the run waits for the right node",
             good=counts(trial) == [(3, 3)] * ROUNDS and bool(refused(trial)),
             method="fuels",
             also=refused(trial),
@@ -76,8 +74,8 @@ def key_revoked(folder: Path) -> Iterator[Row]:
         code = trial.nodes[HIT].wait_until_ended(deadline=120)
         yield row(
             trial,
-            "the operator revokes a node's key in round 2; the node is restarted with it",
-            "later rounds do without it; it never comes back",
+            "a node's key revoked in round 2, the node restarted",
+            "later rounds go on without it; cannot reconnect",
             good=counts(trial)[-1] == (2, 2) and code == 1,
             also=f"{found(trial, f'^event=left.*{HIT}')}; flower-supernode ended with code {code}",
         )

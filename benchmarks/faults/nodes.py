@@ -36,8 +36,8 @@ def clientapp_killed(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "SIGKILL of a node's ClientApp in training",
-            "its order is sent again at once, nothing is missing",
+            "a node's ClientApp killed in training",
+            "order sent again at once; nothing missing",
             good=counts(trial) == [(3, 3)] * ROUNDS,
             method="fuels",
             also=found(trial, "^event=order-lost"),
@@ -52,8 +52,8 @@ def node_killed(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "SIGKILL of a node in training, restarted with its key until it is taken in",
-            "Flower refuses it until it has given up the old process; then in again",
+            "node killed in training, restarted until it is accepted",
+            "refused until Flower drops the old process, then back",
             good=counts(trial)[-1] == (3, 3),
             also=taken_in,
         )
@@ -72,8 +72,8 @@ def node_restarted(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "SIGTERM of a node in training, as `docker restart` does; started with its key",
-            "its lost order is sent again, nothing is missing",
+            "node restarted in training (SIGTERM, as `docker restart` sends)",
+            "order sent again; nothing missing",
             good=counts(trial) == [(3, 3)] * ROUNDS,
             method="fuels",
             also="; ".join(filter(None, [taken_in, found(trial, "^event=order-lost")])),
@@ -89,15 +89,15 @@ def node_gone(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "SIGKILL of a node in training, which never comes back",
-            "Flower answers for it after a minute, later rounds do without it",
+            "node killed in training, never returns",
+            "reported missing after a minute; later rounds go on without it",
             good=counts(trial)[-2:] == [(2, 2)] * 2,
             also=found(trial, f"^event=left.*{HIT}"),
         )
         reason = re.search(r"must be registered", impostor.said())
         yield Row(
-            "the killed node restarted without a key",
-            "refused; the others train on",
+            "killed node restarted without a key",
+            "refused; the others continue",
             f"flower-supernode ended with exit code {code}; {told(trial.rounds()[-2:])}",
             good=code == 1 and reason is not None and counts(trial)[-1] == (2, 2),
         )
@@ -113,8 +113,8 @@ def late_joiner(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield row(
             trial,
-            "a third node is registered and started after round 1",
-            "asked from the round on that begins after it has come",
+            "third node registered and started after round 1",
+            "takes part from the next round that begins",
             good=counts(trial)[0] == (2, 2) and counts(trial)[-1] == (3, 3),
             also=found(trial, f"^event=joined.*{HIT}"),
         )
@@ -133,8 +133,8 @@ def node_hangs(folder: Path) -> Iterator[Row]:
         back = found(trial, "^event=back")
         yield row(
             trial,
-            "SIGSTOP of a node in training until `nodes.round-deadline` = 30 s has passed, SIGCONT",
-            "asked for nothing until its late reply comes, which is not used; then in again",
+            "node stopped in training until after `nodes.round-deadline` = 30 s (SIGSTOP, SIGCONT)",
+            "not asked until its late reply, which is not used; then back",
             good=counts(trial)[1:3] == [(2, 3), (2, 2)]
             and counts(trial)[-1] == (3, 3)
             and "late reply" in back,
@@ -155,8 +155,8 @@ def node_slow(folder: Path) -> Iterator[Row]:
         back = found(trial, "^event=back")
         yield row(
             trial,
-            "the same with `nodes.enough` = 0.6 and a deadline of 180 s",
-            "waited for ten seconds after the others, or as long again; then as above",
+            "the same with `nodes.enough` = 0.6, deadline 180 s",
+            "waited for ten seconds, or as long as the others took; then as above",
             good=counts(trial)[1:3] == [(2, 3), (2, 2)]
             and counts(trial)[-1] == (3, 3)
             and "late reply" in back,
@@ -166,11 +166,11 @@ def node_slow(folder: Path) -> Iterator[Row]:
 
 @fault("disk-full")
 def disk_full(folder: Path) -> Iterator[Row]:
-    what = "the disk of a node's `state-dir` (a tmpfs) full from round 2, freed after it"
-    expected = "its clients are refused for that reason, later they contribute again"
+    what = "disk of a node's `state-dir` (a tmpfs) full in round 2, then freed"
+    expected = "its clients refused with that reason, later back"
     with Trial(folder) as trial, small_disk(trial.state_dir(HIT)) as mounted:
         if not mounted:
-            yield Row(what, expected, "skipped: only root can mount a small disk", good=True)
+            yield Row(what, "skipped: only root can mount a small disk", "", good=True)
             return
         trial.begin()
         trial.wait_for_rounds(1)

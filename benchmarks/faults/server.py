@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.faults.rows import HIT, counts, found, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, Trial
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 
 
 @fault("server-killed-waiting", "fuels")
@@ -22,7 +22,7 @@ def server_killed_waiting(folder: Path) -> Iterator[Row]:
         trial.add(NODES[2])
         trial.resume(0)
         trial.finish()
-        yield resumed(trial, "SIGKILL of the ServerApp while it waits for nodes, resume", 0)
+        yield resumed(trial, "ServerApp killed while waiting for nodes", 0)
 
 
 @fault("server-killed-train", "fuels")
@@ -32,7 +32,7 @@ def server_killed_train(folder: Path) -> Iterator[Row]:
         kill_server_in(trial, 3, "train")
         trial.resume(2)
         trial.finish()
-        yield resumed(trial, "SIGKILL of the ServerApp in training of round 3, resume", 2)
+        yield resumed(trial, "ServerApp killed in training of round 3", 2)
 
 
 @fault("server-killed-evaluate", "fedavg")
@@ -42,7 +42,7 @@ def server_killed_evaluate(folder: Path) -> Iterator[Row]:
         kill_server_in(trial, 2, "evaluate")
         trial.resume(1)
         trial.finish()
-        what = "SIGKILL of the ServerApp in evaluation of round 2 (FedAvg), resume"
+        what = "ServerApp killed in evaluation of round 2 (FedAvg)"
         yield resumed(trial, what, 1, method="fedavg")
 
 
@@ -57,8 +57,7 @@ def server_killed_checkpoint(folder: Path) -> Iterator[Row]:
         trial.finish()
         yield resumed(
             trial,
-            "SIGKILL of the ServerApp while it writes the checkpoint of round 2, a file of which "
-            "is cut off; resume",
+            "ServerApp killed while writing round 2's checkpoint; a file truncated",
             1,
             also=f"the crash left {' and '.join(f'`{name}`' for name in left)}",
             good=left == ["new", "round-000001"],
@@ -77,8 +76,7 @@ def superlink_killed(folder: Path) -> Iterator[Row]:
         old = trial.federation.connection.status(trial.runs[0])
         yield resumed(
             trial,
-            "SIGKILL of the SuperLink and its ServerApp in training of round 3, restarted with its "
-            "database, resume",
+            "SuperLink and ServerApp killed in training of round 3",
             2,
             also=f"Flower holds the first run for {old.status}",
         )
@@ -97,8 +95,7 @@ def checkpoint_damaged(folder: Path) -> Iterator[Row]:
         refused = refused.replace(str(trial.artefacts), "…")
         yield resumed(
             trial,
-            "SIGKILL of the ServerApp in training of round 3, `server.json` of the newest "
-            "checkpoint is cut in half, resume",
+            "ServerApp killed in training of round 3; newest `server.json` cut in half",
             1,
             also=refused,
             good="round-000002" in refused,
@@ -118,12 +115,12 @@ def resumed(
 ) -> Row:
     """The row of a run that was resumed. after: the round of the checkpoint that must be used."""
     resumption = found(trial, "^event=resumed")
-    expected = f"goes on after round {after}" if after else "begins anew"
+    expected = f"resumed after round {after}" if after else "resumed from the start"
     complete = all(answered == asked for answered, asked in counts(trial))
     return row(
         trial,
         what,
-        f"{expected}; the result is that of the uninterrupted run",
+        expected,
         good=good and complete and resumption.endswith(f"round={after}`"),
         method=method,
         also="; ".join(part for part in (resumption, also) if part),

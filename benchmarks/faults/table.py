@@ -16,7 +16,8 @@ from benchmarks.machine import machine_line
 class Row:
     """One line of the table.
 
-    same: whether the result is that of the uninterrupted run, None where it need not be.
+    expected, happened: the outcome; the table shows what happened only if it was not expected.
+    same: whether the result equals the uninterrupted run's, None where it need not.
     lost: seconds, None where nothing can be lost.
     """
 
@@ -51,8 +52,7 @@ def fault(name: str, method: str = "") -> Callable[[Action], Action]:
 
 
 def table(output: Path) -> list[str]:
-    head = ["fault", "expected", "what happened", "as expected", "same result", "seconds lost"]
-    lines = [head, ["---"] * 5 + ["---:"]]
+    lines = [["fault", "outcome", "same result", "seconds lost"], ["---"] * 3 + ["---:"]]
     for name in FAULTS:
         file = output / f"{name}.json"
         if file.exists():
@@ -65,12 +65,14 @@ def table(output: Path) -> list[str]:
 def _cells(one: Row) -> list[str]:
     same = "–" if one.same is None else _yes(one.same)
     lost = "–" if one.lost is None else f"{one.lost:.0f}"
-    cells = [one.fault, one.expected, one.happened, _yes(one.good), same, lost]
+    failed = f"**not as expected** ({one.expected}): {one.happened}"
+    cells = [one.fault, one.expected if one.good else failed, same, lost]
     return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
 
 
 def line_of(one: Row) -> str:
-    return f"{'ok' if one.good else 'FAILED'}: {' | '.join(_cells(one))}"
+    details = f" ({one.happened})" if one.good and one.happened else ""
+    return f"{'ok' if one.good else 'FAILED'}: {' | '.join(_cells(one))}{details}"
 
 
 def _yes(holds: bool) -> str:

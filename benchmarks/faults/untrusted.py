@@ -17,28 +17,28 @@ from fedproto_app.ops.keys import make_keys
 def poisoned_replies(folder: Path) -> Iterator[Row]:
     """One poison a round: see `hook.poison`."""
     poisons = {
-        "NaN for one client": "NaN or infinite",
+        "NaN": "NaN or infinite",
         "a wrong shape": "has shape",
-        "a huge weight for one client": f"reports {10**12} train samples",
-        "a negative count for one client": "reports -5 train samples",
+        "a huge weight": f"reports {10**12} train samples",
+        "a negative count": "reports -5 train samples",
     }
     with Trial(folder, {"rounds": len(poisons) + 1}) as trial:
         trial.begin(fault="poison")
         trial.finish()
-        *bad, last = trial.rounds()
-        for line, (poison, reason) in zip(bad, poisons.items(), strict=True):
-            refused = [one for one in line["refused"] if reason in one["reason"]]
-            clients = f"{line['clients']} of 6 clients trained, round {last['round']}: 6 of 6"
-            yield Row(
-                f"a node's reply with {poison}",
-                "refused by name, the others train on",
-                f"{told([line])}; {clients}",
-                good=len(refused) == len(line["refused"]) == 1
-                and refused[0]["node"] == HIT
-                and line["clients"] >= 4
-                and last["clients"] == 6
-                and not last["refused"],
-            )
+        *poisoned, last = trial.rounds()
+        refusals = [line["refused"] for line in poisoned]
+        yield Row(
+            f"replies with {', '.join(poisons)}, one a round",
+            "refused by name; the others continue",
+            told(trial.rounds()),
+            good=last["clients"] == 6
+            and not last["refused"]
+            and all(line["clients"] >= 4 for line in poisoned)
+            and all(
+                len(refused) == 1 and refused[0]["node"] == HIT and reason in refused[0]["reason"]
+                for refused, reason in zip(refusals, poisons.values(), strict=True)
+            ),
+        )
 
 
 @fault("duplicate-replies", "fuels")
@@ -49,8 +49,8 @@ def duplicate_replies(folder: Path) -> Iterator[Row]:
         pushes = trial.federation.superlink.said().count("Fleet.PushMessages")
         yield row(
             trial,
-            "a node that sends every reply twice",
-            "the second one changes nothing",
+            "a node sends every reply twice",
+            "the second changes nothing",
             good=pushes > (ROUNDS + 1) * len(NODES) and counts(trial) == [(3, 3)] * ROUNDS,
             method="fuels",
             also=f"{pushes} pushes of {(ROUNDS + 1) * len(NODES)} replies",
@@ -63,15 +63,15 @@ def strangers(folder: Path) -> Iterator[Row]:
     make_keys(folder / "other", ["127.0.0.1"], [])
     with LocalFederation(folder / "federation") as federation:
         refused = {
-            "a node with a key that is not registered": (
+            "node with an unregistered key": (
                 federation.add_node("unregistered", {}, registered=False),
                 r"code[^\n]*2004|2004[^\n]*",
             ),
-            "a node that trusts another CA": (
+            "node that trusts another CA": (
                 federation.add_node("wrong-ca", {}, ca=folder / "other" / "ca.crt"),
                 r"CERTIFICATE_VERIFY_FAILED",
             ),
-            "a node with a key, without TLS": (
+            "node with a key, without TLS": (
                 federation.add_node("plaintext-key", {}, plaintext=True),
                 r"requires a secure TLS connection",
             ),
@@ -88,7 +88,7 @@ def strangers(folder: Path) -> Iterator[Row]:
         plaintext.wait_until_said(pattern, deadline=120)
         there = federation.online()
         yield Row(
-            "a node without a key and without TLS",
+            "node without key and TLS",
             "never connected",
             f"it tries again and again; {len(there)} nodes online",
             good=not there and "SuperNode ID" not in plaintext.said(),

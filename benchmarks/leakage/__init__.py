@@ -1,1 +1,1 @@
-"""What a server learns of clients from what they send: the tables of docs/leakage.md."""
+"""What a server learns from what clients send: the tables of docs/leakage.md."""

@@ -1,4 +1,4 @@
-"""What the server learns of clients from what they send: the tables and picture of docs/leakage.md.
+"""What the server learns from what clients send: the tables and picture of docs/leakage.md.
 
     python -m benchmarks.leakage [--data milano | electricity | synthetic] [--rounds 8] [--page]
 
@@ -76,17 +76,17 @@ def measured(victims: Victims, console: Console) -> Found:
 
 
 def profile_table(found: Found) -> list[str]:
-    """A row for each thing that is sent; the last is of one window, from its gradient."""
-    head = ["what the server sees", "share of the error that it saves", "correlation"]
+    """A row for each array that is sent; the last row attacks one window's gradient."""
+    head = ["what the server sees", "error reduction", "correlation"]
     lines = [head, ["---", "---:", "---:"]]
-    for one in (*found.profiles, found.window):
-        lines.append([one.says, _estimate(one.share, 2), f"{one.matched:.2f}"])
+    for row in (*found.profiles, found.window):
+        lines.append([row.says, _estimate(row.share, 2), f"{row.matched:.2f}"])
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def membership_table(rows: Sequence[Membership]) -> list[str]:
-    """A row for each thing that is sent."""
-    lines = [["what the server sees", "whose member", "AUC"], ["---", "---", "---:"]]
+    """A row for each array that is sent."""
+    lines = [["what the server sees", "scored", "AUC"], ["---", "---", "---:"]]
     lines += [[one.says, one.of, _estimate(one.area, 3)] for one in rows]
     return [f"| {' | '.join(line)} |" for line in lines]
 

@@ -22,7 +22,7 @@ from benchmarks.leakage.attackers import (
     told_apart,
 )
 from benchmarks.leakage.victims import Victims
-from fedproto_app.randomness import numpy_stream
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 
 LONGER = 4  # times the rounds, for a model that was trained too long
@@ -55,8 +55,8 @@ def memberships(victims: Victims) -> list[Membership]:
     for noise in (0.0, *NOISES):
         means = [_means(every, noise, world) for world, every in enumerate(days)]
         products = [[_products(every, mean) for mean in means] for every in days]
-        says = "Kindred's prototype" + (f" with Gaussian noise of {noise:g}" if noise else "")
-        found.append(Membership(says, "a day, by its product with it", _area(products)))
+        says = "Kindred's prototype" + (f", noise of {noise:g}" if noise else "")
+        found.append(Membership(says, "a day, by their product", _area(products)))
     return found
 
 

@@ -19,9 +19,9 @@ from benchmarks.leakage.attackers import (
     mean_of_others,
 )
 from benchmarks.leakage.victims import Victims
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.randomness import torch_stream
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -55,14 +55,14 @@ def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
     size = np.sqrt(np.square(sent).mean())
     with_noise = [
         found(
-            f"FUELS's prototype with Gaussian noise of {scale:g}",
+            f"FUELS's prototype, noise of {scale:g}",
             decoded(_noisy(sent, scale, victims.names), days),
             "with noise of 1" if scale == NOISES[-1] else "",
         )
         for scale in NOISES
     ]
     return days, [
-        found("nothing: the mean of the other clients", mean_of_others(days), "nothing"),
+        found("nothing (mean of the other clients)", mean_of_others(days), "nothing"),
         found(
             f"FUELS's prototype (root mean square {size:.2f})",
             decoded(sent, days),
@@ -72,8 +72,8 @@ def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
         found("FedAvg's model, the first round's step", decoded(first, days)),
         found("FedAvg's model, the last round's step", decoded(last, days), "FedAvg's step"),
         found("`analytic`'s sums without a calendar", decoded(_sums(victims), days)),
-        found('`analytic`\'s sums with `data.calendar = "phase"`, by division', _divided(victims)),
-        found("Kindred's prototype: it is the mean day", days.astype(np.float32)),
+        found('`analytic`\'s sums with `data.calendar = "phase"`', _divided(victims)),
+        found("Kindred's prototype, which is the mean day", days.astype(np.float32)),
     ]
 
 
@@ -142,5 +142,5 @@ def window_from_gradient(victims: Victims) -> Reconstruction:
     matched = float(
         np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(guesses, truths, strict=True)])
     )
-    says = "the gradient of one window alone: that window's inputs"
+    says = "one window's gradient: its inputs"
     return Reconstruction(says, guesses, share, matched)

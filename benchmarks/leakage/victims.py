@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.result_runs import data_root
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.core.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
 
 Vectors = NDArray[np.float64]
 REAL = {
@@ -103,10 +103,9 @@ class Victims:
         learner = self.learner("fedavg")
         windows = [self.windows[one] for one in who]
         model, updates = learner.initial_parameters(), []
-        for number in range(1, rounds + 1):
+        for _ in range(rounds):
             cohort = self.cohort(learner, windows, model)
-            order = Order("run", "token", number, cohort.names)
-            train_cohort(learner, cohort, learner.context(order, cohort))
+            train_cohort(learner, cohort, learner.context(Guidance(), cohort))
             steps = [(cohort.parameters[n] - v).flatten(start_dim=1) for n, v in model.items()]
             updates.append(torch.cat(steps, dim=1).double().numpy())
             weights = torch.tensor(cohort.samples.train_samples).float()

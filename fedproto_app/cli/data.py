@@ -11,16 +11,12 @@ import typer
 
 from fedproto_app.cli.data_options import data_options, panel, with_data_options
 from fedproto_app.cli.offered_line import offered_line
-from fedproto_app.cli.run_settings import told
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.tasks import TASKS, task_record
+from fedproto_app.experiments.run_settings import told
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.changes import flags
-from fedproto_app.tasks.table import (
-    TASKS,
-    record_of_source,
-    require_fitting_source,
-    task_record,
-)
+from fedproto_app.tasks.table import record_of_source, require_fitting_source
 
 if TYPE_CHECKING:
     from fedproto_app.data.table_recognition import Reading
@@ -36,10 +32,10 @@ def _data() -> None:
 # Of the sources of labelled sequences, those that take an option.
 RECORDED = "labelled sequences"
 ONLY_SOURCES = {
-    "--target": ("recordings",),
+    "--target": ("recordings", "synthetic-air-writing"),
     "--max-steps": ("recordings",),
-    "--window": ("recordings", "synthetic-ev"),
-    "--stride": ("recordings", "synthetic-ev"),
+    "--window": ("recordings",),
+    "--stride": ("recordings",),
 }
 OPTIONS = data_options()
 DRAWN = list(dict.fromkeys(record.holds for record in TASKS.values() if record.draws))
@@ -63,8 +59,8 @@ def check(
         typer.Option(
             help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
             "parquet-folder, hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or "
-            "digits; uea-ts, sequence-npz, sequence-folder, recordings, synthetic-air-writing or "
-            "synthetic-ev; package.module:factory. Default: told from the path, but recordings "
+            "digits; uea-ts, sequence-npz, sequence-folder, recordings or synthetic-air-writing; "
+            "package.module:factory. Default: told from the path, but recordings "
             "must be named."
         ),
     ] = "",

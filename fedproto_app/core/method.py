@@ -1,17 +1,16 @@
-"""The record of a method: what `method = "…"` selects on each side."""
+"""The record of a method, and of a phase before it: what `method = "…"` selects on each side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from fedproto_app.core.pretraining import Pretraining
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.section import Section
-from fedproto_app.errors import SettingsError
 
-if TYPE_CHECKING:
-    from fedproto_app.settings.run import Settings
+# A run's `settings.Settings`, which stand above these records: they are read with their help.
+RunSettings: TypeAlias = Any
 
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 
@@ -63,6 +62,38 @@ def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
 
 
 @dataclass(frozen=True)
+class Pretraining:
+    """A phase before the method's own rounds, and what the clients work with afterwards.
+
+    Texts are "package.module:NAME", imported when they are needed.
+
+    table: the table of `Settings` that both halves get.
+    rounds: how many rounds of the run it takes, besides the method's; 0 where its result is given.
+    check: raises `SettingsError` before a simulation starts, for what its server would not find.
+    model: what makes the clients' models where the settings name no module:
+        (settings, `DataShape`) → `Model`.
+    strategy: the server's half of both phases: (settings, federation, the method's strategy).
+    learner: the clients' half of the first phase: (training, table, task).
+    samples: what the samples of a node's clients become once the phase is over:
+        (shard, clients' names, an order's arrays, task, store) → `Shard`.
+    """
+
+    table: str
+    rounds: Callable[[RunSettings], int]
+    check: Callable[[RunSettings], None]
+    model: str
+    strategy: str
+    learner: str
+    samples: str
+
+    def section(self, settings: RunSettings) -> Section:
+        """Its table in these settings."""
+        section = getattr(settings, self.table)
+        assert isinstance(section, Section)
+        return section
+
+
+@dataclass(frozen=True)
 class Method:
     """A method of federated learning.
 
@@ -95,16 +126,16 @@ class Method:
     tasks: tuple[str, ...] = ()
     table: str = ""
     model: str | Mapping[str, str] = field(default="", hash=False)
-    rounds: Callable[[Settings], int] | None = None
+    rounds: Callable[[RunSettings], int] | None = None
     pretraining: Pretraining | None = None
-    learns_without_labels: Callable[[Settings], bool] = lambda settings: False
+    learns_without_labels: Callable[[RunSettings], bool] = lambda settings: False
     needs_simulation: str = ""
     cannot_forecast: str = ""
     joined_clients: str = ""
     by_time: bool = False
     small: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    check: Callable[[Settings], None] | None = None
-    check_clients: Callable[[Settings, int], None] | None = None
+    check: Callable[[RunSettings], None] | None = None
+    check_clients: Callable[[RunSettings, int], None] | None = None
 
     @property
     def table_name(self) -> str:
@@ -115,6 +146,6 @@ class Method:
         """Whether it can learn this task."""
         return not self.tasks or task in self.tasks
 
-    def pretraining_rounds(self, settings: Settings) -> int:
+    def pretraining_rounds(self, settings: RunSettings) -> int:
         """Rounds of the run before those of the method itself."""
         return self.pretraining.rounds(settings) if self.pretraining else 0

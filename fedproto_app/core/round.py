@@ -1,4 +1,4 @@
-"""What a strategy gets in a round, and what it gives: arrays by client, without any message.
+"""What a strategy gets in a round: arrays by client, without any message.
 
 A strategy's `update` and `guide` see `Received` and `Round` alone, so a test can call them with
 two small arrays.
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.sends import Sends
-from fedproto_app.messages import Arrays
 
 # The rows [N, …] of N ≥ 1 clients → […]: their mean, or what a robust rule takes in its place.
 Combine = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -59,20 +59,6 @@ class Total(NamedTuple):
     values: Mapping[str, NDArray[np.float64]]
     clients: int
     by_class: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Guidance:
-    """What the server sends to some clients, besides the parameters that it shares.
-
-    arrays: the same for all clients; where `clients` are given, one row for each of these, and the
-    others get nothing. classes: those of the rows of arrays by class. options: further numbers.
-    """
-
-    arrays: Arrays = field(default_factory=dict)
-    clients: Sequence[ClientKey] = ()
-    classes: Sequence[int] = ()
-    options: Mapping[str, float] = field(default_factory=dict)
 
 
 def mean_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,9 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-import fedproto_app
+from fedproto_app.core.errors import FederationError
 from fedproto_app.engine import frames
-from fedproto_app.errors import FederationError
 
 # One thread a worker: else every worker's libraries would use all cores, and sums their order.
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -111,7 +110,7 @@ class WorkerPool:
 
 
 def _environment(import_path: Path | None) -> dict[str, str]:
-    places: Sequence[Path | None] = (import_path, Path(fedproto_app.__file__).parents[1])
+    places: Sequence[Path | None] = (import_path, Path(__file__).parents[2])
     paths = [str(place) for place in places if place is not None]
     inherited = dict(os.environ)
     paths += filter(None, [inherited.get("PYTHONPATH")])

@@ -19,7 +19,8 @@ from fedproto_app.engine.flower_parts import take_identity
 from fedproto_app.engine.grid import WorkerGrid
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.report.listeners import Persistence, Shown
+from fedproto_app.report.listeners import Shown
+from fedproto_app.server.checkpoint import Persistence
 from fedproto_app.server_app import conduct, telling_of_errors
 from fedproto_app.settings import Settings, flat_settings
 

@@ -7,9 +7,86 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedproto_app.models.convolution import (
+    conv2d,
+    conv_parameters,
+    each_client,
+    group_norm,
+    norm_parameters,
+)
 from fedproto_app.models.model import ENCODER, LinearHeadModel
-from fedproto_app.models.resnet import RESNET_WIDTH, resnet, resnet_parameters
 from fedproto_app.models.small_cnn import small_cnn, small_cnn_parameters
+
+# ResNet-18 for small images (He et al. 2016), batched over clients.
+#
+# The stem is one 3×3 convolution without pooling: with stride 1 up to 32×32 and, so that 64×64
+# costs no more than 32×32, with stride 2 where the image's shorter side is 64 or more. Four stages
+# of two basic blocks follow, then the mean over all pixels: 512 values.
+#
+# Group normalisation stands in for batch normalisation, whose running statistics are those of one
+# client's classes and mislead once averaged with others' (Hsieh et al. 2020, section 5). It has no
+# buffers, so a model is its parameters alone, and a batch of one image works.
+#
+# Names are torchvision's, with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.
+
+STAGES = (64, 128, 256, 512)  # channels
+BLOCKS = 2  # a stage
+GROUPS = 32  # of every norm, as Wu and He 2018
+RESNET_WIDTH = STAGES[-1]  # of the representation
+LARGE = 64  # pixels of the shorter side, from which on the stem has stride 2
+
+
+def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """One client's parameters for images of so many channels: 11,168,832 values for three."""
+    parameters: dict[str, Tensor] = {}
+
+    def add(conv: str, norm: str, inputs: int, outputs: int, kernel: int) -> None:
+        for name, value in conv_parameters(inputs, outputs, kernel, generator).items():
+            parameters[f"{conv}.{name}"] = value
+        for name, value in norm_parameters(outputs).items():
+            parameters[f"{norm}.{name}"] = value
+
+    inputs = STAGES[0]
+    add("conv1", "norm1", channels, inputs, 3)
+    for stage, outputs in enumerate(STAGES, start=1):
+        for block in range(BLOCKS):
+            name = f"layer{stage}.{block}."
+            add(name + "conv1", name + "norm1", inputs, outputs, 3)
+            add(name + "conv2", name + "norm2", outputs, outputs, 3)
+            if inputs != outputs:
+                add(name + "downsample.0", name + "downsample.1", inputs, outputs, 1)
+            inputs = outputs
+    return parameters
+
+
+def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """[K, B, C, H, W] → [K, B, 512], with `resnet_parameters` under prefix.
+
+    Client by client on every device.
+    """
+    return each_client(_resnet, parameters, prefix, inputs)
+
+
+def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    def conv_norm(conv: str, norm: str, features: Tensor, stride: int, padding: int) -> Tensor:
+        weight = parameters[f"{prefix}{conv}.weight"]
+        scale, shift = parameters[f"{prefix}{norm}.weight"], parameters[f"{prefix}{norm}.bias"]
+        features = conv2d(weight, features, stride=stride, padding=padding)
+        return group_norm(features, scale, shift, GROUPS)
+
+    stem_stride = 2 if min(inputs.shape[-2:]) >= LARGE else 1
+    features = torch.relu(conv_norm("conv1", "norm1", inputs, stem_stride, 1))
+    for stage in range(1, len(STAGES) + 1):
+        for block in range(BLOCKS):
+            name = f"layer{stage}.{block}."
+            stride = 2 if stage > 1 and block == 0 else 1
+            inner = torch.relu(conv_norm(name + "conv1", name + "norm1", features, stride, 1))
+            inner = conv_norm(name + "conv2", name + "norm2", inner, 1, 1)
+            if stride > 1:
+                down = name + "downsample."
+                features = conv_norm(down + "0", down + "1", features, stride, 0)
+            features = torch.relu(features + inner)
+    return features.mean(dim=(3, 4))
 
 
 class SmallCnnClassifier(LinearHeadModel):

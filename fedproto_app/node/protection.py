@@ -24,21 +24,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Order
 from fedproto_app.core.sends import Sends
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.maths.gaussian_mechanism import (
+from fedproto_app.settings import PrivacyPlan
+from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Contribution
+from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
+from fedproto_app.trust.privacy_loss import (
     Values,
     clipped_rows,
     clipped_together,
     finite,
     gaussian_noise,
 )
-from fedproto_app.messages import Order
-from fedproto_app.node.privacy_ledger import BudgetSpentError, PrivacyLedger
-from fedproto_app.settings import PrivacyPlan
-from fedproto_app.settings.privacy import FACTOR
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Protection:
         noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
         if release.clip == "step":
             step = {
-                name: value[row].numpy().astype(np.float64) - order.arrays[name]
+                name: value[row].numpy().astype(np.float64) - order.guidance.arrays[name]
                 for name, value in models.items()
             }
             clipped = clipped_together(step, settings.step_clip)
@@ -209,7 +209,7 @@ def _put(
     """In place of what it hides, rounded to what travels."""
     for name, value in noised.items():
         if hidden.release.clip == "step":
-            model = (order.arrays[name] + value).astype(np.float32)
+            model = (order.guidance.arrays[name] + value).astype(np.float32)
             leaving.models[name][row] = torch.from_numpy(model)
         elif leaving.sent.present is None:
             leaving.sent.arrays[name][row] = value
@@ -219,17 +219,17 @@ def _put(
 
 def _digest(order: Order) -> bytes:
     """Of all that a client's answer may depend on, besides its own state."""
-    found = hashlib.sha256()
+    found, guidance = hashlib.sha256(), order.guidance
     parts = [
         order.run,
         order.token,
         order.server_round,
-        order.guided,
-        order.classes,
-        sorted(order.options.items()),
+        guidance.clients,
+        guidance.classes,
+        sorted(guidance.options.items()),
     ]
     found.update(repr(parts).encode())
-    for name, array in sorted(order.arrays.items()):
+    for name, array in sorted(guidance.arrays.items()):
         found.update(f"{name}{array.shape}{array.dtype}".encode())
         found.update(np.ascontiguousarray(array).tobytes())
     return found.digest()

@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shard import ClientData, Shard
-from fedproto_app.errors import FedProtoError, SettingsError
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import MEMORY, PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
@@ -25,6 +23,8 @@ from fedproto_app.node.shares import Share, in_halves
 from fedproto_app.node.state_log import Found
 from fedproto_app.node.store import ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Contribution
 
 DIVERGED = "training diverged; its last good model stays"
 _WEIGHED_TOGETHER = 16  # clients' models, which bounds the memory that their sum takes
@@ -74,18 +74,18 @@ class Node:
         """
         self._store.begin(order.server_round)
         self._remember(order)
-        model = self._learner.initial_parameters()
-        if order.arrays and not any(map(self._learner.is_shared, order.arrays)):
+        model, guidance = self._learner.initial_parameters(), order.guidance
+        if guidance.arrays and not any(map(self._learner.is_shared, guidance.arrays)):
             model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
         unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
-        whole = replace(order, arrays={**unsent, **order.arrays})
+        whole = replace(order, guidance=guidance.with_model(unsent))
         return _each(self._answer, whole, shares)
 
     def _remember(self, order: Order) -> None:
         """Keep the order's shared parameters, if it brings any."""
         shared = {
             name: torch.from_numpy(array)
-            for name, array in order.arrays.items()
+            for name, array in order.guidance.arrays.items()
             if self._learner.is_shared(name)
         }
         if shared:
@@ -94,7 +94,7 @@ class Node:
     def _train(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round - 1)
         self._learner.begin(cohort)
-        context = self._learner.context(order, cohort)
+        context = self._learner.context(order.guidance, cohort)
         losses = train_cohort(self._learner, cohort, context)
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         rows = [row for row, ok in enumerate(_finite_rows(values)) if ok]
@@ -103,7 +103,7 @@ class Node:
         self._require_declared(sent)
         models = self._learner.model_to_send(cohort)
         # Before anything is counted or kept: it may be too much for the device (`in_halves`).
-        found = self._learner.evaluate(cohort, order) if order.evaluate else None
+        found = self._learner.evaluate(cohort, order.guidance) if order.evaluate else None
         leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
         models, sent = leaving.models, leaving.sent
         failed |= leaving.refused
@@ -140,15 +140,16 @@ class Node:
 
     def _judge(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
-        changed = self._learner.receive(cohort, order)
+        guidance = order.guidance
+        changed = self._learner.receive(cohort, guidance)
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
-        judged, personal = cohort, self._learner.personalised(cohort, order)
+        judged, personal = cohort, self._learner.personalised(cohort, guidance)
         if personal is not None:
-            shared = self._told(self._learner.evaluate(cohort, order))
+            shared = self._told(self._learner.evaluate(cohort, guidance))
             reply.metrics = {replace(one, shared=True): values for one, values in shared.items()}
             judged = replace(cohort, parameters=personal)
-        found = self._learner.evaluate(judged, order)
+        found = self._learner.evaluate(judged, guidance)
         self._save(cohort, changed)
         if personal is not None:
             self._save_personal(cohort, personal)
@@ -159,7 +160,7 @@ class Node:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
-        sent = self._learner.answer(cohort, order)
+        sent = self._learner.answer(cohort, order.guidance)
         self._require_declared(sent, question=True)
         reply.arrays, reply.classes = _sent_by(sent, rows)
         return reply
@@ -170,7 +171,7 @@ class Node:
         parameters = {}
         for name, value in self._learner.initial_parameters().items():
             shared = self._learner.is_shared(name)
-            start = torch.from_numpy(order.arrays[name]) if shared else value
+            start = torch.from_numpy(order.guidance.arrays[name]) if shared else value
             there = start.to(self._task.device)
             parameters[name] = there.expand(len(clients), *there.shape).clone()
         samples = self._task.gather(clients, order.server_round)

@@ -1,22 +1,30 @@
-"""What writes down each round as it ends: rounds.jsonl, TensorBoard, Prometheus, checkpoints."""
+"""What writes down each round as it ends: rounds.jsonl, TensorBoard, Prometheus."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedproto_app.export.events import FOLDER, EventLog
-from fedproto_app.methods import method_named
-from fedproto_app.report.artefacts import ROUNDS, RunFolder
+from fedproto_app.core.methods import method_named
+from fedproto_app.report.artefacts import ROUNDS, SUMMARY, RunFolder, round_line
+from fedproto_app.report.export.events import FOLDER, EventLog
 from fedproto_app.report.metrics_file import MetricsFile
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.checkpoint import Checkpoint
-from fedproto_app.server.federation import Federation
-from fedproto_app.server.listeners import Listener, RoundEnd, reason_to_stop
+from fedproto_app.server.listeners import Listener, RoundEnd
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.strategy import MethodStrategy
-from fedproto_app.wire import numpy_arrays
+
+
+class RoundLine(Listener):
+    """Describes the round in the line that later listeners write and show."""
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+
+    def round_ended(self, ended: RoundEnd) -> None:
+        log, results = ended.history.log, ended.history.results
+        line = round_line(log, results, ended.seconds, ended.evaluated, self._task)
+        ended.line.update(line)
 
 
 class RoundsFile(Listener):
@@ -52,10 +60,9 @@ class TensorBoard(Listener):
     def round_ended(self, ended: RoundEnd) -> None:
         self._log.round({"round": ended.number, **ended.line})
 
-    def run_ended(self) -> None:
-        self._log.end(read_run(self._run))
-
     def close(self) -> None:
+        if (self._run / SUMMARY).exists():  # the last artefact: the run has ended
+            self._log.end(read_run(self._run))
         self._log.close()
 
 
@@ -68,58 +75,6 @@ class Prometheus(Listener):
 
     def round_ended(self, ended: RoundEnd) -> None:
         self._file.write(ended.line, time.time())
-
-
-class Persistence:
-    """When a run writes its checkpoints: after every round, where nodes keep their own state."""
-
-    def is_due(self, *, last: bool) -> bool:
-        """Whether a round ends with a checkpoint. last: no other comes after it."""
-        return True
-
-    def prepare(self) -> None:
-        """Called before a checkpoint is written, which must not be ahead of the nodes."""
-
-
-class Checkpoints(Listener):
-    """Writes the run's checkpoints.
-
-    listeners: those whose memory a checkpoint holds, which hear of a round before this one does.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        strategy: MethodStrategy,
-        federation: Federation,
-        listeners: Sequence[Listener],
-        persistence: Persistence,
-    ) -> None:
-        self._folder, self._strategy, self._federation = folder, strategy, federation
-        self._listeners, self._persistence = listeners, persistence
-
-    def round_ended(self, ended: RoundEnd) -> None:
-        federation = self._federation
-        last = ended.number == federation.settings.all_rounds
-        last = last or bool(reason_to_stop(self._listeners, ended.number + 1))
-        if not self._persistence.is_due(last=last):
-            return
-        self._persistence.prepare()
-        memory: dict[str, Any] = {}
-        for listener in self._listeners:
-            memory |= listener.memory()
-        self._folder.write_checkpoint(
-            Checkpoint(
-                ended.number,
-                federation.token,
-                nodes=federation.members.roster.partitions(),
-                model=numpy_arrays(ended.model),
-                strategy=self._strategy.state(),
-                federation=federation.memory(),
-                listeners=memory,
-                seconds=self._folder.seconds(),
-            )
-        )
 
 
 def folder_listeners(settings: Settings, folder: RunFolder, done: int = 0) -> list[Listener]:

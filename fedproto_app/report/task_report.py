@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedproto_app.core.clients import metric_values
+from fedproto_app.core.tasks import task_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedproto_app.core.clients import ClientKey, ClientResult
-    from fedproto_app.metrics import Metric
+    from fedproto_app.core.metrics import Metric
     from fedproto_app.report.page.charts import Section
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -177,3 +178,9 @@ def short_text(value: float | None) -> str:
 def percent_text(value: float | None) -> str:
     """A fraction in percent, without the sign."""
     return UNKNOWN if value is None else f"{100 * value:.1f}"
+
+
+def report_for(task: str) -> TaskReport:
+    """The report of a task; `FedProtoError` if the run is of a task that this version lacks."""
+    report: TaskReport = task_record(task).part("report")()
+    return report

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedproto_app.core.clients import metric_values
-from fedproto_app.events import tell
+from fedproto_app.core.events import tell
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
@@ -29,15 +29,17 @@ PATIENCE, PRIVACY = "patience", "privacy"  # why a run stopped before its last r
 class RoundEnd:
     """A round that has ended.
 
-    line: what rounds.jsonl says of it; listeners may add figures. model: the global model
-    from now on. evaluated: whether the clients' models were.
+    seconds: that each of its phases took. model: the global model from now on. evaluated: whether
+    the clients' models were. line: what rounds.jsonl says of it, which the first listener writes
+    and the others may add figures to.
     """
 
     number: int
-    line: dict[str, Any]
+    seconds: Mapping[str, float]
     model: ArrayRecord
     history: History
     evaluated: bool
+    line: dict[str, Any] = field(default_factory=dict)
 
 
 class Listener:
@@ -49,13 +51,6 @@ class Listener:
     def stops(self, next_round: int) -> str:
         """Why this round must not be run, in one word; "" if it may."""
         return ""
-
-    def run_stopped(self, reason: str, rounds: int) -> None:
-        """Called when no further round is run, after so many. reason: as `stops` gave it, or
-        "rounds"."""
-
-    def run_ended(self) -> None:
-        """Called when the run's artefacts are complete."""
 
     def close(self) -> None:
         """Called in the end, however the run ended."""

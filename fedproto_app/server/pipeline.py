@@ -17,19 +17,20 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.events import tell
+from fedproto_app.core.messages import Order, Refusal, Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
-from fedproto_app.events import tell
-from fedproto_app.messages import Order, Refusal, Reply
+from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.masked_sum import MaskedSum, Unmasked
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
-from fedproto_app.wire import QUESTION, sent_bytes, write_order
+from fedproto_app.trust.outliers import SizeOfSame, out_of_line
 
 OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that are asked, in a round
 
@@ -118,24 +119,21 @@ class Pipeline:
 
     # --- out --------------------------------------------------------------------------------
 
-    def order(
-        self, keys: Sequence[ClientKey], server_round: int, *, evaluate: bool = False
-    ) -> Order:
-        """An order without arrays for these clients of one node."""
-        clients = [key.client for key in keys]
-        return Order(*self.run, server_round, clients, evaluate=evaluate)
-
     def orders(
         self,
         keys: Iterable[ClientKey],
-        make: Callable[[list[ClientKey]], Order],
-        message_type: str = MessageType.TRAIN,
+        guide: Guide,
+        server_round: int,
+        message_type: str,
+        *,
         shared: Collection[str] = (),
+        evaluate: bool = False,
     ) -> list[Message]:
         """One message a node, with an order of its own for its share of the clients.
 
         Those of a node that has fallen silent since they were chosen are left out.
         shared: the arrays that are meant for each client even where others are the clients' own.
+        evaluate: whether clients that train are evaluated too.
         """
         log, roster = self.history.log, self.members.roster
         by_node: dict[str, list[ClientKey]] = defaultdict(list)
@@ -145,16 +143,17 @@ class Pipeline:
         self._requests, self._leaving = [], 0
         size_of = SizeOfSame()
         for node, clients in sorted(by_node.items()):
-            order = make(clients)
+            guidance, names = guide(clients), [key.client for key in clients]
+            order = Order(*self.run, server_round, names, evaluate, guidance)
             if message_type == MessageType.TRAIN:
-                self._on_training(clients, order.server_round)
+                self._on_training(clients, server_round)
             message = write_order(order, roster.members[node].node_id, message_type)
-            for name, array in order.arrays.items():
+            for name, array in guidance.arrays.items():
                 # Arrays that are not per client are sent once a node, but meant for each client.
-                per_client = order.guided and name not in shared
+                per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.bytes_down += sent_bytes(message)
-            self._requests.append(_Request(message, node, clients, size_of(order.arrays)))
+            self._requests.append(_Request(message, node, clients, size_of(guidance.arrays)))
         log.asked += len(self._requests)
         return [request.message for request in self._requests]
 
@@ -184,7 +183,8 @@ class Pipeline:
         self,
         grid: Grid,
         keys: Iterable[ClientKey],
-        make: Callable[[list[ClientKey]], Order],
+        guide: Guide,
+        server_round: int,
         expected: Expected,
         *,
         shared: Collection[str] = (),
@@ -196,7 +196,7 @@ class Pipeline:
         Only between the phases: while no other orders are under way. shared: as for `orders`.
         once: whether it is one that each client answers once in a run.
         """
-        messages = self.orders(keys, make, QUESTION, shared)
+        messages = self.orders(keys, guide, server_round, QUESTION, shared=shared)
         answers = self._through(self.ask(grid, messages), expected) if messages else []
         if once:
             values = sum(expected.values(reply) for reply in answers)
@@ -205,34 +205,27 @@ class Pipeline:
 
     # --- in ---------------------------------------------------------------------------------
 
-    def read(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[Reply]:
+    def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """The usable replies in the order of the nodes' names, so that sums are reproducible.
 
-        most_samples: the most that a client can have used, if not all that it declared.
         Refuses what is wrong or missing. Raises `FederationError` when too large a share of the
         nodes asked gave nothing usable.
         """
-        answers = self._through(replies, expected, most_samples)
+        answers = self._through(replies, expected)
         leaving = self._leaving if answers else 0
         asked = len(self._requests) - leaving + self.sums.lost
         self._check_failed_share(asked, len(answers))
         return answers
 
-    def _through(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None = None
-    ) -> list[Reply]:
+    def _through(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """What is left of the replies after all stages, however little."""
-        answers = self._decode(replies, self.sums.on_the_wire(expected), most_samples)
+        answers = self._decode(replies, self.sums.on_the_wire(expected))
         for stage in self._stages:
             answers = stage.apply(answers, expected)
         self.messages = {}  # the arrays of all clients
         return answers
 
-    def _decode(
-        self, replies: Iterable[Message], expected: Expected, most_samples: int | None
-    ) -> list[Reply]:
+    def _decode(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """Each message as a reply to its request, without what is wrong with it by itself."""
         # Flower answers for a dead node under an id of its own: only the message tells whose.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
@@ -245,7 +238,7 @@ class Pipeline:
                 node = self.members.roster.label_of(message.metadata.src_node_id)
                 self.history.refuse(Refusal(node, "", "a second or unasked reply"))
                 continue
-            if answer := self._decode_one(message, request, expected, most_samples):
+            if answer := self._decode_one(message, request, expected):
                 usable[request.node] = answer
                 self.messages[request.node] = message
         for request in waiting.values():
@@ -254,17 +247,13 @@ class Pipeline:
             self.history.refuse(Refusal(request.node, "", reason))
         return [usable[node] for node in sorted(usable)]
 
-    def _decode_one(
-        self, message: Message, request: _Request, expected: Expected, most_samples: int | None
-    ) -> Reply | None:
+    def _decode_one(self, message: Message, request: _Request, expected: Expected) -> Reply | None:
         node, log = request.node, self.history.log
         if message.has_error():
             self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
             return None
         log.bytes_up += received_bytes(message)
         asked = {key.client: self.members.facts[key].samples for key in request.clients}
-        if most_samples is not None:
-            asked = {name: min(declared, most_samples) for name, declared in asked.items()}
         fault = self._task.metrics_fault
         reply, refusals = read_reply(
             message, node, asked, expected, self._metrics, fault, request.size

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from fedproto_app.report.artefacts import round_line
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Listener, RoundEnd, reason_to_stop
 from fedproto_app.strategies.common.strategy import MethodStrategy
@@ -47,22 +46,11 @@ def run_rounds(
             federation.members.await_clients(grid)
         seconds = _one_round(strategy, federation, grid, server_round, progress)
         progress.rounds = server_round
-        ended = _end_of(server_round, federation, progress.model, seconds)
+        history, evaluated = federation.history, federation.selection.evaluates(server_round)
+        ended = RoundEnd(server_round, seconds, progress.model, history, evaluated)
         for listener in listeners:
             listener.round_ended(ended)
-    reason = reason_to_stop(listeners, progress.rounds + 1) or "rounds"
-    for listener in listeners:
-        listener.run_stopped(reason, progress.rounds)
-    return reason
-
-
-def _end_of(
-    server_round: int, federation: Federation, model: ArrayRecord, seconds: dict[str, float]
-) -> RoundEnd:
-    history, evaluated = federation.history, federation.selection.evaluates(server_round)
-    task = federation.settings.task
-    line = round_line(history.log, history.results, seconds, evaluated, task)
-    return RoundEnd(server_round, line, model, history, evaluated)
+    return reason_to_stop(listeners, progress.rounds + 1) or "rounds"
 
 
 def _one_round(

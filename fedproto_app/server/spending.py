@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from logging import WARNING
 from typing import Any
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.events import tell
-from fedproto_app.maths.privacy_loss import epsilon_of
 from fedproto_app.server.listeners import PRIVACY, Listener, RoundEnd
 from fedproto_app.settings import PrivacyPlan
+from fedproto_app.trust.privacy_loss import epsilon_of
 
 
 class Spending(Listener):
@@ -41,11 +39,6 @@ class Spending(Listener):
         """Whether this round could take a client's ε beyond ``privacy.max-epsilon``."""
         forbidden = next_round <= self._last_round and self._beyond(next_round, next_round)
         return PRIVACY if forbidden else ""
-
-    def run_stopped(self, reason: str, rounds: int) -> None:
-        if reason == PRIVACY and self.plan is not None:
-            limit = self.plan.settings.max_epsilon
-            tell("privacy-spent", WARNING, round=rounds, limit=limit)
 
     def round_ended(self, ended: RoundEnd) -> None:
         """Add ε to the round's line."""

@@ -43,10 +43,9 @@ LagList = Annotated[str, BeforeValidator(_whole_numbers)]
 class SyntheticSettings(Section):
     """``[data.synthetic]``: the embedded generators (docs: your-data.md, sequences.md)."""
 
-    clients: Count = setting(24, "sites, writers or vehicles of the embedded data")
+    clients: Count = setting(24, "sites or writers of the embedded data")
     days: Annotated[int, Field(ge=8)] = setting(42, "length of the traffic")
     sequences: Count = setting(1200, "air-written digits of all writers together")
-    windows: Count = setting(40, "windows per vehicle (geometric mean)")
     seed: CountOrZero = setting(0, "seed of the embedded data, separate from the run's")
 
 
@@ -62,11 +61,6 @@ class PartitionSettings(Section):
         "by-size", "draw these classes by their size, or uniformly"
     )
     stages: Count = setting(5, "number of stages (M)")
-    minimum_stages: CountOrZero = setting(
-        0,
-        "least stages of a client, which draws its own number; 0: `stages` for all",
-        "0 … `stages`",
-    )
     imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
         50.0, "size of the largest class over that of the smallest (IF)"
     )
@@ -88,15 +82,6 @@ class PartitionSettings(Section):
         "own", "mix of classes in a client's test images: its own or all clients'"
     )
 
-    @model_validator(mode="after")
-    def _stages_in_order(self) -> PartitionSettings:
-        if self.minimum_stages > self.stages:
-            raise ValueError(
-                f"data.partition.minimum-stages = {self.minimum_stages}: more than "
-                f"data.partition.stages = {self.stages}"
-            )
-        return self
-
 
 class SequenceSettings(Section):
     """``[data.sequences]``: how labelled sequences are read (docs: sequences.md)."""
@@ -105,11 +90,11 @@ class SequenceSettings(Section):
     scaling: Literal["sequence", "client", "none"] = setting(
         "sequence", "[how values are scaled](sequences.md#steps-and-scale)"
     )
-    window: Annotated[int, Field(ge=2)] = setting(
-        100, "steps per window of `recordings` and `synthetic-ev`"
-    )
+    window: Annotated[int, Field(ge=2)] = setting(100, "steps per window of `recordings`")
     stride: Count = setting(100, "steps from one window to the next")
-    target: str = setting("", "column to predict, for `recordings`", "a column")
+    target: str = setting(
+        "", "column to predict, for `recordings`; `seconds` for `synthetic-air-writing`", "a column"
+    )
     target_scale: Positive = setting(
         1.0, "models learn the target divided by this; errors are reported in the data's units"
     )

@@ -24,18 +24,24 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import ValidationError
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import Method
+from fedproto_app.core.methods import METHODS, method_named, require_known
 from fedproto_app.core.section import Section
-from fedproto_app.errors import SettingsError
-from fedproto_app.methods import METHODS, method_named, require_fit, require_known
 from fedproto_app.settings.faults import explain_all
+from fedproto_app.settings.fit import check_settings, require_fit
 from fedproto_app.settings.run import FIRST_METHOD, Settings
-from fedproto_app.tasks.table import check_settings
 
 SectionT = TypeVar("SectionT", bound=Section)
 
 TEXT = "method-settings"
 BESIDE = ("encoder", "graph")  # tables that only some methods read
+# Keys of earlier versions: [table, key, default, what to use instead]. Finished runs state the
+# default, which is read as if the key were not there.
+REMOVED = (
+    ("partition", "minimum-stages", 0, "set data.partition.scheme = 'given' for unequal stages"),
+    ("synthetic", "windows", 40, "WINDOWS of benchmarks/electric_vehicles.py"),
+)
 
 
 def settings_from(config: Mapping[str, Any]) -> Settings:
@@ -111,6 +117,19 @@ def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
         )
     if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
         raise SettingsError("flsc.overlap: is called fed-react.overlap now")
+    data = table.get("data")
+    if not isinstance(data, dict):
+        return
+    for name, key, default, instead in REMOVED:
+        section = data.get(name)
+        if isinstance(section, dict) and section.pop(key, default) != default:
+            raise SettingsError(f"data.{name}.{key}: is not a setting any more; {instead}")
+    if data.get("source") == "synthetic-ev":
+        raise SettingsError(
+            "data.source = 'synthetic-ev': is 'benchmarks.electric_vehicles:load' now, in the "
+            "repository; the package has 'synthetic-air-writing' with data.sequences.target = "
+            "'seconds'"
+        )
 
 
 def default_run_name(settings: Settings) -> str:

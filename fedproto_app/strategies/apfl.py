@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Section, ShareOrEither, setting
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Phase
-from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
-from fedproto_app.messages import Order
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Phase
+from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 
@@ -46,7 +46,7 @@ class ApflLearner(PersonalModelLearner[Context]):
             trained = (*trained, MIX)
         return [Phase("local", trained, self.training.local_epochs)]
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return Context()
 
     def loss(

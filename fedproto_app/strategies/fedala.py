@@ -14,24 +14,52 @@ Clients are judged by the model that they would begin the next round with.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import CountOrZero, Positive, Section, ShareOrOne, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Phase
-from fedproto_app.maths.local_aggregation import mixed, settled, stepped
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Training
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Phase
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
+
+# FedALA's mixture of a client's own model and the received one (Zhang et al., AAAI 2023).
+#
+# Models are dictionaries of tensors, [K, …] each; K clients, W of the shapes of the parameters.
+
+
+def mixed(
+    own: Mapping[str, Tensor], received: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """θ_own + (θ_received − θ_own) ⊙ W, element by element, of the parameters that have weights."""
+    return {
+        name: own[name] + (received[name] - own[name]) * weight for name, weight in weights.items()
+    }
+
+
+def stepped(
+    weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rate: float
+) -> dict[str, Tensor]:
+    """W after a step down its gradient, held in 0 … 1. The gradient with respect to W is that with
+    respect to the mixture, times θ_received − θ_own."""
+    return {name: (weight - rate * gradients[name]).clamp(0, 1) for name, weight in weights.items()}
+
+
+def settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
+    """Which clients' losses [epochs, K] have come to rest, [K] bool: there are more than so many,
+    and the deviation of the newest ones is below the threshold."""
+    if len(losses) <= looked_back_on:
+        return torch.zeros(losses.shape[1], dtype=torch.bool, device=losses.device)
+    return losses[-looked_back_on:].std(dim=0, correction=0) < threshold
 
 
 class FedAlaSettings(Section):
@@ -103,8 +131,8 @@ class FedAlaLearner(SoloLearner):
     def personalises(self) -> bool:
         return True
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
-        """The mixture with the model that the order brings; the client's own W stays as it is."""
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
+        """The mixture with the model that came; the client's own W stays as it is."""
         model = {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
         return {**model, **mixed(self._own(cohort), model, self._learned(cohort))}
 

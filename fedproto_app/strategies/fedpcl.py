@@ -27,29 +27,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Returns, Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort, fine_tuned
-from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
-from fedproto_app.learners.global_prototypes import (
+from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.cohort import Cohort, fine_tuned
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
+from fedproto_app.strategies.common.global_prototypes import (
     class_prototypes,
     received_prototypes,
     sent_prototypes,
 )
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase, TaskT
-from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.strategies.common.beyond_median import largest
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase, TaskT
+from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
+from fedproto_app.trust.outliers import largest
 
 
 class FedPclSettings(Section):
@@ -115,7 +115,7 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
     def personalises(self) -> bool:
         return self.section.fine_tune_epochs > 0
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor] | None:
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
         """The head after some epochs by the targets alone, on the encoder as averaged."""
         if not self.section.fine_tune_epochs:
             return None
@@ -150,8 +150,8 @@ class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
         )
         return [model(sizes.encoder, sizes.head), prototype]
 
-    def context(self, order: Order, cohort: Cohort) -> PeriodContext:
-        arrived = order.arrays.get(GLOBAL_PROTOTYPES)
+    def context(self, guidance: Guidance, cohort: Cohort) -> PeriodContext:
+        arrived = guidance.arrays.get(GLOBAL_PROTOTYPES)
         received = None if arrived is None else torch.from_numpy(arrived).to(self.task.device)
         return PeriodContext(len(cohort.names), received, supervised=self.section.supervised)
 
@@ -195,8 +195,8 @@ class FedPclClassesLearner(
         shown = "shows every client the class prototypes of every other"
         return [Returns("clients' prototypes", shown, consent="shares-classes")]
 
-    def context(self, order: Order, cohort: Cohort) -> ClassesContext:
-        return ClassesContext(*self._received(order), supervised=self.section.supervised)
+    def context(self, guidance: Guidance, cohort: Cohort) -> ClassesContext:
+        return ClassesContext(*self._received(guidance), supervised=self.section.supervised)
 
     def contrast(self, representation: Tensor, batch: Any, context: ClassesContext) -> Tensor:
         """[k]; 0, without a gradient, until prototypes arrive."""
@@ -216,24 +216,24 @@ class FedPclClassesLearner(
     ) -> Contribution:
         return sent_prototypes(cohort, self.task)
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """By the head or by the most similar prototype, as the settings say; by the head as long
         as there is no prototype."""
-        prototypes, has_class = self._received(order)
+        prototypes, has_class = self._received(guidance)
         if self.section.inference == "head" or not len(prototypes):
             return self.task.evaluate(cohort.parameters, cohort.samples)
         return self.task.judge_scores(
             cohort.parameters, cohort.samples, lambda r: class_likeness(r, prototypes, has_class)
         )
 
-    def _received(self, order: Order) -> tuple[Tensor, Tensor]:
-        """The sets of prototypes that an order brings [M, C, D], M = 0 if none, and which classes
+    def _received(self, guidance: Guidance) -> tuple[Tensor, Tensor]:
+        """The sets of prototypes that came [M, C, D], M = 0 if none, and which classes
         each set has [M, C] bool."""
-        if GLOBAL_PROTOTYPES in order.arrays:
-            sets = torch.from_numpy(order.arrays[GLOBAL_PROTOTYPES]).to(self.task.device)
+        if GLOBAL_PROTOTYPES in guidance.arrays:
+            sets = torch.from_numpy(guidance.arrays[GLOBAL_PROTOTYPES]).to(self.task.device)
             has_class = sets.any(dim=2)  # zeros have no direction
         else:
-            mean, has_mean = received_prototypes(order, self.task)
+            mean, has_mean = received_prototypes(guidance, self.task)
             sets, has_class = mean.unsqueeze(0), has_mean.unsqueeze(0)
         filled = has_class.any(dim=1)
         return sets[filled], has_class[filled]

@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Guidance, Received, Round
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import Received, Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import (
+from fedproto_app.maths.class_prototypes import nearness_of_classes
+from fedproto_app.maths.losses import prototype_distance
+from fedproto_app.maths.trainable_prototypes import pull
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.global_prototypes import (
     class_prototypes,
     received_prototypes,
     sent_prototypes,
 )
-from fedproto_app.learners.learner import Context, Contribution, Learner
-from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.maths.class_prototypes import nearness_of_classes
-from fedproto_app.maths.losses import prototype_distance
-from fedproto_app.maths.trainable_prototypes import pull
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner
+from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -84,8 +84,8 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
             )
         ]
 
-    def context(self, order: Order, cohort: Cohort) -> PrototypeContext:
-        received = order.arrays.get(PROTOTYPE)
+    def context(self, guidance: Guidance, cohort: Cohort) -> PrototypeContext:
+        received = guidance.arrays.get(PROTOTYPE)
         known = None if received is None else torch.from_numpy(received).to(self.task.device)
         return PrototypeContext(len(cohort.names), known)
 
@@ -127,8 +127,8 @@ class FedProtoClassesLearner(
     def sends(cls, section: FedProtoSettings, sizes: Sizes) -> Sequence[Sends]:
         return [class_prototypes(sizes, "samples")]
 
-    def context(self, order: Order, cohort: Cohort) -> ClassPrototypesContext:
-        return ClassPrototypesContext(*received_prototypes(order, self.task))
+    def context(self, guidance: Guidance, cohort: Cohort) -> ClassPrototypesContext:
+        return ClassPrototypesContext(*received_prototypes(guidance, self.task))
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: ClassPrototypesContext
@@ -149,10 +149,10 @@ class FedProtoClassesLearner(
     ) -> Contribution:
         return sent_prototypes(cohort, self.task)
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """By the nearest global prototype or by the head, as the settings say; by the head
         as long as there is no prototype."""
-        shared, known = received_prototypes(order, self.task)
+        shared, known = received_prototypes(guidance, self.task)
         if self.section.inference == "head" or not known.any():
             return self.task.evaluate(cohort.parameters, cohort.samples)
         shared = shared.expand(len(cohort.names), -1, -1)

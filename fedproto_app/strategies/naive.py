@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.learners.closed_form import ClosedFormLearner, VectorsContext, new_stage
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.model import HEAD
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context
 from fedproto_app.strategies.solo import SoloStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
@@ -41,7 +41,7 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
         parameters[COEFFICIENTS][:, self.copied(self.task.layout)] = 1.0
         return parameters
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         return Context()
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class FrequentClassLearner(
         counts = torch.zeros(len(self.task.shape.classes), dtype=torch.int64)
         return CountsMemory(stages=torch.tensor(0), counts=counts)
 
-    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
         return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ class FrequentClassLearner(
 class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask]):
     """By the mean of the client's train sequences."""
 
-    def context(self, order: Order, cohort: Cohort) -> VectorsContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
         return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:

@@ -13,21 +13,53 @@ forecasts, with w after one such step on one batch of its own train part.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.batches import Pair, pairs_of
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
+
+# Batches of a task, put together as a method needs them.
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two batches for one step, of the same first k clients of a cohort."""
+
+    first: Any
+    second: Any
+
+    @property
+    def inputs(self) -> Tensor:
+        """The values of the second batch, [k]."""
+        inputs: Tensor = self.second.inputs
+        return inputs
+
+
+def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
+    """Every two batches of an epoch as one; a client's odd last one is left out."""
+    for first in batches:
+        second = next(batches, None)
+        if second is None:
+            return
+        yield Pair(_first_clients(first, len(second.inputs)), second)
+
+
+def _first_clients(batch: Any, count: int) -> Any:
+    """The batch of the first clients alone."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    cut = {name: value[:count] for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(batch, **cut)
 
 
 class PerFedAvgSettings(Section):
@@ -85,14 +117,14 @@ class PerFedAvgLearner(SoloLearner):
     def personalises(self) -> bool:
         return True
 
-    def personalised(self, cohort: Cohort, order: Order) -> dict[str, Tensor]:
+    def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
         """w̃ on the same batch in every round, so that rounds differ by w alone."""
         generators = [torch_stream(self.training.seed, name, "adapted") for name in cohort.names]
         batch = next(self.task.batches(cohort.samples, generators))  # every client has a first one
         leaves = {
             name: value.detach().requires_grad_() for name, value in cohort.parameters.items()
         }
-        adapted = self.adapted(leaves, batch, self.context(order, cohort))
+        adapted = self.adapted(leaves, batch, self.context(guidance, cohort))
         return {name: value.detach() for name, value in adapted.items()}
 
 

@@ -1,6 +1,6 @@
 """Settings of a run of seconds for each task: 8 clients, small models, few rounds.
 
-For checks of methods (`fedproto_app.invariants`), tests and comparisons of two versions.
+For checks of methods (`experiments.invariants`), tests and comparisons of two versions.
 """
 
 from __future__ import annotations
@@ -62,10 +62,8 @@ LABELLED_SEQUENCES: Mapping[str, Any] = {
     "data.clusters.clusters": 2,
 }
 MEASURED_SEQUENCES: Mapping[str, Any] = {
-    **_SEQUENCES,
-    "data.source": "synthetic-ev",
-    "data.sequences.window": 20,
-    "data.sequences.scaling": "client",
-    "data.sequences.target-scale": 100.0,
+    **LABELLED_SEQUENCES,
+    "data.sequences.target": "seconds",
+    "data.sequences.target-scale": 4.0,
     "data.clusters.scheme": "given",
 }

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.cli import flower_engine, run_settings
-from fedproto_app.errors import SettingsError
+from fedproto_app.cli import flower_engine
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments import run_settings
 from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fake, Fedproto
 
@@ -125,7 +126,8 @@ def test_a_method_of_the_current_folder_is_found_and_its_table_travels_as_text(
 ) -> None:
     fake = flower("completed")
     (here / "method_of_mine.py").write_text(
-        "from fedproto_app.methods import METHODS, Method\n"
+        "from fedproto_app.core.method import Method\n"
+        "from fedproto_app.core.methods import METHODS\n"
         "from fedproto_app.settings import Section, setting\n"
         "class Mine(Section):\n"
         "    rate: float = setting(0.5, '')\n"

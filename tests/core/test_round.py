@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesStrategy, FedProtoStrategy
 from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy
@@ -117,7 +118,7 @@ def test_fuels_by_hand() -> None:
     settings = settings_from({"data.period": 2, "fuels.prototype-dim": 2, "fuels.beta": 40})
     strategy = JSDPrototypeStrategy(settings, settings.method_settings)
     guidance = told(strategy, {A: ALIKE_A, B: ALIKE_B, C: OTHER}, [C, A])
-    assert guidance.clients == [C, A]
+    assert guidance.clients == ["c", "a"]
     mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
     np.testing.assert_allclose(guidance.arrays["positive"], [OTHER, mean], rtol=1e-6)
     np.testing.assert_allclose(guidance.arrays["negative"], [mean, OTHER], rtol=1e-6)

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 
-from fedproto_app.engine.flower_parts import from_bytes, number, take_identity, to_bytes
-from fedproto_app.gate.client_gate import App, Gate
-from fedproto_app.gate.confinement import Ended, parts_of
-from fedproto_app.messages import LEAVING, Order, Reply
-from fedproto_app.wire import (
+from fedproto_app.core.messages import LEAVING, Guidance, Order, Reply
+from fedproto_app.core.wire import (
     ReplyTold,
     RosterTold,
     alive_query,
@@ -25,6 +22,9 @@ from fedproto_app.wire import (
     write_order,
     write_reply,
 )
+from fedproto_app.engine.flower_parts import from_bytes, number, take_identity, to_bytes
+from fedproto_app.ops.gate.client_gate import App, Gate
+from fedproto_app.ops.gate.confinement import Ended, parts_of
 
 APP = App("me/mine", "1.0", b"a program")
 
@@ -87,7 +87,9 @@ def carried_out(
 def order(arrays: int = 0) -> Message:
     take_identity()
     sent = {"head": np.zeros(arrays, np.float32)} if arrays else {}
-    return write_order(Order("run", "0a", 2, ["c1", "c2"], arrays=sent), 1, MessageType.TRAIN)
+    return write_order(
+        Order("run", "0a", 2, ["c1", "c2"], guidance=Guidance(sent)), 1, MessageType.TRAIN
+    )
 
 
 def good_reply(to: Message) -> Message:

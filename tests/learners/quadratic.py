@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.settings import OptimizerSettings, Training
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 
 NAME = "head.w"
 
@@ -71,5 +71,5 @@ def after_a_round(learner: AnyLearner, batches: Sequence[float], w: float = 0.0)
     parameters[NAME].fill_(w)
     cohort = new_cohort(learner, parameters, Numbers(batches), server_round=1)
     learner.begin(cohort)
-    train_cohort(learner, cohort, learner.context(Order("run", "t", 1, ["a"]), cohort))
+    train_cohort(learner, cohort, learner.context(Guidance(), cohort))
     return cohort

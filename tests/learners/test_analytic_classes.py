@@ -10,7 +10,12 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedproto_app.learners.class_fit import (
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.maths.class_gaussian import ClassSums
+from fedproto_app.models.model import HEAD
+from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.common.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
     COUNTS,
@@ -19,15 +24,10 @@ from fedproto_app.learners.class_fit import (
     WITHIN,
     clusters_in,
 )
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.maths.class_gaussian import ClassSums
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.model import HEAD
-from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
-ORDER = Order("run", "token", 1, ["a", "b"])
+GUIDANCE = Guidance()
 
 
 def learner_of(**changes: Any) -> AnalyticClassesLearner:
@@ -41,19 +41,21 @@ def trained(learner: AnalyticClassesLearner, rounds: tuple[int, ...] = (1, 2, 3,
     cohort = image_cohort(learner)
     for server_round in rounds:
         cohort = at_round(learner, cohort, server_round)
-        train_cohort(learner, cohort, learner.context(ORDER, cohort))
+        train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
     return cohort
 
 
-def totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Order:
-    sent = learner.contribution(cohort, learner.context(ORDER, cohort), 4).arrays
+def totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Guidance:
+    sent = learner.contribution(cohort, learner.context(GUIDANCE, cohort), 4).arrays
     arrays = {n: one.sum(axis=0) for n, one in sent.items()}
-    return Order("run", "token", 4, ["a", "b"], arrays=arrays)
+    return Guidance(arrays)
 
 
 def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
     learner = learner_of()
-    sent = learner.contribution(trained(learner), learner.context(ORDER, image_cohort(learner)), 4)
+    sent = learner.contribution(
+        trained(learner), learner.context(GUIDANCE, image_cohort(learner)), 4
+    )
     assert sent.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
     assert sent.arrays[GRAM].shape == (2, 24 * 25 // 2)
     assert sent.arrays[MOMENT].shape == (2, 3, 24)
@@ -89,12 +91,12 @@ def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
 def test_a_total_that_has_no_covariance_leaves_each_its_own() -> None:
     learner = learner_of()
     cohort = trained(learner)
-    order = totals(learner, cohort)
-    order.arrays[GRAM] -= 1e6
+    guidance = totals(learner, cohort)
+    guidance.arrays[GRAM] -= 1e6
     before = cohort.parameters[HEAD + "weight"].clone()
-    assert learner.receive(cohort, order) == []
+    assert learner.receive(cohort, guidance) == []
     torch.testing.assert_close(cohort.parameters[HEAD + "weight"], before)
-    assert Metric("accuracy", shared=True) not in learner.evaluate(cohort, order)
+    assert Metric("accuracy", shared=True) not in learner.evaluate(cohort, guidance)
 
 
 class _Known:
@@ -111,9 +113,9 @@ class _Known:
 def test_own_classifiers_keep_what_earlier_stages_taught(prior: str) -> None:
     learner = learner_of(**{"analytic.prior": prior})
     cohort = trained(learner)
-    order = totals(learner, cohort)
-    learner.receive(cohort, order)
-    found = learner.evaluate(cohort, order)
+    guidance = totals(learner, cohort)
+    learner.receive(cohort, guidance)
+    found = learner.evaluate(cohort, guidance)
     assert found[Metric("accuracy")] == [1.0, 1.0]
     assert len(found[Metric("accuracy", shared=True)]) == 2
     bias = cohort.parameters[HEAD + "bias"]
@@ -123,8 +125,8 @@ def test_own_classifiers_keep_what_earlier_stages_taught(prior: str) -> None:
 def test_alone_a_client_never_names_a_class_that_it_does_not_have() -> None:
     learner = learner_of(**{"analytic.sharing": "none"})
     cohort = trained(learner)
-    assert learner.contribution(cohort, learner.context(ORDER, cohort), 1).arrays == {}
-    assert learner.receive(cohort, ORDER) == []
+    assert learner.contribution(cohort, learner.context(GUIDANCE, cohort), 1).arrays == {}
+    assert learner.receive(cohort, GUIDANCE) == []
     vectors = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     chosen = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
     assert set(chosen[1].tolist()) == {1}
@@ -133,11 +135,11 @@ def test_alone_a_client_never_names_a_class_that_it_does_not_have() -> None:
 def test_a_stage_without_images_of_its_own_is_not_counted_again() -> None:
     learner = learner_of()
     cohort = image_cohort(learner)
-    train_cohort(learner, cohort, learner.context(ORDER, cohort))
+    train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
     counts = cohort.memory.sums["counts"].clone()
     later = replace(at_round(learner, cohort, 3).samples, trained_stages=[0, 0])
     cohort = replace(cohort, samples=later)
-    train_cohort(learner, cohort, learner.context(ORDER, cohort))
+    train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
     torch.testing.assert_close(cohort.memory.sums["counts"], counts)
 
 
@@ -150,9 +152,9 @@ def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() 
         CLUSTER_MOMENT: np.array([[[1.0, 1.0], [0.0, 0.0]]]),
         CLUSTER_COUNTS: np.array([[2.0, 0.0]]),
     }
-    order = Order("run", "token", 1, ["a", "b"], arrays=arrays, guided=["b"])
-    [others] = clusters_in(order, ["a", "b"], total)
+    guidance = Guidance(arrays, clients=["b"])
+    [others] = clusters_in(guidance, ["a", "b"], total)
     assert others.moment.tolist() == [[[6, 0], [0, 8]], [[1, 1], [0, 8]]]
     assert others.counts.tolist() == [[3, 4], [2, 4]]
     assert others.spread.gram.tolist() == [[5, 1], [1, 4]]
-    assert clusters_in(ORDER, ["a", "b"], total) == []
+    assert clusters_in(GUIDANCE, ["a", "b"], total) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from tests.learners.tiny_cohort import NAMES, global_model, tiny_batches, tiny_cohort, tiny_learner
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import train_cohort
+from tests.learners.tiny_cohort import global_model, tiny_batches, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 
 
@@ -22,21 +22,19 @@ def test_the_gradients_are_the_papers() -> None:
         for name, v in cohort.parameters.items()
     }
     batch = tiny_batches(apfl, cohort)[0]
-    terms = apfl.loss(leaves, batch, apfl.context(Order("r", "t", 1, NAMES), cohort))
+    terms = apfl.loss(leaves, batch, apfl.context(Guidance(), cohort))
     sum(terms.values()).sum().backward()  # type: ignore[union-attr]
 
     names = [name for name in leaves if apfl.is_shared(name)]
     w = {name: leaves[name].detach().requires_grad_() for name in names}
     solo = tiny_learner("solo")
-    loss = solo.loss(w, batch, solo.context(Order("r", "t", 1, NAMES), cohort))["prediction"]
+    loss = solo.loss(w, batch, solo.context(Guidance(), cohort))["prediction"]
     loss.sum().backward()
     mixed = {
         name: (0.25 * leaves["personal." + name] + 0.75 * leaves[name]).detach().requires_grad_()
         for name in names
     }
-    solo.loss(mixed, batch, solo.context(Order("r", "t", 1, NAMES), cohort))[
-        "prediction"
-    ].sum().backward()
+    solo.loss(mixed, batch, solo.context(Guidance(), cohort))["prediction"].sum().backward()
     alpha = torch.zeros(2)
     for name in names:
         torch.testing.assert_close(leaves[name].grad, w[name].grad)
@@ -54,7 +52,7 @@ def test_alpha_moves_only_if_adaptive_and_stays_a_share(adaptive: bool) -> None:
     apfl = tiny_learner("apfl", **changes)
     cohort = tiny_cohort(apfl)
     cohort.parameters["personal.decoder.bias"] += 1
-    what = Order("r", "t", 1, NAMES, arrays=global_model(apfl))
+    what = Guidance(global_model(apfl))
     train_cohort(apfl, cohort, apfl.context(what, cohort))
     mix = cohort.parameters["mix"]
     assert ((mix >= 0) & (mix <= 1)).all()
@@ -68,8 +66,8 @@ def test_only_the_global_half_is_shared_and_both_are_evaluated() -> None:
     for name, value in cohort.parameters.items():
         if name.startswith("personal."):
             value.normal_(generator=torch.Generator().manual_seed(0))
-    metrics = apfl.evaluate(cohort, Order("r", "t", 1, ["a", "b"]))
+    metrics = apfl.evaluate(cohort, Guidance())
     assert metrics[Metric("count/stage-1")] == metrics[Metric("count/stage-1", shared=True)]
     fedavg = image_learner("fedavg")
-    alone = fedavg.evaluate(image_cohort(fedavg), Order("r", "t", 1, ["a", "b"]))
+    alone = fedavg.evaluate(image_cohort(fedavg), Guidance())
     assert metrics[Metric("accuracy", shared=True)] == alone[Metric("accuracy")]

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedproto_app.learners.class_fit import ClassFit, everybody, packed, unpacked
-from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import HEAD
-from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner
+from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
+from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
-ORDER = Order("run", "token", 1, ["a", "b"], options={SENDS_SUMS: 1.0})
+GUIDANCE = Guidance(options={SENDS_SUMS: 1.0})
 CYCLIC = {"classification.stage-schedule": "cyclic"}
 
 
@@ -34,17 +33,17 @@ def sent_in(learner: CensusLearner, *rounds: int) -> tuple[Cohort, list[ClassSum
     for server_round in rounds:
         cohort = at_round(learner, cohort, server_round)
         learner.begin(cohort)
-        context = learner.context(ORDER, cohort)
+        context = learner.context(GUIDANCE, cohort)
         arrays = learner.contribution(cohort, context, server_round).arrays
         sent.append(unpacked({n: torch.from_numpy(one) for n, one in arrays.items()}))
         train_cohort(learner, cohort, context)
     return cohort, sent
 
 
-def total_order(sent: ClassSums) -> Order:
+def total_guidance(sent: ClassSums) -> Guidance:
     summed = ClassSums(*(one.sum(dim=0) for one in sent))
     arrays = {name: value.float().numpy() for name, value in packed(summed).items()}
-    return Order("run", "token", 4, ["a", "b"], arrays=arrays)
+    return Guidance(arrays)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
@@ -52,7 +51,7 @@ def test_the_loss_is_logit_adjusted_cross_entropy(strength: float) -> None:
     learner = learner_of(**{"census.logit-adjustment": strength})
     cohort = image_cohort(learner)
     learner.begin(cohort)
-    context = learner.context(ORDER, cohort)
+    context = learner.context(GUIDANCE, cohort)
     # Client a has two images of class 0 and one of class 1, client b three of class 1.
     expected = torch.tensor([[2 / 3, 1 / 3, 0.0], [0.0, 1.0, 0.0]]).log()
     expected = (strength * expected).nan_to_num(0.0).clamp(min=UNKNOWN_CLASS)
@@ -98,7 +97,7 @@ def test_local_training_leaves_what_a_client_remembers() -> None:
     cohort = image_cohort(learner)
     learner.begin(cohort)
     before = {n: v.clone() for n, v in cohort.parameters.items()}
-    train_cohort(learner, cohort, learner.context(ORDER, cohort))
+    train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
     moved = {n for n, v in cohort.parameters.items() if not torch.equal(v, before[n])}
     assert moved
     assert all(learner.is_shared(name) for name in moved)
@@ -107,8 +106,8 @@ def test_local_training_leaves_what_a_client_remembers() -> None:
 def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     learner = learner_of()
     cohort, sent = sent_in(learner, 1, 2, 3, 4)
-    order = total_order(sent[-1])
-    assert learner.receive(cohort, order) == [0, 1]
+    guidance = total_guidance(sent[-1])
+    assert learner.receive(cohort, guidance) == [0, 1]
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     total = ClassSums(*(one.sum(dim=0) for one in sent[-1]))
     own = sent[-1]
@@ -120,7 +119,7 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
-    found = learner.evaluate(cohort, order)
+    found = learner.evaluate(cohort, guidance)
     assert {Metric("accuracy"), Metric("accuracy", rule="head")} < set(found)
     assert Metric("accuracy", shared=True) in found
 
@@ -128,14 +127,14 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
 def test_where_no_sums_come_the_answer_is_the_averaged_head_with_own_frequencies() -> None:
     learner = learner_of()
     cohort, sent = sent_in(learner, 1)
-    assert learner.receive(cohort, ORDER) == [0, 1]
+    assert learner.receive(cohort, GUIDANCE) == [0, 1]
     answer = learner.predictor(cohort.parameters)
     images = torch.rand(2, 4, 1, 8, 8)
     vectors = learner.task.encode(cohort.parameters, images)
     adjusted = learner.task.predict(cohort.parameters, vectors).double()
     adjusted += (sent[0].counts / 3).log().clamp(min=UNKNOWN_CLASS).unsqueeze(1)
     torch.testing.assert_close(learner.task.predict(answer, vectors), adjusted.float())
-    found = learner.evaluate(cohort, ORDER)
+    found = learner.evaluate(cohort, GUIDANCE)
     assert found[Metric("accuracy")] == found[Metric("accuracy", rule="head")]
     assert Metric("accuracy", shared=True) not in found
 
@@ -144,7 +143,7 @@ def test_sums_are_sent_where_they_are_asked_for() -> None:
     learner = learner_of()
     cohort = image_cohort(learner)
     learner.begin(cohort)
-    context = learner.context(Order("run", "token", 1, ["a", "b"]), cohort)
+    context = learner.context(Guidance(), cohort)
     assert learner.contribution(cohort, context, 1).arrays == {}
 
 

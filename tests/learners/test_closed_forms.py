@@ -9,14 +9,14 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.ridge import symmetric
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, tiny_windows, train
 
 AHEAD = {"data.horizon": 3, "data.calendar": "phase"}
@@ -43,7 +43,7 @@ def used(client: ClientWindows) -> np.ndarray:
 
 
 def totals(learner: AnyLearner) -> tuple[Arrays, Cohort]:
-    _, sent, cohort = train(learner, Order("run", "t", 1, NAMES))
+    _, sent, cohort = train(learner, Guidance())
     return {name: array.sum(axis=0) for name, array in sent.items()}, cohort
 
 
@@ -52,7 +52,7 @@ def test_the_federated_solution_is_that_of_pooled_samples() -> None:
     arrays, cohort = totals(learner)
     clients = tiny_windows(learner.task.settings)
     before = cohort.parameters[COEFFICIENTS].clone()
-    assert learner.receive(cohort, Order("run", "t", 1, NAMES, arrays=arrays)) == [0, 1]
+    assert learner.receive(cohort, Guidance(arrays)) == [0, 1]
     assert not torch.equal(before, cohort.parameters[COEFFICIENTS])
     for step in range(3):
         regressors = [
@@ -69,14 +69,14 @@ def test_the_federated_solution_is_that_of_pooled_samples() -> None:
 def test_a_client_keeps_the_strength_that_its_validation_samples_like_best() -> None:
     learner = tiny_learner("analytic", **AHEAD)
     arrays, cohort = totals(learner)
-    learner.receive(cohort, Order("run", "t", 1, NAMES, arrays=arrays))
+    learner.receive(cohort, Guidance(arrays))
     criterion = Metric("validation-mse")
-    chosen = learner.evaluate(cohort, Order("run", "t", 1, NAMES))[criterion]
+    chosen = learner.evaluate(cohort, Guidance())[criterion]
     for sharing in ("none", "federated"):
         other = tiny_learner("analytic", **AHEAD, **{"analytic.sharing": sharing})
         _, cohort = totals(other)
-        other.receive(cohort, Order("run", "t", 1, NAMES, arrays=arrays))
-        errors = other.evaluate(cohort, Order("run", "t", 1, NAMES))[criterion]
+        other.receive(cohort, Guidance(arrays))
+        errors = other.evaluate(cohort, Guidance())[criterion]
         assert all(np.array(chosen) <= np.array(errors) * (1 + 1e-6)), sharing
 
 
@@ -91,7 +91,7 @@ def test_what_is_sent_knows_nothing_of_validation_and_test() -> None:
         cohort = tiny_cohort(learner)
         clients = [make_windows(ClientSeries(name, version), data) for name in NAMES]
         cohort = replace(cohort, samples=learner.task.gather(clients, 1))
-        context = learner.context(Order("run", "t", 1, NAMES), cohort)
+        context = learner.context(Guidance(), cohort)
         sent.append(learner.contribution(cohort, context, 1).arrays)
     for name in sent[0]:
         np.testing.assert_array_equal(sent[0][name], sent[1][name])
@@ -104,7 +104,7 @@ def test_missing_targets_are_in_no_sum() -> None:
     whole = make_windows(ClientSeries("a", values), data)
     holed = make_windows(ClientSeries("a", np.r_[values[:20], np.nan, values[21:]]), data)
     cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
-    context = learner.context(Order("run", "t", 1, NAMES), cohort)
+    context = learner.context(Guidance(), cohort)
     sent = learner.contribution(cohort, context, 1).arrays
     counted = symmetric(torch.from_numpy(sent["gram"]), 5)[:, 0, -1, -1]  # of the constant 1
     assert counted.tolist() == [whole.train_samples, whole.train_samples - 1]
@@ -112,10 +112,10 @@ def test_missing_targets_are_in_no_sum() -> None:
 
 def test_alone_nothing_leaves_the_client() -> None:
     learner = tiny_learner("analytic", **{"analytic.sharing": "none"})
-    losses, sent, cohort = train(learner, Order("run", "t", 1, NAMES))
+    losses, sent, cohort = train(learner, Guidance())
     assert sent == {}
     assert set(losses) == {"total"}
-    assert learner.receive(cohort, Order("run", "t", 1, NAMES)) == []
+    assert learner.receive(cohort, Guidance()) == []
     assert cohort.parameters[COEFFICIENTS].abs().sum() > 0
 
 
@@ -125,5 +125,5 @@ def test_a_spoilt_total_leaves_each_client_its_own() -> None:
     own = cohort.parameters[COEFFICIENTS].clone()
     assert own.abs().sum() > 0
     spoilt = {**arrays, "gram": -arrays["gram"]}
-    assert learner.receive(cohort, Order("run", "t", 1, NAMES, arrays=spoilt)) == []
+    assert learner.receive(cohort, Guidance(spoilt)) == []
     assert torch.equal(cohort.parameters[COEFFICIENTS], own)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.cohort import Cohort
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.losses import prediction_loss
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.compared.cnfgnn.learner import (
     COUNT,
     ENCODINGS,
@@ -27,7 +27,7 @@ from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner,
 
 HIDDEN = 3
 GRU = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-ORDER = Order("run", "token", 1, NAMES)
+GUIDANCE = Guidance()
 
 
 def learner_of(model: str = "paper") -> CnfgnnLearner:
@@ -41,10 +41,10 @@ def span(cohort: Cohort) -> tuple[int, int]:
     return cohort.samples.starts[0], cohort.samples.lengths[0]
 
 
-def with_graph(first: int, values: Tensor, names: list[str] = NAMES) -> Order:
+def with_graph(first: int, values: Tensor, names: list[str] = NAMES) -> Guidance:
     """An order with g [n, T, d_g] of these clients."""
     options = {FIRST: float(first), COUNT: float(values.shape[1])}
-    return replace(ORDER, arrays={GRAPH: values.numpy()}, guided=names, options=options)
+    return replace(GUIDANCE, arrays={GRAPH: values.numpy()}, clients=names, options=options)
 
 
 def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
@@ -55,7 +55,7 @@ def test_without_g_a_round_is_plain_training_of_two_grus() -> None:
     draws = [torch_stream(0, name, 1, "local", 0) for name in NAMES]
     batches = list(task.batches(samples, draws))
     assert len(batches) > 2
-    losses, sent, cohort = train(learner, ORDER, cohort)
+    losses, sent, cohort = train(learner, GUIDANCE, cohort)
     assert sent == {}
     for k in range(2):
         encoder, decoder = (
@@ -119,8 +119,8 @@ def test_times_at_which_a_client_has_no_sample_are_zeros() -> None:
     learner = learner_of()
     cohort = tiny_cohort(learner)
     first, count = span(cohort)
-    order = replace(ORDER, options={FIRST: first - 2.0, COUNT: count + 5.0})
-    sent = learner.answer(cohort, order).arrays[ENCODINGS]
+    guidance = replace(GUIDANCE, options={FIRST: first - 2.0, COUNT: count + 5.0})
+    sent = learner.answer(cohort, guidance).arrays[ENCODINGS]
     assert sent.shape == (2, count + 5, HIDDEN)
     there = np.abs(sent).max(axis=2) > 0
     assert there.tolist() == [[False] * 2 + [True] * count + [False] * 3] * 2
@@ -138,8 +138,8 @@ def test_the_gradient_is_of_each_clients_own_loss(model: str) -> None:
     cohort.samples.present[1, used[5]] = 0
     graph = torch.randn(2, 3, HIDDEN, generator=torch.Generator().manual_seed(1))
     arrays = {GRAPH: graph.flip(0).numpy(), STEPS: np.array(places, dtype=np.float32)}
-    order = replace(ORDER, arrays=arrays, guided=["b", "a"], options={FIRST: float(first)})
-    sent = torch.from_numpy(learner.answer(cohort, order).arrays[GRADIENT])
+    guidance = replace(GUIDANCE, arrays=arrays, clients=["b", "a"], options={FIRST: float(first)})
+    sent = torch.from_numpy(learner.answer(cohort, guidance).arrays[GRADIENT])
 
     leaf = graph.clone().requires_grad_()
     phases = torch.tensor([(first + place) % PERIOD for place in places]).float().expand(2, -1)
@@ -160,7 +160,8 @@ def test_evaluation_is_with_the_g_that_comes() -> None:
     values = torch.zeros(1, count, HIDDEN)
     values[0, -1] = 3.0
     before, after = (
-        learner.evaluate(cohort, order) for order in (ORDER, with_graph(first, values, ["a"]))
+        learner.evaluate(cohort, guidance)
+        for guidance in (GUIDANCE, with_graph(first, values, ["a"]))
     )
     changed = [a != b for a, b in zip(before[Metric("mse")], after[Metric("mse")], strict=True)]
     assert changed == [True, False]

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_run
+from fedproto_app.strategies.common.cohort import train_cohort
 from fedproto_app.strategies.naive import FrequentClassLearner
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 from tests.learners.tiny_sequences import head_learner, sequence_cohort, vector_client
 
-ORDER = Order("run", "token", 1, ["a", "b"])
+GUIDANCE = Guidance()
 
 
 def test_the_most_frequent_class_of_all_stages_so_far() -> None:
@@ -28,7 +28,7 @@ def test_the_most_frequent_class_of_all_stages_so_far() -> None:
     shares = []
     for server_round in (1, 2, 3, 4):  # the second stage begins in round 3
         cohort = at_round(learner, cohort, server_round)
-        losses = train_cohort(learner, cohort, learner.context(ORDER, cohort))
+        losses = train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
         shares.append(cohort.parameters[HEAD + "bias"].exp().tolist())
     a_third = pytest.approx([2 / 3, 1 / 3, 0])
     assert shares[0] == [a_third, pytest.approx([0, 1, 0])]
@@ -62,8 +62,8 @@ def test_the_mean_of_the_clients_own_numbers() -> None:
     # In order of length, so the second one's third sequence is padding.
     clients = [vector_client("a", [10.0, 20.0, 60.0]), vector_client("b", [5.0, 15.0], [20.0])]
     cohort = sequence_cohort(learner, clients, 1)
-    losses = train_cohort(learner, cohort, learner.context(ORDER, cohort))
+    losses = train_cohort(learner, cohort, learner.context(GUIDANCE, cohort))
     assert cohort.parameters[HEAD + "bias"].tolist() == [[pytest.approx(0.3)], [pytest.approx(0.1)]]
     assert losses["total"].tolist() == pytest.approx([(0.04 + 0.01 + 0.09) / 3, 0.0025])
-    rmse = learner.evaluate(cohort, ORDER)[Metric("rmse")]
+    rmse = learner.evaluate(cohort, GUIDANCE)[Metric("rmse")]
     assert rmse == pytest.approx([(1400 / 3) ** 0.5, 10.0], rel=1e-4)

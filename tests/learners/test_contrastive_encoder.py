@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import Context
-from fedproto_app.maths.contrastive import ContrastiveBatch
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
-from fedproto_app.strategies.fed_react.encoder_learner import ContrastiveEncoderLearner
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import Context
+from fedproto_app.strategies.fed_react.encoder_learner import (
+    ContrastiveBatch,
+    ContrastiveEncoderLearner,
+)
 from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
@@ -51,8 +53,8 @@ def trained(
     """The losses of a round, and what became of the clients."""
     cohort = sequence_cohort(learner, clients, server_round)
     learner.begin(cohort)
-    order = Order("run", "t", server_round, cohort.names)
-    return train_cohort(learner, cohort, learner.context(order, cohort)), cohort
+    guidance = Guidance()
+    return train_cohort(learner, cohort, learner.context(guidance, cohort)), cohort
 
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "flsc"])

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.maths.federated_features import class_gradient
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric
-from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, class_gradient
 from tests.learners.tiny_images import CLASSES, image_cohort, image_learner, shared_model
 
 WIDTH = 6
 
 
-def order(learner: AnyLearner, classifier: np.ndarray, **changes: Any) -> Order:
+def guidance(learner: AnyLearner, classifier: np.ndarray) -> Guidance:
     arrays: Arrays = {**shared_model(learner), CLASSIFIER: classifier}
-    return Order("run", "t", 1, ["a", "b"], arrays=arrays, **changes)
+    return Guidance(arrays)
 
 
 def some_classifier() -> np.ndarray:
@@ -32,7 +31,7 @@ def test_a_gradient_for_each_class_at_hand_of_the_model_as_it_came() -> None:
     creff, classifier = image_learner("creff"), some_classifier()
     cohort = image_cohort(creff)
     features = creff.task.encode_all(cohort.parameters, cohort.samples.pixels)
-    context = creff.context(order(creff, classifier), cohort)
+    context = creff.context(guidance(creff, classifier), cohort)
     train_cohort(creff, cohort, context)
     sent = creff.contribution(cohort, context, 1)
     assert sent.present is not None
@@ -50,7 +49,7 @@ def test_the_model_trains_as_fedavgs_whatever_the_classifier() -> None:
     for method in ("fedavg", "creff"):
         learner = image_learner(method)
         cohort = image_cohort(learner)
-        what = order(learner, some_classifier())
+        what = guidance(learner, some_classifier())
         train_cohort(learner, cohort, learner.context(what, cohort))
         trained[method] = cohort.parameters
     for name, value in trained["fedavg"].items():
@@ -61,21 +60,21 @@ def test_random_batches_of_a_large_class_are_the_clients_own() -> None:
     """They depend on the client and the round, not on who is in the cohort."""
     creff = image_learner("creff", **{"creff.gradient-batch-size": 1, "creff.gradient-batches": 1})
     cohort = image_cohort(creff)
-    context = creff.context(order(creff, some_classifier()), cohort)
-    again = creff.context(order(creff, some_classifier()), image_cohort(creff))
+    context = creff.context(guidance(creff, some_classifier()), cohort)
+    again = creff.context(guidance(creff, some_classifier()), image_cohort(creff))
     assert torch.equal(context.gradients, again.gradients)
-    later = creff.context(order(creff, some_classifier()), image_cohort(creff, 2))
+    later = creff.context(guidance(creff, some_classifier()), image_cohort(creff, 2))
     assert not torch.equal(context.gradients, later.gradients)
 
 
 def test_it_is_judged_by_the_classifier_and_its_own_model_by_its_head() -> None:
     creff = image_learner("creff")
-    cohort = image_cohort(creff)
+    cohort = replace(image_cohort(creff), trains=False)
     always = np.zeros((len(CLASSES), WIDTH + 1), dtype=np.float32)
     always[1, -1] = 1  # says class 1, which client b has alone
-    found = creff.evaluate(cohort, order(creff, always))
+    found = creff.evaluate(cohort, guidance(creff, always))
     assert found[Metric("accuracy")] == [0.5, 1.0]
     by_head = found[Metric("accuracy", rule="head")]
     assert by_head == creff.task.evaluate(cohort.parameters, cohort.samples)[Metric("accuracy")]
-    local = creff.evaluate(cohort, order(creff, always, evaluate=True))
+    local = creff.evaluate(replace(cohort, trains=True), guidance(creff, always))
     assert local[Metric("accuracy")] == by_head

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import AnyLearner, Phase
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.strategies.common.learner import AnyLearner, Phase
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,
@@ -30,18 +30,18 @@ def ditto_learner(proximal_lambda: float, **changes: Any) -> AnyLearner:
     return tiny_learner("ditto", **{"ditto.proximal-lambda": proximal_lambda, **changes})
 
 
-def first_round(learner: AnyLearner, shift: float = 0.0) -> Order:
+def first_round(learner: AnyLearner, shift: float = 0.0) -> Guidance:
     """The order that brings the initial model, every value moved by shift."""
     model = {name: value + np.float32(shift) for name, value in global_model(learner).items()}
-    return Order("run", "t", 1, NAMES, arrays=model)
+    return Guidance(model)
 
 
 def after_a_round(learner: AnyLearner, shift: float = 0.0) -> dict[str, Tensor]:
     """The clients' parameters after training on the initial model, moved by shift."""
-    order, clients = first_round(learner, shift), tiny_cohort(learner)
-    for name, value in order.arrays.items():
+    guidance, clients = first_round(learner, shift), tiny_cohort(learner)
+    for name, value in guidance.arrays.items():
         clients.parameters[name].copy_(torch.from_numpy(value))
-    train(learner, order, clients)
+    train(learner, guidance, clients)
     return clients.parameters
 
 
@@ -182,11 +182,11 @@ def test_the_personal_model_predicts_and_the_global_one_is_told_besides() -> Non
     for name, value in own.parameters.items():
         value.normal_(generator=generator)
         cohort.parameters[PERSONAL + name].copy_(value)
-    order = Order("r", "t", 1, ["a", "b"])
-    metrics = ditto.evaluate(cohort, order)
-    personal = image_learner("solo").evaluate(own, order)
+    guidance = Guidance()
+    metrics = ditto.evaluate(cohort, guidance)
+    personal = image_learner("solo").evaluate(own, guidance)
     fedavg = image_learner("fedavg")
-    shared = fedavg.evaluate(image_cohort(fedavg), order)
+    shared = fedavg.evaluate(image_cohort(fedavg), guidance)
     assert personal != shared
     assert metrics == {
         **personal,

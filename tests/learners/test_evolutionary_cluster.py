@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.messages import Guidance, Order
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import blocks_in, read_block
 from fedproto_app.node.store import ClientStore
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,
@@ -33,12 +32,13 @@ from tests.whole_orders import WholeNode
 A = vector_client("a", [0, 1, 2, 0, 1, 2, 0, 1, 2])
 B = vector_client("b", [0, 0, 1, 1, 1])
 C = vector_client("c", [2])
+NOTHING = Guidance()
 GIVEN = {"encoder.path": "a run"}
 FIRST = ENCODER_ROUNDS + 1  # the first round of the second phase, where the encoder is learned
 
 
-def order_of(server_round: int, names: list[str], **parts: Any) -> Order:
-    return Order("run", "t", server_round, names, **parts)
+def order(server_round: int, guidance: Guidance = NOTHING) -> Order:
+    return Order("run", "t", server_round, ["a", "b"], guidance=guidance)
 
 
 def drawn(
@@ -63,7 +63,7 @@ def drawn(
 def trained(learner: AnyLearner, clients: tuple[ClientSequences, ...] = (A, B, C)) -> Cohort:
     cohort = sequence_cohort(learner, clients, FIRST)
     learner.begin(cohort)
-    context = learner.context(order_of(FIRST, cohort.names), cohort)
+    context = learner.context(NOTHING, cohort)
     train_cohort(learner, cohort, context)
     return cohort
 
@@ -104,7 +104,7 @@ def test_a_learned_and_a_given_encoder_see_the_same_samples_and_fit_the_same_hea
     cohorts = [sequence_cohort(one, (A, B), r) for one, r in ((learned, FIRST), (given, 1))]
     for learner, cohort in zip((learned, given), cohorts, strict=True):
         learner.begin(cohort)
-        context = learner.context(order_of(cohort.server_round, cohort.names), cohort)
+        context = learner.context(NOTHING, cohort)
         train_cohort(learner, cohort, context)
     assert torch.equal(cohorts[0].memory.local, cohorts[1].memory.local)
 
@@ -113,7 +113,7 @@ def test_the_head_of_all_samples_is_the_support_vector_machine() -> None:
     learner = head_learner(**{"fed-react.samples": 0})
     cohort = sequence_cohort(learner, (A, B, C), FIRST)
     learner.begin(cohort)
-    context = learner.context(order_of(FIRST, cohort.names), cohort)
+    context = learner.context(NOTHING, cohort)
     losses = train_cohort(learner, cohort, context)
     sent = learner.contribution(cohort, context, FIRST)
     assert set(sent.arrays) == {"head"}
@@ -165,7 +165,7 @@ def test_before_any_head_came_a_client_predicts_with_its_own() -> None:
     cohort = sequence_cohort(learner, (A, B), FIRST)
     cohort.memory.local[:] = torch.from_numpy(np.stack([always(0), always(1)]))
     cohort.memory.received[:] = torch.from_numpy(always(2))  # unused until one came
-    metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
+    metrics = learner.evaluate(cohort, NOTHING)
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5])
     assert metrics[Metric("validation-error")] == pytest.approx([2 / 3, 2 / 5])
     for name in ("accuracy", "validation-error"):
@@ -178,15 +178,13 @@ def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     cohort.memory.local[:] = torch.from_numpy(always(0))
     heads = np.stack([always(1), always(2)])
     before = cohort.memory.local.clone()
-    changed = learner.receive(
-        cohort, order_of(FIRST, cohort.names, arrays={"heads": heads}, guided=["b", "c"])
-    )
+    changed = learner.receive(cohort, Guidance({"heads": heads}, ["b", "c"]))
     assert changed == [1, 2]
     assert cohort.memory.has_received.tolist() == [0, 1, 1]
     assert not cohort.memory.received[0].any()
     assert torch.equal(cohort.memory.received[1:], torch.from_numpy(heads))
     assert torch.equal(cohort.memory.local, before)
-    metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
+    metrics = learner.evaluate(cohort, NOTHING)
     assert metrics[Metric("accuracy")] == pytest.approx([1 / 3, 3 / 5, 1])
     assert metrics[Metric("accuracy", Model.LOCAL)] == pytest.approx(
         [1 / 3, 2 / 5, 0]
@@ -199,15 +197,14 @@ def test_without_new_heads_nothing_changes() -> None:
     cohort.memory.received[:] = torch.from_numpy(always(1))
     cohort.memory.has_received[1] = 1
     before = {name: value.clone() for name, value in cohort.memory_tensors().items()}
-    assert learner.receive(cohort, order_of(FIRST, cohort.names)) == []
+    assert learner.receive(cohort, NOTHING) == []
     assert all(torch.equal(v, before[name]) for name, v in cohort.memory_tensors().items())
 
 
 def test_heads_for_other_cohorts_change_nobody_here() -> None:
     learner = head_learner()
     cohort = sequence_cohort(learner, (A, B), FIRST)
-    order = order_of(FIRST, ["a", "b", "c"], arrays={"heads": always(1)[None]}, guided=["c"])
-    assert learner.receive(cohort, order) == []
+    assert learner.receive(cohort, Guidance({"heads": always(1)[None]}, ["c"])) == []
     assert not cohort.memory.has_received.any()
 
 
@@ -216,7 +213,7 @@ def test_heads_and_names_must_be_equally_many() -> None:
     cohort = sequence_cohort(learner, (A,), FIRST)
     arrays = {"heads": np.stack([always(1), always(2)])}
     with pytest.raises(ValueError, match="longer than"):
-        learner.receive(cohort, order_of(FIRST, ["a"], arrays=arrays, guided=["a"]))
+        learner.receive(cohort, Guidance(arrays, ["a"]))
 
 
 def test_a_client_predicts_by_the_linear_rule() -> None:
@@ -225,7 +222,7 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
     cohort = sequence_cohort(learner, (A, B), FIRST)
     generator = torch.Generator().manual_seed(0)
     cohort.memory.local.normal_(generator=generator)
-    metrics = learner.evaluate(cohort, order_of(FIRST, cohort.names))
+    metrics = learner.evaluate(cohort, NOTHING)
     for row, client in enumerate((A, B)):
         head = cohort.memory.local[row].numpy()
         for part, name, right in (
@@ -242,7 +239,7 @@ def test_labels_never_trained_on_count_as_mistakes() -> None:
     learner = head_learner(**{"fed-react.samples": 0})
     cohort = trained(learner, (client,))
     # Scores of the absent class are −1 everywhere, so some other class is always nearer here.
-    metrics = learner.evaluate(cohort, order_of(FIRST, ["u"]))
+    metrics = learner.evaluate(cohort, NOTHING)
     assert metrics[Metric("accuracy")] == [0]
     assert metrics[Metric("validation-error")] == [1]
 
@@ -256,11 +253,11 @@ def test_a_node_remembers_the_head_that_came_last(tmp_path: Path, cohort_size: i
     heads = {"heads": np.stack([always(2)])}
     own = []
     for server_round in (1, 2, 3):
-        reply = node.train(order_of(server_round, ["a", "b"]))
+        reply = node.train(order(server_round))
         assert dict(zip(reply.names, reply.samples, strict=True)) == {"a": 3, "b": 3}
         own.append(dict(zip(reply.names, reply.arrays["head"], strict=True)))
-        news = {"arrays": heads, "guided": ["a"]} if server_round == 1 else {}
-        told = node.evaluate(order_of(server_round, ["a", "b"], **news))
+        news = Guidance(heads, ["a"]) if server_round == 1 else NOTHING
+        told = node.evaluate(order(server_round, news))
         table = {n: dict(zip(told.names, v, strict=True)) for n, v in told.metrics.items()}
         assert table[Metric("accuracy")]["a"] == pytest.approx(1 / 3)
         assert table[Metric("accuracy")]["b"] == table[Metric("accuracy", Model.LOCAL)]["b"]
@@ -278,8 +275,8 @@ def test_a_node_writes_only_the_clients_that_a_head_came_for(
     learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN)
     shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
     node = WholeNode(learner, shard, ClientStore(tmp_path))
-    node.train(order_of(1, ["a", "b"]))
+    node.train(order(1))
     heads = {"heads": always(2)[None]}
-    node.evaluate(order_of(2, ["a", "b"], arrays=heads, guided=["a"]))
+    node.evaluate(order(2, Guidance(heads, ["a"])))
     rows = [row for path in blocks_in(tmp_path) for row in read_block(path).rows]
     assert sorted(row[:2] for row in rows) == [("a", 1), ("a", 2), ("b", 1)]

@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays, Order
-from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
+from tests.learners.tiny_cohort import global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner
 
 HEAD = ["decoder.weight", "decoder.bias"]
-
-
-def order(number: int, model: Arrays) -> Order:
-    return Order("run", "t", number, NAMES, arrays=model)
 
 
 def receive(cohort: Cohort, model: Arrays, number: int) -> None:
@@ -28,7 +24,7 @@ def receive(cohort: Cohort, model: Arrays, number: int) -> None:
         cohort.parameters[name].copy_(torch.from_numpy(value).expand_as(cohort.parameters[name]))
 
 
-def train(learner: AnyLearner, cohort: Cohort, what: Order) -> None:
+def train(learner: AnyLearner, cohort: Cohort, what: Guidance) -> None:
     learner.begin(cohort)
     train_cohort(learner, cohort, learner.context(what, cohort))
 
@@ -52,7 +48,7 @@ def test_the_first_round_is_fedavgs() -> None:
     for method in ("fedala", "fedavg"):
         learner = tiny_learner(method)
         cohorts[method] = tiny_cohort(learner)
-        train(learner, cohorts[method], order(1, global_model(learner)))
+        train(learner, cohorts[method], Guidance(global_model(learner)))
     ours, fedavgs = cohorts["fedala"], cohorts["fedavg"]
     for name, value in fedavgs.parameters.items():
         assert torch.equal(ours.parameters[name], value)
@@ -64,7 +60,7 @@ def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest()
     """It learns until it has settled, then an epoch a round, and W goes on from where it was."""
     learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
     cohort, model = tiny_cohort(learner), other_model(learner)
-    train(learner, cohort, order(1, global_model(learner)))
+    train(learner, cohort, Guidance(global_model(learner)))
     trained = copied(cohort)
     assert cohort.memory.learned.tolist() == [0, 0]
     receive(cohort, model, 2)
@@ -90,7 +86,7 @@ def test_later_it_begins_with_a_mixture_of_the_top_layer_and_the_received_rest()
 def test_the_weights_of_a_round_lower_the_loss() -> None:
     learner = tiny_learner("fedala", **{"fedala.rate": 0.05, "fedala.share": 1.0})
     cohort = tiny_cohort(learner)
-    train(learner, cohort, order(1, global_model(learner)))
+    train(learner, cohort, Guidance(global_model(learner)))
     receive(cohort, other_model(learner), 2)
     task = learner.task
     errors = [task.training_error(cohort.parameters, cohort.samples)]
@@ -103,7 +99,7 @@ def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch
     """The clients have the same number of batches; half of them, rounded up, in each of 11."""
     learner = tiny_learner("fedala", **{"fedala.share": 0.5, "fedala.threshold": 1e9})
     cohort = tiny_cohort(learner)
-    train(learner, cohort, order(1, global_model(learner)))
+    train(learner, cohort, Guidance(global_model(learner)))
     seen: list[Any] = []
     loss = learner.loss
 
@@ -125,7 +121,7 @@ def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("fedproto_app.strategies.fedala.MOST_EPOCHS", 13)
     learner = tiny_learner("fedala", **{"fedala.threshold": 1e-30, "fedala.rate": 0.01})
     cohort = tiny_cohort(learner)
-    train(learner, cohort, order(1, global_model(learner)))
+    train(learner, cohort, Guidance(global_model(learner)))
     receive(cohort, other_model(learner), 2)
     learner.begin(cohort)
     assert cohort.memory.learned.tolist() == [1, 1]
@@ -135,11 +131,11 @@ def test_it_is_judged_by_what_it_would_begin_with() -> None:
     """Nothing of what it goes on with changes; who never trained is judged by the received one."""
     learner = tiny_learner("fedala", **{"fedala.rate": 0.1})
     cohort, model = tiny_cohort(learner), other_model(learner)
-    train(learner, cohort, order(1, global_model(learner)))
+    train(learner, cohort, Guidance(global_model(learner)))
     receive(cohort, model, 1)
     cohort.memory.trained[1] = False
     before = copied(cohort)
-    judged = learner.personalised(cohort, order(1, model))
+    judged = learner.personalised(cohort, Guidance(model))
     assert judged is not None
     assert judged.keys() == model.keys()
     after = copied(cohort)
@@ -165,7 +161,7 @@ def test_layers_count_from_the_top(layers: int, mixed: set[str] | None) -> None:
     else:
         assert {name.rpartition(".")[0] for name in own} == mixed
     cohort = image_cohort(learner)  # with all layers the encoder learns, too
-    what = Order("run", "t", 1, ["a", "b"])
+    what = Guidance()
     train(learner, cohort, what)
     receive(cohort, {name: np.zeros(initial[name].shape, np.float32) for name in every}, 2)
     learner.begin(cohort)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.messages import Order
-from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner, train
+from fedproto_app.core.messages import Guidance
+from tests.learners.tiny_cohort import global_model, tiny_cohort, tiny_learner, train
 
-ORDER = Order("run", "t", 1, NAMES)
+GUIDANCE = Guidance()
 
 
 def test_without_fine_tuning_the_model_is_the_shared_one() -> None:
     learner = tiny_learner("fedavg")
     assert all(learner.is_shared(name) for name in learner.initial_parameters())
-    assert learner.personalised(tiny_cohort(learner), ORDER) is None
+    assert learner.personalised(tiny_cohort(learner), GUIDANCE) is None
     assert global_model(learner).keys() == learner.initial_parameters().keys()
 
 
@@ -22,10 +22,10 @@ def test_fine_tuning_is_training_that_the_shared_model_does_not_see() -> None:
     learner = tiny_learner("fedavg", **{"fedavg.fine-tune-epochs": 1})
     cohort = tiny_cohort(learner)
     before = {name: value.clone() for name, value in cohort.parameters.items()}
-    made = learner.personalised(cohort, ORDER)
+    made = learner.personalised(cohort, GUIDANCE)
     assert made is not None
     assert all(torch.equal(value, cohort.parameters[name]) for name, value in before.items())
-    _, _, trained = train(tiny_learner("fedavg"), ORDER)
+    _, _, trained = train(tiny_learner("fedavg"), GUIDANCE)
     for name, value in made.items():  # one epoch of its own order of batches
         assert not torch.equal(value[0], before[name][0])
         assert value.shape == trained.parameters[name].shape
@@ -37,7 +37,7 @@ def test_fedavg_ft_is_fedavg_with_at_least_one_epoch_of_it(epochs: int, as_many:
     made = []
     for method, own in (("fedavg-ft", epochs), ("fedavg", as_many)):
         learner = tiny_learner(method, **{"fedavg.fine-tune-epochs": own})
-        made.append(learner.personalised(tiny_cohort(learner), ORDER))
+        made.append(learner.personalised(tiny_cohort(learner), GUIDANCE))
     named, plain = made
     assert named is not None
     assert plain is not None

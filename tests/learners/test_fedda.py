@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Guidance
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
 from fedproto_app.tasks.forecasting.weekly_statistics import weekly_statistics
 from tests.learners.tiny_cohort import NAMES, PERIOD, global_model, tiny_cohort, tiny_learner, train
 
-ORDER = Order("run", "t", 1, NAMES)
-QUESTION = Order("run", "t", 1, NAMES, options={WEEKS: 2.0})
+GUIDANCE = Guidance()
+QUESTION = Guidance(options={WEEKS: 2.0})
 
 
 def test_training_is_fedavgs_and_each_client_sends_its_model() -> None:
     learner = tiny_learner("fedda")
     assert global_model(learner).keys() == learner.initial_parameters().keys()
     assert not learner.sends_mean
-    _, _, cohort = train(learner, ORDER)
+    _, _, cohort = train(learner, GUIDANCE)
     sent = learner.model_to_send(cohort)
-    _, _, of_fedavg = train(tiny_learner("fedavg"), ORDER)
+    _, _, of_fedavg = train(tiny_learner("fedavg"), GUIDANCE)
     assert sent.keys() == cohort.parameters.keys()
     for name, value in of_fedavg.parameters.items():
         assert torch.equal(cohort.parameters[name], value)

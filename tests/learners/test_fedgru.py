@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from fedproto_app.messages import Order
-from fedproto_app.models.ensemble import CHOICE, member
-from fedproto_app.strategies.compared.fedgru import subsets
-from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, train
+from fedproto_app.core.messages import Guidance
+from fedproto_app.strategies.compared.fedgru import CHOICE, member, subsets
+from tests.learners.tiny_cohort import tiny_cohort, tiny_learner, train
 
 SMALL = {"fedgru.hidden": 3, "graph.noise": 0.0}
-ORDER = Order("run", "t", 1, NAMES, options={"a": 1.0, "b": 0.0})
+GUIDANCE = Guidance(options={"a": 1.0, "b": 0.0})
 
 
 def test_every_mean_of_some_models_is_a_candidate() -> None:
@@ -25,10 +24,10 @@ def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
     """As it would with that model alone; the other cluster's stays, bit for bit."""
     learner = tiny_learner("fedgru", **SMALL)
     before = tiny_cohort(learner).parameters
-    losses, _, after = train(learner, ORDER)
+    losses, _, after = train(learner, GUIDANCE)
     sent = learner.model_to_send(after)
     alone = tiny_learner("fedgru", **SMALL, **{"fedgru.clusters": 1})
-    plain_losses, _, plain = train(alone, replace(ORDER, options={}))
+    plain_losses, _, plain = train(alone, replace(GUIDANCE, options={}))
     assert set(sent) == set(plain.parameters)
     torch.testing.assert_close(losses["total"], plain_losses["total"])
     for name, values in plain.parameters.items():
@@ -40,15 +39,15 @@ def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
 
 def test_it_forecasts_with_the_models_that_err_least_on_validation_samples() -> None:
     learner = tiny_learner("fedgru", **SMALL)
-    _, _, cohort = train(learner, ORDER)
+    _, _, cohort = train(learner, GUIDANCE)
     errors = []
     for choice in subsets(2):
         tried = {**cohort.parameters, CHOICE: choice.expand(2, -1)}
         errors.append(learner.task.validation_error(tried, cohort.samples))
-    assert learner.receive(cohort, ORDER) == [0, 1]
+    assert learner.receive(cohort, GUIDANCE) == [0, 1]
     best = torch.stack(errors).argmin(dim=0)
     chosen = [subsets(2)[one].tolist() for one in best.tolist()]
     assert cohort.parameters[CHOICE].tolist() == chosen
     cohort.parameters["decoder.0.bias"].fill_(torch.nan)
-    learner.receive(cohort, ORDER)
+    learner.receive(cohort, GUIDANCE)
     assert cohort.parameters[CHOICE].tolist() == [[0, 1], [0, 1]]

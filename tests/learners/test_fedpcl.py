@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.messages import Guidance
 from fedproto_app.maths.losses import prototype_contrast
-from fedproto_app.messages import Order
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from tests.learners.tiny_cohort import (
-    NAMES,
     PERIOD,
     WIDTH,
     global_model,
@@ -23,8 +22,8 @@ from tests.learners.tiny_cohort import (
 )
 
 GLOBAL = np.random.default_rng(0).normal(size=(2, PERIOD, WIDTH)).astype(np.float32)
-FIRST = Order("run", "t", 1, NAMES)
-LATER = Order("run", "t", 2, NAMES, arrays={GLOBAL_PROTOTYPES: GLOBAL})
+FIRST = Guidance()
+LATER = Guidance({GLOBAL_PROTOTYPES: GLOBAL})
 STILL = {"optimizer.learning-rate": 1e-12}  # the parameters stay what they are
 
 
@@ -65,12 +64,12 @@ def test_the_first_round_is_fedavgs() -> None:
     assert all(torch.equal(models[1][name], value) for name, value in models[0].items())
 
 
-@pytest.mark.parametrize(("order", "moves"), [(FIRST, False), (LATER, True)])
+@pytest.mark.parametrize(("guidance", "moves"), [(FIRST, False), (LATER, True)])
 def test_without_supervision_the_contrast_alone_moves_the_encoder(
-    order: Order, moves: bool
+    guidance: Guidance, moves: bool
 ) -> None:
     learner = tiny_learner("fedpcl", **{"fedpcl.supervised": False})
-    losses, _, cohort = train(learner, order)
+    losses, _, cohort = train(learner, guidance)
     assert set(losses) == {"contrast", "total"}
     for name, start in learner.initial_parameters().items():
         changed = not torch.equal(cohort.parameters[name][0], start)
@@ -80,13 +79,13 @@ def test_without_supervision_the_contrast_alone_moves_the_encoder(
 def test_training_makes_a_phase_look_like_its_prototype() -> None:
     """Rows at right angles can be told apart: the contrast falls to less than half of chance."""
     target = np.eye(PERIOD, WIDTH, dtype=np.float32)[None]
-    order = Order("run", "t", 2, NAMES, arrays={GLOBAL_PROTOTYPES: target})
+    guidance = Guidance({GLOBAL_PROTOTYPES: target})
     learner = tiny_learner(
         "fedpcl",
         **{"fedpcl.temperature": 0.5, "optimizer.learning-rate": 0.03, "local-epochs": 300},
     )
-    first, _, _ = train(tiny_learner("fedpcl", **STILL, **{"fedpcl.temperature": 0.5}), order)
-    last, _, _ = train(learner, order)
+    first, _, _ = train(tiny_learner("fedpcl", **STILL, **{"fedpcl.temperature": 0.5}), guidance)
+    last, _, _ = train(learner, guidance)
     assert (last["contrast"] < first["contrast"] * 0.75).all()
 
 

@@ -11,26 +11,26 @@ import pytest
 import torch
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sizes, unmaskable
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES, class_prototypes
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.tasks import small_run
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.node.orders import require_allowed
 from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES, class_prototypes
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.strategies.fedpcl import (
     GLOBAL_PROTOTYPES,
     FedPclClassesStrategy,
     FedPclSettings,
 )
-from fedproto_app.tasks.table import small_run
 from tests.learners.tiny_images import CLASSES, SHAPE, image_cohort, image_learner, shared_model
 
 WIDTH = 6
@@ -39,19 +39,19 @@ NOISED = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
 ROUND = Round(1, class_names=CLASSES)
 
 
-def order(prototypes: dict[int, list[float]]) -> Order:
+def guidance(prototypes: dict[int, list[float]]) -> Guidance:
     """With a global prototype for some classes."""
     arrays = {PROTOTYPES: rows(*prototypes.values())} if prototypes else {}
-    return Order("run", "t", 1, ["a", "b"], arrays=arrays, classes=list(prototypes))
+    return Guidance(arrays, classes=list(prototypes))
 
 
-def order_of_clients(*clients: dict[int, list[float]]) -> Order:
+def guidance_of_clients(*clients: dict[int, list[float]]) -> Guidance:
     """With these prototypes of each of some clients."""
     each = np.zeros((len(clients), len(CLASSES), WIDTH), np.float32)
     for number, prototypes in enumerate(clients):
         for label, values in prototypes.items():
             each[number, label, : len(values)] = values
-    return Order("run", "t", 1, ["a", "b"], arrays={GLOBAL_PROTOTYPES: each})
+    return Guidance({GLOBAL_PROTOTYPES: each})
 
 
 def rows(*values: list[float]) -> Any:
@@ -59,7 +59,7 @@ def rows(*values: list[float]) -> Any:
     return np.array([row + [0.0] * (WIDTH - len(row)) for row in values], np.float32)
 
 
-def contrast(learner: AnyLearner, received: Order, representation: list[list[float]]) -> Any:
+def contrast(learner: AnyLearner, received: Guidance, representation: list[list[float]]) -> Any:
     """The weighted contrast of client a's images, whose representations these are, of classes
     0, 0 and 1, and of b's, of class 1 alone."""
     cohort = image_cohort(learner)
@@ -78,7 +78,7 @@ def test_the_loss_by_hand(weight: float) -> None:
     for each at τ = ½. Class 2, which no client has, is not contrasted with."""
     changes = {"classification.batch-size": 3, "fedpcl.temperature": 0.5}
     learner = image_learner("fedpcl", **changes, **{"fedpcl.contrast-weight": weight})
-    received = order({0: [1.0], 1: [0.0, 7.0]})
+    received = guidance({0: [1.0], 1: [0.0, 7.0]})
     found = contrast(learner, received, [[1.0], [0.0, 1.0]])
     aligned = weight * math.log(1 + math.exp(-2))
     torch.testing.assert_close(found, torch.tensor([aligned, aligned]))
@@ -86,7 +86,7 @@ def test_the_loss_by_hand(weight: float) -> None:
 
 def test_a_class_without_a_prototype_adds_nothing() -> None:
     learner = image_learner("fedpcl", **{"classification.batch-size": 3})
-    found = contrast(learner, order({0: [1.0], 2: [0.0, 1.0]}), [[1.0], [0.0, 1.0]])
+    found = contrast(learner, guidance({0: [1.0], 2: [0.0, 1.0]}), [[1.0], [0.0, 1.0]])
     own = math.log(1 + math.exp(-1 / 0.07))
     torch.testing.assert_close(found, torch.tensor([2 * own / 3, 0.0]))
 
@@ -95,7 +95,7 @@ def test_a_client_with_one_class_contrasts_with_nothing() -> None:
     """Of "multiple": the first client has class 1 alone, so it adds 0; the second adds log 2, as
     both its prototypes are alike, and the mean is half of that."""
     learner = image_learner("fedpcl", **MULTIPLE, **{"classification.batch-size": 3})
-    received = order_of_clients({1: [0.0, 1.0]}, {0: [1.0, 1.0], 1: [1.0, 1.0]})
+    received = guidance_of_clients({1: [0.0, 1.0]}, {0: [1.0, 1.0], 1: [1.0, 1.0]})
     found = contrast(learner, received, [[1.0], [0.0, 1.0]])
     of_a = (2 * math.log(2) + math.log(2) / 2) / 3
     torch.testing.assert_close(found, torch.tensor([of_a, math.log(2) / 2]))
@@ -106,7 +106,7 @@ def test_the_first_round_is_fedavgs() -> None:
     for method in ("fedavg", "fedpcl"):
         learner = image_learner(method)
         cohort = image_cohort(learner)
-        losses = train_cohort(learner, cohort, learner.context(order({}), cohort))
+        losses = train_cohort(learner, cohort, learner.context(guidance({}), cohort))
         models.append(cohort.parameters)
     assert losses["contrast"].tolist() == [0, 0]
     assert all(torch.equal(models[1][name], value) for name, value in models[0].items())
@@ -116,7 +116,7 @@ def test_the_first_round_is_fedavgs() -> None:
 def test_the_clients_send_the_means_of_their_classes() -> None:
     learner = image_learner("fedpcl")
     cohort = image_cohort(learner)
-    sent = learner.contribution(cohort, learner.context(order({}), cohort), 1)
+    sent = learner.contribution(cohort, learner.context(guidance({}), cohort), 1)
     assert sent.present is not None
     assert sent.present.tolist() == [[True, True, False], [False, True, False]]
     features, _, _ = learner.task.train_vectors(cohort.parameters, cohort.samples)
@@ -126,10 +126,10 @@ def test_the_clients_send_the_means_of_their_classes() -> None:
 
 @pytest.mark.parametrize(
     "received",
-    [order({1: [1.0]}), order_of_clients({1: [1.0]}, {1: [0.0, 1.0]})],
+    [guidance({1: [1.0]}), guidance_of_clients({1: [1.0]}, {1: [0.0, 1.0]})],
     ids=["single", "multiple"],
 )
-def test_clients_answer_by_the_most_similar_prototype_or_by_the_head(received: Order) -> None:
+def test_clients_answer_by_the_most_similar_prototype_or_by_the_head(received: Guidance) -> None:
     """All images are said to be of class 1; a is tested on classes 0 and 1, b on class 1."""
     learner = image_learner("fedpcl", **{"fedpcl.inference": "prototypes"})
     found = learner.evaluate(image_cohort(learner), received)
@@ -137,18 +137,18 @@ def test_clients_answer_by_the_most_similar_prototype_or_by_the_head(received: O
     by_head = image_learner("fedpcl")
     expected = by_head.evaluate(image_cohort(by_head), received)[Metric("accuracy")]
     assert found[Metric("accuracy", rule="head")] == expected
-    before = learner.evaluate(image_cohort(learner), order({}))  # any prototype came
+    before = learner.evaluate(image_cohort(learner), guidance({}))  # any prototype came
     assert before[Metric("accuracy")] == expected
 
 
 def test_clients_are_judged_with_a_head_of_their_own() -> None:
     learner = image_learner("fedpcl")
     cohort = image_cohort(learner)
-    made: Any = learner.personalised(cohort, order({}))
+    made: Any = learner.personalised(cohort, guidance({}))
     for name, value in cohort.parameters.items():
         assert torch.equal(made[name], value) == name.startswith(learner.task.encoder), name
     plain = image_learner("fedpcl", **{"fedpcl.fine-tune-epochs": 0})
-    assert plain.personalised(cohort, order({})) is None
+    assert plain.personalised(cohort, guidance({})) is None
     assert learner.personalises()
     assert not plain.personalises()
 

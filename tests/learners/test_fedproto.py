@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedproto_app.learners.learner import Learner
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Guidance
+from fedproto_app.strategies.common.learner import Learner
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,
@@ -22,9 +22,9 @@ from tests.learners.tiny_cohort import (
 GLOBAL = np.arange(PERIOD * WIDTH, dtype=np.float32).reshape(PERIOD, WIDTH)
 
 
-def order(*, first_round: bool = False) -> Order:
+def guidance(*, first_round: bool = False) -> Guidance:
     arrays = {} if first_round else {"prototype": GLOBAL}
-    return Order("run", "t", 1 if first_round else 2, NAMES, arrays=arrays)
+    return Guidance(arrays)
 
 
 def representations(fedproto: Learner[Any]) -> list[torch.Tensor]:
@@ -49,7 +49,7 @@ def test_the_distance_to_the_global_prototype_by_hand() -> None:
         if name.startswith(fedproto.task.encoder):
             value.zero_()
     batch = tiny_batches(fedproto, clients)[0]
-    context = fedproto.context(order(), clients)
+    context = fedproto.context(guidance(), clients)
     terms = fedproto.loss(clients.parameters, batch, context)
     mean_square = sum(i**2 for i in range(16)) / 16  # = 77.5
     torch.testing.assert_close(terms["prototype"], torch.full((2,), 3 * mean_square))
@@ -57,13 +57,13 @@ def test_the_distance_to_the_global_prototype_by_hand() -> None:
 
 
 def test_the_loss_is_prediction_and_distance() -> None:
-    losses, _, _ = train(tiny_learner("fedproto"), order())
+    losses, _, _ = train(tiny_learner("fedproto"), guidance())
     assert set(losses) == {"prediction", "prototype", "total"}
     torch.testing.assert_close(losses["total"], losses["prediction"] + losses["prototype"])
 
 
 def test_in_the_first_round_there_is_no_global_prototype() -> None:
-    losses, sent, _ = train(tiny_learner("fedproto"), order(first_round=True))
+    losses, sent, _ = train(tiny_learner("fedproto"), guidance(first_round=True))
     assert set(losses) == {"prediction", "total"}
     assert set(sent) == {"prototypes"}
 
@@ -71,7 +71,7 @@ def test_in_the_first_round_there_is_no_global_prototype() -> None:
 def test_what_is_sent_is_the_mean_representation_over_the_batches() -> None:
     # At so small a learning rate the parameters stay what they are.
     fedproto = tiny_learner("fedproto", **{"optimizer.learning-rate": 1e-12})
-    _, sent, _ = train(fedproto, order())
+    _, sent, _ = train(fedproto, guidance())
     assert sent["prototypes"].shape == (len(NAMES), PERIOD, WIDTH)
     assert sent["prototypes"].dtype == np.float32
     expected = torch.stack(representations(fedproto)).mean(dim=0)
@@ -82,7 +82,7 @@ def test_what_is_sent_is_the_mean_representation_over_the_batches() -> None:
 def test_only_the_last_epoch_is_sent() -> None:
     fedproto = tiny_learner("fedproto")
     clients = tiny_cohort(fedproto)
-    context = fedproto.context(order(), clients)
+    context = fedproto.context(guidance(), clients)
     for batch in tiny_batches(fedproto, clients)[:2]:  # as if each were an epoch of its own
         context.start_epoch()
         fedproto.loss(clients.parameters, batch, context)
@@ -92,7 +92,7 @@ def test_only_the_last_epoch_is_sent() -> None:
 def test_training_pulls_the_representations_to_the_global_prototype() -> None:
     changes = {"optimizer.learning-rate": 0.05, "local-epochs": 20}
     target = np.full((PERIOD, WIDTH), 0.5, dtype=np.float32)
-    what = Order("run", "t", 2, NAMES, arrays={"prototype": target})
+    what = Guidance({"prototype": target})
 
     def distance(weight: float) -> float:
         fedproto = tiny_learner("fedproto", **changes, **{"fedproto.prototype-weight": weight})

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.learners.global_prototypes import PROTOTYPES
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.maths.class_prototypes import nearness_of_classes
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from tests.learners.tiny_images import image_cohort, image_learner
 
 WIDTH = 6
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}
 
 
-def order(prototypes: dict[int, float]) -> Order:
+def guidance(prototypes: dict[int, float]) -> Guidance:
     """With a global prototype for some classes, of equal values."""
     rows = np.array([[value] * WIDTH for value in prototypes.values()], dtype=np.float32)
     arrays = {PROTOTYPES: rows} if prototypes else {}
-    return Order("run", "t", 1, ["a", "b"], arrays=arrays, classes=list(prototypes))
+    return Guidance(arrays, classes=list(prototypes))
 
 
 def test_the_loss_by_hand() -> None:
@@ -39,7 +39,7 @@ def test_the_loss_by_hand() -> None:
             value.zero_()
     generators = [torch.Generator().manual_seed(0) for _ in cohort.names]
     (batch,) = learner.batches(cohort.samples, generators)
-    terms = learner.loss(cohort.parameters, batch, learner.context(order({0: 3.0}), cohort))
+    terms = learner.loss(cohort.parameters, batch, learner.context(guidance({0: 3.0}), cohort))
     torch.testing.assert_close(terms["prototypes"], torch.tensor([10 * 6.0, 0.0]))
 
 
@@ -63,16 +63,16 @@ def test_clients_answer_by_the_nearest_prototype(
 ) -> None:
     """Client a is tested on classes 0 and 1, b on class 1."""
     learner = image_learner("fedproto", **{"fedproto.inference": inference})
-    found = learner.evaluate(image_cohort(learner), order(prototypes))
+    found = learner.evaluate(image_cohort(learner), guidance(prototypes))
     assert found[Metric("accuracy")] == share
     assert Metric("accuracy", rule="head") in found
 
 
 def test_without_prototypes_or_by_choice_the_head_answers() -> None:
     by_head = image_learner("fedproto", **{"fedproto.inference": "head"})
-    expected = by_head.evaluate(image_cohort(by_head), order({1: 0.0}))
+    expected = by_head.evaluate(image_cohort(by_head), guidance({1: 0.0}))
     learner = image_learner("fedproto")
-    found = learner.evaluate(image_cohort(learner), order({}))
+    found = learner.evaluate(image_cohort(learner), guidance({}))
     assert found[Metric("accuracy")] == expected[Metric("accuracy")]
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Guidance
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_cohort import (
-    NAMES,
     global_model,
     tiny_batches,
     tiny_cohort,
@@ -27,8 +26,8 @@ def fedprox_with(proximal_mu: float, **changes: Any) -> AnyLearner:
 
 def terms_at(fedprox: AnyLearner, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     """The loss of one batch with these parameters, [K] each."""
-    order = Order("run", "t", 1, NAMES, arrays=global_model(fedprox))
-    context = fedprox.context(order, tiny_cohort(fedprox))
+    guidance = Guidance(global_model(fedprox))
+    context = fedprox.context(guidance, tiny_cohort(fedprox))
     return fedprox.loss(parameters, tiny_batches(fedprox, tiny_cohort(fedprox))[0], context)
 
 
@@ -73,7 +72,7 @@ def test_the_larger_mu_the_nearer_the_clients_stay(shift: float) -> None:
         clients = tiny_cohort(fedprox)
         for name, value in clients.parameters.items():
             value.copy_(anchor[name])
-        train(fedprox, Order("run", "t", 1, NAMES, arrays=model), clients)
+        train(fedprox, Guidance(model), clients)
         squares = [
             (value - anchor[name]).square().flatten(start_dim=1).sum(dim=1)
             for name, value in clients.parameters.items()

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Arrays, Guidance, Order, Reply
 from fedproto_app.data.shard import Shard
-from fedproto_app.halves import make_strategy
-from fedproto_app.learners.learner import Learner
-from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.model import ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.halves import make_strategy
+from fedproto_app.strategies.common.learner import Learner
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,
@@ -32,7 +32,7 @@ BATCHES = 5  # of each tiny client
 
 
 def order(arrays: Arrays, server_round: int = 1) -> Order:
-    return Order("run", "t", server_round, NAMES, arrays=arrays)
+    return Order("run", "t", server_round, NAMES, guidance=Guidance(arrays))
 
 
 def node(fedrep: Learner[Any], folder: Path) -> WholeNode:
@@ -69,7 +69,7 @@ def test_each_phase_leaves_the_other_part_untouched(
     only = [fedrep.phases()[phase]]
     monkeypatch.setattr(fedrep, "phases", lambda: only)
     before = tiny_cohort(fedrep)
-    _, _, after = train(fedrep, order(global_model(fedrep)))
+    _, _, after = train(fedrep, Guidance(global_model(fedrep)))
     assert_equal(part(after.parameters, rests), part(before.parameters, rests))
     assert_all_moved(part(after.parameters, learns), part(before.parameters, learns))
     for moment in (after.optimizer.first, after.optimizer.second):
@@ -99,12 +99,12 @@ def test_head_and_moments_wait_at_the_node_for_the_next_round(tmp_path: Path) ->
     node(fedrep, tmp_path).train(order(first.arrays, 2))
 
     clients = tiny_cohort(fedrep)
-    train(fedrep, order(global_model(fedrep), 1), clients)
+    train(fedrep, Guidance(global_model(fedrep)), clients, 1)
     for name, received in first.arrays.items():  # a new encoder, and Adam afresh for it
         clients.parameters[name].copy_(torch.from_numpy(received))
         for moment in (clients.optimizer.first, clients.optimizer.second, clients.optimizer.steps):
             moment[name].zero_()
-    train(fedrep, order(first.arrays, 2), clients)
+    train(fedrep, Guidance(first.arrays), clients, 2)
 
     expected = {
         "parameters": clients.parameters,

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from tests.learners.tiny_images import image_cohort, image_learner
 
 WIDTH = 6
 
 
-def order(prototypes: dict[int, float] | None = None) -> Order:
+def guidance(prototypes: dict[int, float] | None = None) -> Guidance:
     """With a global prototype for some classes, of equal values."""
     rows = [[value] * WIDTH for value in (prototypes or {}).values()]
     arrays = {PROTOTYPES: np.array(rows, dtype=np.float32)} if rows else {}
-    return Order("run", "t", 1, ["a", "b"], arrays=arrays, classes=list(prototypes or {}))
+    return Guidance(arrays, classes=list(prototypes or {}))
 
 
-def trained(what: Order, method: str = "fedtgp", **changes: Any) -> tuple[Any, Any, Any]:
+def trained(what: Guidance, method: str = "fedtgp", **changes: Any) -> tuple[Any, Any, Any]:
     learner = image_learner(method, **changes)
     cohort = image_cohort(learner)
     context = learner.context(what, cohort)
@@ -34,9 +34,9 @@ def trained(what: Order, method: str = "fedtgp", **changes: Any) -> tuple[Any, A
 
 @pytest.mark.parametrize("weight", [10.0, 0.0])
 def test_without_prototypes_or_their_weight_it_trains_as_solo(weight: float) -> None:
-    what = order() if weight else order({0: 1.0, 1: 2.0})
+    what = guidance() if weight else guidance({0: 1.0, 1: 2.0})
     _, cohort, _ = trained(what, **{"fedtgp.prototype-weight": weight})
-    _, alone, _ = trained(order(), "solo")
+    _, alone, _ = trained(guidance(), "solo")
     for name, value in alone.parameters.items():
         assert torch.equal(cohort.parameters[name], value)
 
@@ -52,13 +52,13 @@ def test_the_pull_by_hand() -> None:
             value.zero_()
     generators = [torch.Generator().manual_seed(0) for _ in cohort.names]
     (batch,) = learner.batches(cohort.samples, generators)
-    terms = learner.loss(cohort.parameters, batch, learner.context(order({0: 3.0}), cohort))
+    terms = learner.loss(cohort.parameters, batch, learner.context(guidance({0: 3.0}), cohort))
     torch.testing.assert_close(terms["prototypes"], torch.tensor([10 * 6.0, 0.0]))
 
 
 def test_it_sends_the_mean_representation_of_each_class_that_it_has() -> None:
     """By the encoder as training left it, of images without augmentation."""
-    _, cohort, sent = trained(order({0: 1.0, 1: 0.0}))
+    _, cohort, sent = trained(guidance({0: 1.0, 1: 0.0}))
     learner = image_learner("fedtgp")
     assert not any(learner.is_shared(name) for name in cohort.parameters)
     vectors = learner.task.encode_all(cohort.parameters, cohort.samples.pixels)
@@ -72,9 +72,9 @@ def test_it_sends_the_mean_representation_of_each_class_that_it_has() -> None:
 def test_it_is_judged_by_its_head_and_beside_that_by_the_nearest_prototype() -> None:
     learner = image_learner("fedtgp")
     cohort = image_cohort(learner)
-    found = learner.evaluate(cohort, order({1: 0.0}))  # says class 1, which client b has alone
+    found = learner.evaluate(cohort, guidance({1: 0.0}))  # says class 1, which client b has alone
     by_head = learner.task.evaluate(cohort.parameters, cohort.samples)
     assert found.items() >= by_head.items()
     assert found[Metric("accuracy", rule="global-prototypes")] == [0.5, 1.0]
-    before = learner.evaluate(cohort, order())
+    before = learner.evaluate(cohort, guidance())
     assert before[Metric("accuracy", rule="global-prototypes")] == [0.0, 0.0]

@@ -9,30 +9,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Contribution
 from tests.learners.tiny_images import at_round, image_cohort, image_learner, shared_model
 
 WIDTH = 6
 
 
-def order(learner: AnyLearner, server_round: int = 1, shared: list[int] | None = None) -> Order:
-    """The round's order; `shared`: the classes with a global prototype, which is their number."""
+def guidance(learner: AnyLearner, shared: list[int] | None = None) -> Guidance:
+    """The model, and global prototypes of the classes `shared`, each filled with its number."""
     arrays = shared_model(learner)
     if shared:
         arrays["prototypes"] = np.repeat(np.float32(shared)[:, None], WIDTH, axis=1)
-    return Order("run", "t", server_round, ["a", "b"], arrays=arrays, classes=shared or [])
+    return Guidance(arrays, classes=shared or [])
 
 
 def train(
-    learner: AnyLearner, cohort: Cohort, what: Order
+    learner: AnyLearner, cohort: Cohort, guidance: Guidance
 ) -> tuple[dict[str, Tensor], Contribution]:
     learner.begin(cohort)
-    context = learner.context(what, cohort)
+    context = learner.context(guidance, cohort)
     losses = train_cohort(learner, cohort, context)
-    return losses, learner.contribution(cohort, context, what.server_round)
+    return losses, learner.contribution(cohort, context, cohort.server_round)
 
 
 def test_mu_learns_with_nu_frozen_and_then_the_reverse() -> None:
@@ -43,7 +43,7 @@ def test_mu_learns_with_nu_frozen_and_then_the_reverse() -> None:
     for phase, learns in ((encoder, "encoder."), (head, "head.")):
         gldp.phases = lambda phase=phase: [phase]  # type: ignore[method-assign,misc]
         cohort = image_cohort(gldp)
-        train(gldp, cohort, order(gldp))
+        train(gldp, cohort, guidance(gldp))
         moved = {n for n, v in cohort.parameters.items() if not torch.equal(v, before[n])}
         assert moved == {name for name in before if name.startswith(learns)}
 
@@ -52,10 +52,10 @@ def test_the_head_learns_from_the_representations_that_mu_ended_with() -> None:
     """One pass over the images serves all epochs of the head: as if each batch were encoded."""
     gldp = image_learner(**{"gldp.head-epochs": 3, "optimizer.learning-rate": 0.1})
     cohort, again = image_cohort(gldp), image_cohort(gldp)
-    train(gldp, cohort, order(gldp))
+    train(gldp, cohort, guidance(gldp))
 
     gldp.task.fix_encoder = lambda parameters, samples: samples  # type: ignore[method-assign]
-    train(gldp, again, order(gldp))
+    train(gldp, again, guidance(gldp))
     for name, value in cohort.parameters.items():
         torch.testing.assert_close(value, again.parameters[name])
 
@@ -63,7 +63,7 @@ def test_the_head_learns_from_the_representations_that_mu_ended_with() -> None:
 def test_only_the_prototypes_of_present_classes_are_sent() -> None:
     gldp = image_learner()
     cohort = image_cohort(gldp)
-    _, sent = train(gldp, cohort, order(gldp))
+    _, sent = train(gldp, cohort, guidance(gldp))
     assert sent.present is not None
     assert sent.present.tolist() == [[True, True, False], [False, True, False]]
     labels = cohort.samples.labels[0]
@@ -76,13 +76,13 @@ def test_local_prototypes_over_two_stages() -> None:
     """Class 0 recurs, 1 does not, 2 is new (GLDP, eq. 9); nothing moves within a stage."""
     gldp = image_learner(**{"gldp.memory": 0.25})
     cohort = image_cohort(gldp)
-    train(gldp, cohort, order(gldp))
+    train(gldp, cohort, guidance(gldp))
     assert cohort.memory.old_known.sum() == 0  # the first stage has nothing behind it
-    train(gldp, at_round(gldp, cohort, 2), order(gldp, 2))
+    train(gldp, at_round(gldp, cohort, 2), guidance(gldp))
     assert cohort.memory.old_known.sum() == 0
     first = cohort.memory.new.clone()
 
-    losses, _ = train(gldp, at_round(gldp, cohort, 3), order(gldp, 3))
+    losses, _ = train(gldp, at_round(gldp, cohort, 3), guidance(gldp))
     assert cohort.memory.old_known.tolist() == [[1, 1, 0], [0, 1, 0]]
     assert torch.equal(cohort.memory.old, first)
     assert (losses["local-prototypes"] > 0).all()
@@ -100,7 +100,7 @@ def test_prototypes_of_the_shared_encoder_are_those_before_training() -> None:
     gldp = image_learner(**{"gldp.prototype-encoder": "shared", "optimizer.learning-rate": 0.1})
     cohort = image_cohort(gldp)
     before, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
-    _, sent = train(gldp, cohort, order(gldp))
+    _, sent = train(gldp, cohort, guidance(gldp))
     after, _ = gldp._current_prototypes(cohort)  # type: ignore[attr-defined]
     assert not torch.allclose(before, after)
     torch.testing.assert_close(torch.from_numpy(sent.arrays["prototypes"]), before)
@@ -110,10 +110,10 @@ def test_prototypes_of_the_shared_encoder_are_those_before_training() -> None:
 def test_a_cyclic_schedule_remembers_after_every_turn() -> None:
     gldp = image_learner(**{"classification.stage-schedule": "cyclic"})
     cohort = image_cohort(gldp)
-    train(gldp, cohort, order(gldp))
-    train(gldp, at_round(gldp, cohort, 2), order(gldp, 2))
+    train(gldp, cohort, guidance(gldp))
+    train(gldp, at_round(gldp, cohort, 2), guidance(gldp))
     assert cohort.memory.old_known.tolist() == [[1, 1, 0], [0, 1, 0]]
-    train(gldp, at_round(gldp, cohort, 3), order(gldp, 3))
+    train(gldp, at_round(gldp, cohort, 3), guidance(gldp))
     assert cohort.memory.old_known.tolist() == [[1, 1, 1], [0, 1, 0]]
 
 
@@ -121,8 +121,8 @@ def terms(**changes: Any) -> dict[str, Tensor]:
     """The losses of a first round in the second stage, all classes having global prototypes."""
     gldp = image_learner(**changes)
     cohort = image_cohort(gldp)
-    train(gldp, cohort, order(gldp))
-    losses, _ = train(gldp, at_round(gldp, cohort, 3), order(gldp, 3, [0, 1, 2]))
+    train(gldp, cohort, guidance(gldp))
+    losses, _ = train(gldp, at_round(gldp, cohort, 3), guidance(gldp, [0, 1, 2]))
     return losses
 
 
@@ -153,7 +153,7 @@ def test_training_pulls_prototypes_to_the_global_ones() -> None:
     def distance(**changes: Any) -> float:
         gldp = image_learner(**{**pulled, **changes})
         cohort = image_cohort(gldp)
-        train(gldp, cohort, order(gldp, 1, [1]))
+        train(gldp, cohort, guidance(gldp, [1]))
         return float((cohort.memory.new[1, 1] - 1).square().mean())
 
     assert distance() < distance(**{"gldp.relations": False}) / 2
@@ -163,7 +163,7 @@ def test_training_pulls_prototypes_to_the_global_ones() -> None:
 def test_accuracy_is_that_of_the_chosen_inference(inference: str) -> None:
     gldp = image_learner(**{"gldp.inference": inference})
     cohort = image_cohort(gldp)
-    what = order(gldp, 1, [0, 1, 2])
+    what = guidance(gldp, [0, 1, 2])
     train(gldp, cohort, what)
     cohort.parameters["head.bias"][:, 2] = 100.0  # a class that neither client has
     metrics = gldp.evaluate(cohort, what)
@@ -182,29 +182,33 @@ def test_accuracy_is_that_of_the_chosen_inference(inference: str) -> None:
 def test_a_client_of_one_class_knows_no_other() -> None:
     gldp = image_learner()
     cohort = image_cohort(gldp)
-    train(gldp, cohort, order(gldp))
-    assert gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")][1] == 1
+    train(gldp, cohort, guidance(gldp))
+    assert (
+        gldp.evaluate(cohort, guidance(gldp))[Metric("accuracy", rule="local-prototypes")][1] == 1
+    )
 
 
 def test_of_classes_at_hand_the_encoder_in_use_makes_the_prototypes_anew() -> None:
     """What it remembers of them, here nonsense, counts for classes of earlier stages only."""
     gldp = image_learner()
     cohort = image_cohort(gldp)
-    fresh = gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")]
+    fresh = gldp.evaluate(cohort, guidance(gldp))[Metric("accuracy", rule="local-prototypes")]
     cohort.memory.new.fill_(1e6)
     cohort.memory.new_known.fill_(1)
-    assert gldp.evaluate(cohort, order(gldp))[Metric("accuracy", rule="local-prototypes")] == fresh
+    assert (
+        gldp.evaluate(cohort, guidance(gldp))[Metric("accuracy", rule="local-prototypes")] == fresh
+    )
     later = at_round(gldp, cohort, 3)  # client a has no image of class 1 any more
-    metrics = gldp.evaluate(later, order(gldp))
+    metrics = gldp.evaluate(later, guidance(gldp))
     assert metrics[Metric("correct/class-1")][0] == 0
     assert metrics[Metric("correct/class-1")][1] == 2
 
 
 def test_before_the_first_aggregation_there_are_no_global_prototypes() -> None:
     gldp = image_learner()
-    assert gldp.evaluate(image_cohort(gldp), order(gldp))[
+    assert gldp.evaluate(image_cohort(gldp), guidance(gldp))[
         Metric("accuracy", rule="global-prototypes")
     ] == [0, 0]
-    assert gldp.evaluate(image_cohort(gldp), order(gldp, 1, [1]))[
+    assert gldp.evaluate(image_cohort(gldp), guidance(gldp, [1]))[
         Metric("accuracy", rule="global-prototypes")
     ] == [0.5, 1]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.class_fit import COUNTS, GRAM, MOMENT, arrived
-from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.maths.class_gaussian import class_sums
-from fedproto_app.messages import Arrays, Order
 from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.common.class_fit import COUNTS, GRAM, MOMENT, arrived
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
 from tests.learners.tiny_sequences import (
     sequence_client,
     sequence_cohort,
@@ -71,12 +71,11 @@ def a_round(
     """Train, add up and receive; returns what the clients sent."""
     cohort.server_round = server_round
     cohort.samples = learner.task.gather(clients, server_round)
-    order = Order("run", "token", server_round, cohort.names)
-    context = learner.context(order, cohort)
+    context = learner.context(Guidance(), cohort)
     train_cohort(learner, cohort, context)
     sent = learner.contribution(cohort, context, server_round).arrays
     total = {name: one.sum(axis=0) for name, one in sent.items()}
-    assert learner.receive(cohort, replace(order, arrays=total)) == [0, 1, 2]
+    assert learner.receive(cohort, Guidance(total)) == [0, 1, 2]
     return sent
 
 
@@ -132,7 +131,7 @@ def test_alone_a_client_guesses_by_its_own_model() -> None:
     learner = learner_of(**{"analytic.sharing": "none"})
     cohort = sequence_cohort(learner, CLIENTS, 1)
     for server_round, count in ((1, [FEW, FEW, FEW]), (2, [24, 21, 6])):
+        cohort.server_round = server_round
         cohort.samples = learner.task.gather(CLIENTS, server_round)
-        order = Order("run", "token", server_round, cohort.names)
-        train_cohort(learner, cohort, learner.context(order, cohort))
+        train_cohort(learner, cohort, learner.context(Guidance(), cohort))
         assert cohort.memory.sums["counts"].sum(dim=1).tolist() == count

@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.maths.linear_heads import classifier_loss
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,
@@ -35,8 +35,8 @@ def sent(learner: AnyLearner, heads: list[NDArray[np.float32]]) -> Arrays:
     """What three clients send that see these clusters' heads."""
     cohort = sequence_cohort(learner, (A, B, C), FIRST)
     learner.begin(cohort)
-    order = Order("run", "t", FIRST, cohort.names, arrays={"clusters": np.stack(heads)})
-    context = learner.context(order, cohort)
+    guidance = Guidance({"clusters": np.stack(heads)})
+    context = learner.context(guidance, cohort)
     train_cohort(learner, cohort, context)
     return learner.contribution(cohort, context, FIRST).arrays
 
@@ -90,8 +90,8 @@ def test_the_choice_is_by_the_samples_of_the_round() -> None:
         cohort = sequence_cohort(learner, (client,), server_round)
         learner.begin(cohort)
         heads = np.stack([says(1, -1, -1), says(-1, 1, -1), says(-1, -1, 1)])
-        order = Order("run", "t", server_round, ["m"], arrays={"clusters": heads})
-        context = learner.context(order, cohort)
+        guidance = Guidance({"clusters": heads})
+        context = learner.context(guidance, cohort)
         label = int(cohort.samples.targets[0, 0])
         assert context.chosen.tolist() == [[float(n == label) for n in range(3)]]
         found.add(label)
@@ -120,11 +120,9 @@ def test_the_head_is_fed_reacts(method: str) -> None:
 def test_what_a_client_predicts_with_is_what_the_server_sent() -> None:
     learner = head_learner("ifca")
     cohort = sequence_cohort(learner, (A, B), FIRST)
-    order = Order(
-        "run", "t", FIRST, ["a", "b"], arrays={"heads": says(1, 0, 0)[None]}, guided=["a"]
-    )
-    assert learner.receive(cohort, order)
+    guidance = Guidance({"heads": says(1, 0, 0)[None]}, clients=["a"])
+    assert learner.receive(cohort, guidance)
     cohort.memory.local[:] = torch.from_numpy(says(0, 1, 0))
-    metrics = learner.evaluate(cohort, order)
+    metrics = learner.evaluate(cohort, guidance)
     assert metrics[Metric("accuracy")] == [1, 0]
     assert metrics[Metric("accuracy", Model.LOCAL)] == [0, 0]

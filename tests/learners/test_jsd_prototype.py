@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
+from fedproto_app.core.messages import Arrays, Guidance, Order
 from fedproto_app.data.shard import Shard
-from fedproto_app.learners.learner import Learner
 from fedproto_app.maths.losses import inter_client_loss
-from fedproto_app.messages import Arrays, Order
 from fedproto_app.models.forecaster import PROJECTOR, project
 from fedproto_app.node.store import ClientStore
+from fedproto_app.strategies.common.learner import Learner
 from fedproto_app.strategies.fuels.learner import FILTER
 from tests.learners.tiny_cohort import (
     NAMES,
@@ -38,18 +37,18 @@ def learner(**changes: Any) -> Learner[Any]:
     return tiny_learner("fuels", **{"fuels.prototype-dim": PROTOTYPE, **changes})
 
 
-def order(guided: list[str], **options: float) -> Order:
+def guidance(guided: list[str], **options: float) -> Guidance:
     rng = np.random.default_rng(1)
     rows = int(options.get("prototype-batches", 1)) * PERIOD
     arrays: Arrays = {}
     if guided:
         shape = (len(guided), rows, PROTOTYPE)
         arrays = {k: rng.normal(size=shape).astype(np.float32) for k in ("positive", "negative")}
-    return Order("run", "t", 2, NAMES, arrays=arrays, guided=guided, options=dict(options))
+    return Guidance(arrays, guided, options=dict(options))
 
 
 def test_all_three_losses_and_the_prototype() -> None:
-    losses, sent, clients = train(learner(), order(NAMES))
+    losses, sent, clients = train(learner(), guidance(NAMES))
     assert set(losses) == {"prediction", "intra", "inter", "total"}
     total = losses["prediction"] + losses["intra"] + losses["inter"]
     torch.testing.assert_close(losses["total"], total)
@@ -59,16 +58,16 @@ def test_all_three_losses_and_the_prototype() -> None:
 
 
 def test_only_guided_clients_have_an_inter_loss() -> None:
-    losses, _, _ = train(learner(), order(["b"]))
+    losses, _, _ = train(learner(), guidance(["b"]))
     assert losses["inter"][0] == 0
     assert losses["inter"][1] > 0
-    unguided, _, _ = train(learner(), order([]))
+    unguided, _, _ = train(learner(), guidance([]))
     assert "inter" not in unguided
 
 
 def test_rho_multiplies_the_inter_loss() -> None:
     fuels = learner(**{"fuels.inter-weight": 3.0})
-    what = order(["b", "a"])  # the order's rows need not be the cohort's
+    what = guidance(["b", "a"])  # its rows need not be in the cohort's order
     clients = tiny_cohort(fuels)
     context = fuels.context(what, clients)
     batch = tiny_batches(fuels, clients)[0]
@@ -85,7 +84,7 @@ def test_every_loss_has_its_weight() -> None:
     """As A, Algorithm 1 has them: ρ on the prediction, none on L_inter."""
     changes = {"fuels.prediction-weight": 5, "fuels.intra-weight": 3, "fuels.inter-weight": 1}
     plain, weighted = learner(**{"fuels.inter-weight": 1}), learner(**changes)
-    clients, what = tiny_cohort(plain), order(NAMES)
+    clients, what = tiny_cohort(plain), guidance(NAMES)
     batch = tiny_batches(plain, clients)[0]
     ours, expected = (
         fuels.loss(clients.parameters, batch, fuels.context(what, clients))
@@ -113,12 +112,12 @@ def test_the_filters_start_and_rate() -> None:
 def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> None:
     """b is guided from round 2 on, a never: b trains round 3 as with a fresh optimiser."""
     fuels = learner(**{"fuels.renew-optimizer": True})
-    _, _, clients = train(fuels, order([]))
+    _, _, clients = train(fuels, guidance([]))
     assert clients.memory.guided.tolist() == [0, 0]
     steps = clients.optimizer.state["steps"][FILTER]
     once = int(steps[0])
     assert steps.tolist() == [once, once] != [0, 0]
-    train(fuels, order(["b"]), clients)
+    train(fuels, guidance(["b"]), clients)
     assert clients.memory.guided.tolist() == [0, 1]
     for named in clients.optimizer.state.values():
         for value in named.values():
@@ -129,13 +128,13 @@ def test_the_optimiser_is_renewed_once_after_the_first_round_with_guidance() -> 
     for name, value in clients.parameters.items():
         fresh.parameters[name].copy_(value)
     fresh.memory.guided.copy_(clients.memory.guided)
-    expected, *_ = train(fuels, order(["b"]), fresh)
-    made, *_ = train(fuels, order(["b"]), clients)
+    expected, *_ = train(fuels, guidance(["b"]), fresh)
+    made, *_ = train(fuels, guidance(["b"]), clients)
     torch.testing.assert_close(made["total"][1], expected["total"][1])
     assert (made["total"][0] - expected["total"][0]).abs() > 1e-5  # a went on
     for name, value in fresh.parameters.items():
         torch.testing.assert_close(clients.parameters[name][1], value[1])
-    train(fuels, order(["b"]), clients)
+    train(fuels, guidance(["b"]), clients)
     assert steps.tolist() == [4 * once, 2 * once]  # once and never again
 
 
@@ -149,7 +148,7 @@ def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
 
     staying, sent = node("staying"), []
     for server_round, guided in enumerate(([], ["b"], ["b"], NAMES), start=1):
-        what = replace(order(guided), server_round=server_round)
+        what = Order("run", "t", server_round, NAMES, guidance=guidance(guided))
         sent.append(staying.train(what).arrays["prototypes"])
         again = node("restarted").train(what).arrays["prototypes"]
         np.testing.assert_array_equal(sent[-1], again)
@@ -163,7 +162,7 @@ def test_renewal_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
 
 def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
     fuels = learner(**{"fuels.diagnostics": True})
-    clients, what = tiny_cohort(fuels), order(["b"])
+    clients, what = tiny_cohort(fuels), guidance(["b"])
     context = fuels.context(what, clients)
     context.start_epoch()
     first, second = tiny_batches(fuels, clients)[:2]
@@ -189,8 +188,8 @@ def test_diagnostics_are_the_gradients_of_the_last_epochs_first_batch() -> None:
 
 
 def test_diagnostics_change_no_result() -> None:
-    plain = train(learner(), order(NAMES))
-    measured = train(learner(**{"fuels.diagnostics": True}), order(NAMES))
+    plain = train(learner(), guidance(NAMES))
+    measured = train(learner(**{"fuels.diagnostics": True}), guidance(NAMES))
     for name, value in plain[2].parameters.items():
         assert torch.equal(value, measured[2].parameters[name])
     gradients = {f"gradient-{term}" for term in ("prediction", "intra", "inter")}
@@ -207,10 +206,10 @@ def test_diagnostics_change_no_result() -> None:
     ],
 )
 def test_ablations_drop_their_loss(change: dict[str, bool], gone: set[str]) -> None:
-    losses, sent, _ = train(learner(**change), order(NAMES))
+    losses, sent, _ = train(learner(**change), guidance(NAMES))
     assert set(losses) == {"prediction", "intra", "inter", "total"} - gone
     assert sent["prototypes"].shape == (2, PERIOD, PROTOTYPE)
-    train(learner(**change), order([]))  # nor does it need guidance, as in the first round
+    train(learner(**change), guidance([]))  # nor does it need guidance, as in the first round
 
 
 @pytest.mark.parametrize(
@@ -232,7 +231,7 @@ def test_the_negatives_by_hand(changes: dict[str, Any], negatives: int) -> None:
     clients.parameters[PROJECTOR + "bias"].fill_(1)
     if FILTER in clients.parameters:
         clients.parameters[FILTER].fill_(3)
-    context = fuels.context(order([]), clients)
+    context = fuels.context(guidance([]), clients)
     for batch in tiny_batches(fuels, clients):
         intra = fuels.loss(clients.parameters, batch, context)["intra"]
         torch.testing.assert_close(intra, torch.full((2,), math.log(1 + negatives)))
@@ -241,10 +240,10 @@ def test_the_negatives_by_hand(changes: dict[str, Any], negatives: int) -> None:
 def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> None:
     """−log( SM[b,b] / (SM[b,b] + Σ_i SM[b,i]) ) of a trained model's projections."""
     fuels = learner(**{"fuels.learn-filter": False, "fuels.temperature": 0.5})
-    _, _, clients = train(fuels, order(NAMES))
+    _, _, clients = train(fuels, guidance(NAMES))
     assert FILTER not in clients.parameters
     batch = tiny_batches(fuels, clients)[0]
-    intra = fuels.loss(clients.parameters, batch, fuels.context(order([]), clients))["intra"]
+    intra = fuels.loss(clients.parameters, batch, fuels.context(guidance([]), clients))["intra"]
     first, second = (
         project(clients.parameters, fuels.task.encode(clients.parameters, view))
         for view in (batch.inputs, batch.augmented)
@@ -258,13 +257,13 @@ def test_without_a_filter_all_rows_stay_negatives_while_the_client_trains() -> N
 
 def test_without_a_projector_the_representation_is_sent() -> None:
     fuels = learner(**{"fuels.prototype-dim": 0, "fuels.inter": False})
-    _, sent, _ = train(fuels, order([]))
+    _, sent, _ = train(fuels, guidance([]))
     assert sent["prototypes"].shape == (2, PERIOD, WIDTH)
 
 
 def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
     fuels = learner(**{"fuels.periodicity-aware": False})
-    what = order(NAMES, **{"prototype-batches": 3})
+    what = guidance(NAMES, **{"prototype-batches": 3})
     losses, sent, clients = train(fuels, what)
     assert sent["prototypes"].shape == (2, 3 * PERIOD, PROTOTYPE)
     assert (losses["inter"] > 0).all()
@@ -275,19 +274,19 @@ def test_concatenated_prototypes_guide_each_batch_with_its_own_rows() -> None:
 
 
 def test_noise_is_added_to_what_is_sent_and_only_there() -> None:
-    clean = train(learner(), order(NAMES))
-    noisy = train(learner(**{"fuels.noise": "laplace"}), order(NAMES))
+    clean = train(learner(), guidance(NAMES))
+    noisy = train(learner(**{"fuels.noise": "laplace"}), guidance(NAMES))
     assert not np.allclose(clean[1]["prototypes"], noisy[1]["prototypes"])
     assert all(
         torch.equal(value, noisy[2].parameters[name]) for name, value in clean[2].parameters.items()
     )
-    again = train(learner(**{"fuels.noise": "laplace"}), order(NAMES))
+    again = train(learner(**{"fuels.noise": "laplace"}), guidance(NAMES))
     np.testing.assert_array_equal(noisy[1]["prototypes"], again[1]["prototypes"])
 
 
 def test_the_scale_of_the_noise_is_the_settings() -> None:
     clean, one, two = (
-        train(learner(**changes), order(NAMES))[1]["prototypes"]
+        train(learner(**changes), guidance(NAMES))[1]["prototypes"]
         for changes in (
             {},
             {"fuels.noise": "gaussian"},

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import make_windows
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import new_cohort
 from fedproto_app.maths.ridge import symmetric
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.strategies.common.cohort import new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner, extent
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from tests.learners.tiny_cohort import NAMES, PERIOD, tiny_cohort, tiny_learner, tiny_windows, train
 
-ORDER = Order("run", "t", 1, NAMES)
+GUIDANCE = Guidance()
 SMALL = {"data.calendar": "phase", "kindred.features": 3}
 
 
@@ -46,7 +46,7 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
     whole = make_windows(ClientSeries("a", values), data)
     holed = make_windows(ClientSeries("b", np.r_[values[:20], np.nan, values[21:]]), data)
     cohort = replace(tiny_cohort(learner), samples=learner.task.gather([whole, holed], 1))
-    made = learner.context(ORDER, cohort)
+    made = learner.context(GUIDANCE, cohort)
     used = np.sort(holed.batches.ravel())
     inputs, targets = cohort.samples.inputs, cohort.samples.targets
     features = learner.task.encode(cohort.parameters, inputs)[1].double().numpy()
@@ -86,7 +86,7 @@ def test_scattered_gaps_do_not_spoil_a_day_ahead() -> None:
         parameters = {name: torch.stack([value] * 2) for name, value in initial.items()}
         clients.sort(key=lambda one: -len(one.batches))
         samples = learner.task.gather(clients, 1)
-        _, _, cohort = train(learner, ORDER, new_cohort(learner, parameters, samples, 1))
+        _, _, cohort = train(learner, GUIDANCE, new_cohort(learner, parameters, samples, 1))
         found = learner.task.evaluate(cohort.parameters, cohort.samples)[Metric("mse")]
         errors[method] = float(np.mean(found))
     assert errors["kindred"] < 1.25 * errors["analytic"]
@@ -104,7 +104,7 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(learner, KindredLearner)
     cohort = tiny_cohort(learner)
     first, end = extent(cohort.samples.is_validation)
-    whole = learner.context(ORDER, cohort)
+    whole = learner.context(GUIDANCE, cohort)
     learner.conclude(cohort, whole)
     fitted = cohort.parameters[COEFFICIENTS].clone()
 
@@ -118,7 +118,7 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     bound = 3 * len(NAMES) * learner.model.representation_dim
     monkeypatch.setattr("fedproto_app.strategies.kindred.learner.VALUES_AT_ONCE", bound)
     monkeypatch.setattr(learner.task, "encode", watched)
-    parts = learner.context(ORDER, cohort)
+    parts = learner.context(GUIDANCE, cohort)
     assert max(read) == 3
     assert sum(read) < first  # no other samples than those of train
     for one, other in zip(parts.own, whole.own, strict=True):
@@ -139,11 +139,11 @@ def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:
     cohort = tiny_cohort(learner)
     first = {name: value[:1] for name, value in cohort.parameters.items()}
     cohort = replace(cohort, parameters=first, samples=samples)
-    _, sent, cohort = train(learner, replace(ORDER, clients=["a"]), cohort)
-    assert learner.receive(cohort, ORDER) == []  # nothing came
+    _, sent, cohort = train(learner, GUIDANCE, cohort)
+    assert learner.receive(cohort, GUIDANCE) == []  # nothing came
     alone = cohort.parameters[COEFFICIENTS].clone()
     criterion = Metric("mse")
-    before = learner.evaluate(cohort, ORDER)[criterion][0]
+    before = learner.evaluate(cohort, GUIDANCE)[criterion][0]
 
     width = symmetric(torch.from_numpy(sent["gram"]), alone.shape[2]).shape[-1]
     truth = torch.zeros(1, 1, 1, width)
@@ -151,9 +151,9 @@ def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:
     gram = torch.eye(width)[torch.triu_indices(width, width).unbind()].expand(1, 1, -1)
     for moment, better in ((truth, True), (-300 * truth, False)):
         arrays = {"gram": gram.numpy().copy(), "moment": moment.numpy()}
-        order = replace(ORDER, clients=["a"], arrays=arrays, guided=["a"])
-        assert learner.receive(cohort, order) == [0]
-        after = learner.evaluate(cohort, ORDER)[criterion][0]
+        guidance = Guidance(arrays, ["a"])
+        assert learner.receive(cohort, guidance) == [0]
+        after = learner.evaluate(cohort, GUIDANCE)[criterion][0]
         if better:
             assert after < 0.95 * before
         else:
@@ -198,13 +198,13 @@ def test_naive_forecasts_are_models_too(method: str, horizon: int) -> None:
 def test_a_prior_of_huge_values_does_not_spoil_the_model(size: float) -> None:
     learner = tiny_learner("kindred", **SMALL)
     cohort = tiny_cohort(learner)
-    _, sent, cohort = train(learner, replace(ORDER, clients=NAMES), cohort)
-    alone = learner.evaluate(cohort, ORDER)[Metric("mse")]
+    _, sent, cohort = train(learner, GUIDANCE, cohort)
+    alone = learner.evaluate(cohort, GUIDANCE)[Metric("mse")]
     arrays = {name: sent[name][:, None] * size for name in ("gram", "moment")}
-    order = replace(ORDER, clients=NAMES, arrays=arrays, guided=NAMES)
-    assert learner.receive(cohort, order) == [0, 1]
+    guidance = Guidance(arrays, NAMES)
+    assert learner.receive(cohort, guidance) == [0, 1]
     assert cohort.parameters[COEFFICIENTS].isfinite().all()
-    after = learner.evaluate(cohort, ORDER)[Metric("mse")]
+    after = learner.evaluate(cohort, GUIDANCE)[Metric("mse")]
     # Scaled alike, both are the client's own solution once more.
     assert after == pytest.approx(alone, rel=0.5)
 
@@ -217,7 +217,7 @@ def test_penalties_out_of_order_are_refused() -> None:
 def test_long_validation_parts_are_judged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = tiny_learner("analytic", **{"data.horizon": 2, "analytic.sharing": "none"})
     cohort = tiny_cohort(learner)
-    context = learner.context(ORDER, cohort)
+    context = learner.context(GUIDANCE, cohort)
     learner.conclude(cohort, context)
     fitted = cohort.parameters[COEFFICIENTS].clone()
     monkeypatch.setattr("fedproto_app.strategies.analytic.learner.VALUES_AT_ONCE", 1)
@@ -229,6 +229,6 @@ def test_fits_without_waves_have_none() -> None:
     """Features of values and calendar alone: every penalty of the waves is left out."""
     learner = tiny_learner("kindred", **{**SMALL, "kindred.features": 0})
     cohort = tiny_cohort(learner)
-    learner.conclude(cohort, learner.context(ORDER, cohort))
+    learner.conclude(cohort, learner.context(GUIDANCE, cohort))
     assert cohort.parameters[COEFFICIENTS].isfinite().all()
     assert cohort.parameters[COEFFICIENTS].shape[2] == learner.model.plain_width

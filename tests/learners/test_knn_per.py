@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
+from tests.learners.tiny_cohort import global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 from tests.learners.tiny_sequences import (
     sequence_client,
@@ -21,11 +21,11 @@ from tests.learners.tiny_sequences import (
     task_of,
 )
 
-ORDER = Order("run", "t", 1, NAMES)
+GUIDANCE = Guidance()
 
 
 def remembered(learner: AnyLearner, cohort: Cohort) -> dict[str, Any]:
-    made = learner.personalised(cohort, ORDER)
+    made = learner.personalised(cohort, GUIDANCE)
     assert made is not None
     assert all(made[name] is value for name, value in cohort.parameters.items())
     return made
@@ -36,7 +36,7 @@ def test_training_is_fedavgs_and_nothing_of_the_memory_is_sent() -> None:
     for method in ("knn-per", "fedavg"):
         learner = image_learner(method)
         cohort = image_cohort(learner)
-        what = Order("run", "t", 1, ["a", "b"], arrays=shared_model(learner))
+        what = Guidance(shared_model(learner))
         train_cohort(learner, cohort, learner.context(what, cohort))
         made[method] = cohort.parameters
         assert not learner.contribution(cohort, learner.context(what, cohort), 1).arrays

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.learners.batches import pairs_of
-from fedproto_app.messages import Order
-from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings
+from fedproto_app.core.messages import Guidance
+from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings, pairs_of
 from fedproto_app.strategies.solo import SoloLearner
 from tests.learners.quadratic import NAME, after_a_round, learner_of
-from tests.learners.tiny_cohort import NAMES, tiny_batches, tiny_cohort, tiny_learner, train
+from tests.learners.tiny_cohort import tiny_batches, tiny_cohort, tiny_learner, train
 from tests.made_series import forecasts_have_the_reported_errors
 
-ORDER = Order("run", "t", 1, NAMES)
+GUIDANCE = Guidance()
 
 
 @pytest.mark.parametrize(("gradient", "w"), [("first-order", 1.45), ("exact", 1.305)])
@@ -39,7 +38,7 @@ def test_the_gradient_is_that_of_the_loss_after_the_step(gradient: str) -> None:
     learner, solo = tiny_learner("per-fedavg", **changes), tiny_learner("solo")
     cohort = tiny_cohort(learner)
     [pair, *_] = pairs_of(iter(tiny_batches(solo, tiny_cohort(solo))))
-    context = learner.context(ORDER, cohort)
+    context = learner.context(GUIDANCE, cohort)
     leaves = {name: value.clone().requires_grad_() for name, value in cohort.parameters.items()}
     total = learner.loss(leaves, pair, context)["prediction"]
     found = torch.autograd.grad(total.sum(), list(leaves.values()))
@@ -70,9 +69,9 @@ def test_the_gradient_is_that_of_the_loss_after_the_step(gradient: str) -> None:
 
 def test_a_client_is_judged_after_a_step_that_training_does_not_see() -> None:
     learner = tiny_learner("per-fedavg", **{"per-fedavg.step-size": 0.5})
-    _, _, cohort = train(learner, ORDER)
+    _, _, cohort = train(learner, GUIDANCE)
     before = {name: value.clone() for name, value in cohort.parameters.items()}
-    once, again = learner.personalised(cohort, ORDER), learner.personalised(cohort, ORDER)
+    once, again = learner.personalised(cohort, GUIDANCE), learner.personalised(cohort, GUIDANCE)
     assert once is not None
     torch.testing.assert_close(once, again, rtol=0, atol=0)  # the same batch
     torch.testing.assert_close(cohort.parameters, before, rtol=0, atol=0)

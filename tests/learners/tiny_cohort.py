@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays, Order
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
@@ -58,14 +58,14 @@ def tiny_batches(learner: AnyLearner, cohort: Cohort) -> list[Batch]:
 
 
 def train(
-    learner: AnyLearner, order: Order, cohort: Cohort | None = None
+    learner: AnyLearner, guidance: Guidance, cohort: Cohort | None = None, server_round: int = 1
 ) -> tuple[dict[str, Tensor], Arrays, Cohort]:
     """One round of the clients. Returns the losses, what they send, and what they became."""
     clients = cohort or tiny_cohort(learner)
-    clients.server_round = order.server_round
-    context = learner.context(order, clients)
+    clients.server_round = server_round
+    context = learner.context(guidance, clients)
     losses = train_cohort(learner, clients, context)
-    sent = learner.contribution(clients, context, order.server_round)
+    sent = learner.contribution(clients, context, server_round)
     return losses, sent.arrays, clients
 
 

@@ -13,17 +13,18 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order, Reply
+from fedproto_app.core.messages import Guidance, Order, Reply
+from fedproto_app.core.tasks import small_run
 from fedproto_app.node import orders, shares, trainer
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
-from fedproto_app.tasks.table import load_shard, make_task, small_run
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.tasks.table import load_shard, make_task
 from tests.pretended_gpu import DEVICE, PretendedGpu
 
 CPU = torch.device("cpu")
@@ -76,7 +77,7 @@ class OnDevice:
             rng = np.random.default_rng(server_round)
             arrays = {key: rng.normal(size=shape).astype(np.float32) for key in GUIDANCE}
         judged = self.settings.pretraining_rounds == 0
-        return Order("run", "", server_round, names, evaluate=judged, arrays=arrays, guided=names)
+        return Order("run", "", server_round, names, judged, Guidance(arrays, names))
 
     def train(self, order: Order, size: int = 16) -> Done:
         cohorts = shares_of(order, self.shard, self.learner.task, size)

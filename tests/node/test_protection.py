@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Guidance, Order
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.messages import Order
-from fedproto_app.node.privacy_ledger import PrivacyLedger, SitePrivacy
 from fedproto_app.node.protection import Leaving, Protection
 from fedproto_app.node.secret import secret_of_simulation
 from fedproto_app.settings import PrivacyPlan, PrivacySettings
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Contribution
 from fedproto_app.strategies.fedavg import FedAvgLearner
+from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 
 SECRET = b"s" * 32
@@ -38,8 +38,8 @@ def protection(folder: Path | None, sigma: float, secret: bytes = SECRET, **chan
     return Protection(plan(sigma, **changes), secret, ledger)
 
 
-def order(learner: AnyLearner, server_round: int = 1, **changes: Any) -> Order:
-    return Order("run", "token", server_round, NAMES, arrays=global_model(learner), **changes)
+def order(learner: AnyLearner) -> Order:
+    return Order("run", "token", 1, NAMES, guidance=Guidance(global_model(learner)))
 
 
 def prototypes(learner: AnyLearner, value: float = 1.0) -> tuple[Cohort, Contribution]:
@@ -72,7 +72,10 @@ def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path:
     models = {name: value + 1.0 for name, value in cohort.parameters.items()}
     guard = protection(tmp_path, 1e-9, step_clip=0.3)
     leaving = guard.applied(learner, cohort, asked, ROWS, models, Contribution())
-    steps = [(leaving.models[n][0] - torch.from_numpy(asked.arrays[n])).flatten() for n in models]
+    steps = [
+        (leaving.models[n][0] - torch.from_numpy(asked.guidance.arrays[n])).flatten()
+        for n in models
+    ]
     assert float(torch.cat(steps).norm()) == pytest.approx(0.3, rel=1e-4)
     assert float(next(iter(cohort.parameters.values())).max()) < 1.0  # the client's own stays
 
@@ -84,7 +87,7 @@ def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
         **{"privacy.mechanism": "gaussian", "privacy.clip": 2.0, "privacy.noise-multiplier": 1.0},
     )
     cohort = tiny_cohort(learner)
-    sent = learner.contribution(cohort, learner.context(order(learner), cohort), 1)
+    sent = learner.contribution(cohort, learner.context(order(learner).guidance, cohort), 1)
     samples = cohort.samples.train_samples[0]
 
     def deviation(unit: str) -> float:
@@ -136,11 +139,11 @@ def test_the_same_order_gets_the_same_answer_and_is_counted_once(tmp_path: Path)
 @pytest.mark.parametrize(
     "changed",
     [
-        {"options": {"a": 1.0}},
+        {"guidance": Guidance(options={"a": 1.0})},
         {"server_round": 2},
         {"run": "other"},
         {"token": "other"},
-        {"arrays": {"x": np.ones(2, np.float32)}},
+        {"guidance": Guidance({"x": np.ones(2, np.float32)})},
     ],
 )
 def test_another_question_gets_other_noise_even_where_the_answer_is_the_same(

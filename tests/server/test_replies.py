@@ -13,17 +13,17 @@ from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.core.sends import Expected
-from fedproto_app.messages import (
+from fedproto_app.core.messages import (
     Arrays,
+    Guidance,
     MaskingOrder,
     MaskingReply,
     Order,
     Refusal,
     Reply,
 )
-from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
-from fedproto_app.wire import (
+from fedproto_app.core.sends import Expected
+from fedproto_app.core.wire import (
     MOST_BYTES,
     Unusable,
     add_masking,
@@ -37,6 +37,7 @@ from fedproto_app.wire import (
     write_reply,
     write_roster,
 )
+from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from tests.server.bad_replies import npy_header
 from tests.server.messages import (
     ASKED,
@@ -113,10 +114,11 @@ def test_a_roster_is_read_as_it_was_written() -> None:
 
 def test_an_order_is_read_as_it_was_written() -> None:
     arrays = {"heads": np.ones((1, 3), np.float32)}
-    order = Order("run", "token", 3, ["a"], True, arrays, ["a"], [0, 2], {"mu": 0.1 + 0.2})
+    guidance = Guidance(arrays, ["a"], [0, 2], {"mu": 0.1 + 0.2})
+    order = Order("run", "token", 3, ["a"], True, guidance)
     found = read_order(order_message(order))
-    assert {**vars(found), "arrays": {}} == {**vars(order), "arrays": {}}
-    assert same_arrays(found.arrays, arrays)
+    assert same_arrays(found.guidance.arrays, arrays)
+    assert replace(found, guidance=replace(found.guidance, arrays=arrays)) == order
 
 
 @given(st.floats(), st.floats(0, 1e9))

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays, Guidance, Reply
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.core.wire import read_order
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import read_order
 from tests.strategies.one_node import NAMES, NO_GRID, NODE, SAMPLES, one_node
 
 Floats = NDArray[np.float64]
@@ -75,15 +75,12 @@ class KindredPair:
         copies = {n: v.expand(len(series), *v.shape).clone() for n, v in initial.items()}
         samples = self.learner.task.gather(self.windows(series), 1)
         cohort = new_cohort(self.learner, copies, samples, server_round=1)
-        self.learner.conclude(cohort, self.learner.context(self.order(), cohort))
+        self.learner.conclude(cohort, self.learner.context(Guidance(), cohort))
         return cohort
-
-    def order(self) -> Order:
-        return Order("run", "token", 1, CLIENTS)
 
     def message(self, cohort: Cohort) -> Arrays:
         """What the clients send."""
-        context = self.learner.context(self.order(), cohort)
+        context = self.learner.context(Guidance(), cohort)
         return self.learner.contribution(cohort, context, 1).arrays
 
     def report(self, names: list[str], arrays: Arrays) -> None:
@@ -92,19 +89,19 @@ class KindredPair:
         self.strategy.federation.history.trained |= {ClientKey(name, NODE) for name in names}
         self.strategy.take_in([replace(reply, node=NODE)], 1)
 
-    def priors(self) -> Order:
+    def priors(self) -> Guidance:
         """What the server then sends to the node, as the node reads it."""
         no_model, config = ArrayRecord(), ConfigRecord()
         [message] = self.strategy.configure_evaluate(1, no_model, config, NO_GRID)
-        return read_order(message)
+        return read_order(message).guidance
 
     def fitted(self, series: dict[str, Floats]) -> Tensor:
         """[K, H, D] the clients' coefficients in the end."""
         cohort = self.cohort(series)
         self.report(list(series), self.message(cohort))
-        order = self.priors()
-        if order.guided:
-            self.learner.receive(cohort, order)
+        priors = self.priors()
+        if priors.clients:
+            self.learner.receive(cohort, priors)
         return cohort.parameters[COEFFICIENTS]
 
 

@@ -10,8 +10,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance
-from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.core.messages import Guidance, NodeRoster, Reply
+from fedproto_app.core.round import ClientReply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.strategy import BaseStrategy, PersonalStrategy
@@ -58,7 +58,7 @@ def evaluation(strategy: BaseStrategy, *names: str, server_round: int = 1) -> Gu
     return strategy.guide_evaluation(strategy.received, keys, round_)
 
 
-def guidance(strategy: PersonalStrategy, *names: str) -> Order:
-    """What the strategy sends to these clients in the next round."""
+def guidance(strategy: BaseStrategy, *names: str, server_round: int = 2) -> Guidance:
+    """What the strategy gives these clients of the node to train with, in the next round."""
     keys = [ClientKey(name, NODE) for name in names]
-    return strategy.guided(Order("run", "token", 2, list(names)), keys)
+    return strategy.guide(strategy.received, keys, strategy.round_of(server_round))

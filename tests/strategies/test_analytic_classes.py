@@ -14,20 +14,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.messages import Arrays, Guidance, NodeRoster, Reply
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends
+from fedproto_app.core.wire import read_order
 from fedproto_app.data.shape import DataShape
-from fedproto_app.invariants import SmallRuns, invariants_of
-from fedproto_app.learners.class_fit import packed
+from fedproto_app.experiments.invariants import SmallRuns, invariants_of
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.strategies.analytic import AnalyticSettings, class_groups
-from fedproto_app.strategies.analytic.class_groups import ClassGroups
-from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy
-from fedproto_app.wire import read_order
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic import classes_strategy as class_groups
+from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy, ClassGroups
+from fedproto_app.strategies.common.class_fit import packed
 from tests.strategies.one_node import NO_GRID, NODE, SAMPLES, evaluation, one_node
 
 WIDTH, CLASSES = 8, ("ant", "bee")
@@ -181,10 +181,13 @@ def clustered(server: AnalyticClassesStrategy) -> AnalyticClassesStrategy:
     return strategy
 
 
-def answers(strategy: AnalyticClassesStrategy) -> list[Order]:
+def answers(strategy: AnalyticClassesStrategy) -> list[Guidance]:
     """To each node."""
     no_model, config = ArrayRecord(), ConfigRecord()
-    return [read_order(one) for one in strategy.configure_evaluate(1, no_model, config, NO_GRID)]
+    return [
+        read_order(one).guidance
+        for one in strategy.configure_evaluate(1, no_model, config, NO_GRID)
+    ]
 
 
 def test_clients_are_told_the_sums_of_those_who_mean_the_same(
@@ -196,10 +199,10 @@ def test_clients_are_told_the_sums_of_those_who_mean_the_same(
     here["late"] = named(True, 6)
     assert report(strategy, **here) == report(strategy, "other", **there) == {}
     first, second = answers(strategy)
-    assert (first.guided, second.guided) == (["a", "b", "c", "late"], ["d", "e", "f"])
-    for order in (first, second):
+    assert (first.clients, second.clients) == (["a", "b", "c", "late"], ["d", "e", "f"])
+    for sent in (first, second):
         total = sum(one["gram"] for one in (*here.values(), *there.values()))
-        np.testing.assert_allclose(order.arrays["gram"], total, rtol=1e-6)
+        np.testing.assert_allclose(sent.arrays["gram"], total, rtol=1e-6)
     for name in ("moment", "counts"):
         one = sum(here[client][name] for client in "abc") + there["d"][name]
         other = here["late"][name] + there["e"][name] + there["f"][name]
@@ -226,7 +229,7 @@ def test_nobody_is_told_what_one_other_client_has(
     sent = {name: named(name in swapped, seed) for seed, name in enumerate(["a", "b", "c", "late"])}
     report(strategy, **sent)
     first, _ = answers(strategy)
-    assert first.guided == []
+    assert first.clients == []
     assert set(first.arrays) == {"gram", "moment", "counts"}
 
 
@@ -268,7 +271,7 @@ def test_too_much_work_is_not_begun(
     monkeypatch.setattr(class_groups, "MOST_WORK", 10)
     strategy = clustered(server)
     report(strategy, **{name: named(name < "c", 0) for name in ("a", "b", "c", "late")})
-    assert answers(strategy)[0].guided == []
+    assert answers(strategy)[0].clients == []
     assert "no clusters are looked for among 4 clients of 2 classes" in caplog.text
 
 

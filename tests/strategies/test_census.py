@@ -11,16 +11,16 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message
 
+from fedproto_app.core.messages import Arrays, Reply
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.learners.class_fit import packed
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
-from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.census.strategy import CensusStrategy
-from fedproto_app.wire import array_record, numpy_arrays
-from tests.strategies.one_node import NODE, SAMPLES, one_node
+from fedproto_app.strategies.common.class_fit import packed
+from tests.strategies.one_node import NODE, SAMPLES, guidance, one_node
 
 WIDTH = 4 + 8  # four learned features, one random filter
 
@@ -94,7 +94,7 @@ def test_the_latest_sums_add_up_for_who_is_judged_alone(server: CensusStrategy) 
     assert report(server, b=third) == {}  # in place of the second
     for name, total in evaluated(server).items():
         np.testing.assert_allclose(total, first[name] + third[name], rtol=1e-5, atol=1e-5)
-    assert server.guided(Order("run", "token", 2, ["a"]), []).arrays == {}
+    assert guidance(server).arrays == {}
     again = strategy_of(server.settings)
     again.restore(server.state())
     assert all((evaluated(again)[name] == one).all() for name, one in evaluated(server).items())

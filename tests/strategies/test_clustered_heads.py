@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, MessageType
 
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
+from fedproto_app.core.wire import read_order
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
-from fedproto_app.wire import read_order
 from tests.local_grid import LocalGrid, sequence_settings, synthetic_nodes
 from tests.strategies.heads_by_hand import at, play, server
 
@@ -27,7 +27,7 @@ Tamper = Callable[[int, Message], Message | None]
 
 
 def has_encoder(order: Order) -> bool:
-    return any(name.startswith("encoder") for name in order.arrays)
+    return any(name.startswith("encoder") for name in order.guidance.arrays)
 
 
 # --- by hand ----------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def test_a_node_gets_the_encoder_once() -> None:
     first = play(strategy, 1, HEADS)
     assert all(has_encoder(order) for order in first.train.values())
     second = play(strategy, 2, HEADS)
-    assert [order.arrays for order in second.train.values()] == [{}, {}]
+    assert [order.guidance.arrays for order in second.train.values()] == [{}, {}]
     assert not any(has_encoder(order) for order in second.evaluate.values())
 
 
@@ -68,7 +68,7 @@ def test_a_head_whose_evaluation_was_not_answered_is_sent_again() -> None:
     moved = {**HEADS, "b": at(80)[0]}  # both clusters change, so there is nothing new to send
     again = play(strategy, 3, moved)
     assert again.sent == {name: first.sent[name] for name in "cd"}
-    assert again.evaluate[1].guided == []
+    assert again.evaluate[1].guidance.clients == []
 
 
 def test_a_newer_head_takes_the_place_of_one_that_did_not_arrive() -> None:
@@ -186,7 +186,7 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
     tmp_path: Path, method: str
 ) -> None:
     folder, grid = run(tmp_path, method=method)
-    encoder = sum(a.size for a in orders(grid, MessageType.TRAIN, 1)[1000].arrays.values())
+    encoder = sum(a.size for a in orders(grid, MessageType.TRAIN, 1)[1000].guidance.arrays.values())
     shown = 0 if method == "fed-react" else 2 * HEAD  # both clusters' heads, to each client
     said = HEAD if method == "fed-react" else HEAD + 2  # with what it chose
     found = lines(folder)
@@ -194,7 +194,9 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
     for line in found[: FIRST - 1]:
         assert line["parameters_up"] == line["parameters_down"] == 8 * encoder
     for number, line in enumerate(found[FIRST - 1 :], start=FIRST):
-        sent = [order.guided for order in orders(grid, MessageType.EVALUATE, number).values()]
+        sent = [
+            order.guidance.clients for order in orders(grid, MessageType.EVALUATE, number).values()
+        ]
         heads = sum(map(len, sent))
         once = encoder if number == FIRST else 0
         assert with_encoder(grid, number) == ([1000, 1001] if once else [])
@@ -271,4 +273,4 @@ def test_a_node_that_joins_late_gets_the_encoder_and_then_a_head(tmp_path: Path)
     assert [line["clients"] for line in lines(folder)] == [4, 4, 4, 4, 8, 8]
     assert [with_encoder(grid, number) for number in (3, 4, 5, 6)] == [[1000], [], [1001], []]
     last = orders(grid, MessageType.EVALUATE, 6)
-    assert [len(order.guided) for order in last.values()] == [4, 4]
+    assert [len(order.guidance.clients) for order in last.values()] == [4, 4]

@@ -10,15 +10,19 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import NodeRoster, Reply
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import SettingsError
-from fedproto_app.maths.federated_features import class_gradient
-from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, CreffStrategy
+from fedproto_app.strategies.compared.creff import (
+    CLASSIFIER,
+    GRADIENTS,
+    CreffStrategy,
+    class_gradient,
+)
 from tests.learners.tiny_images import SHAPE
+from tests.strategies.one_node import guidance
 
 WIDTH = 2
 COUNTS = {"a": ((5, 4, 0),), "b": ((9, 0, 0),), "c": ((9, 0, 0),)}
@@ -75,9 +79,9 @@ def honest(strategy: CreffStrategy) -> Sent:
 
 def test_the_first_orders_have_a_classifier_too() -> None:
     strategy = server()
-    order = strategy.guided(Order("run", "t", 1, ["a"]), [ClientKey("a", "m")])
-    assert order.arrays[CLASSIFIER].shape == (3, WIDTH + 1)
-    assert order.arrays[CLASSIFIER].any()
+    classifier = guidance(strategy, "a", server_round=1).arrays[CLASSIFIER]
+    assert classifier.shape == (3, WIDTH + 1)
+    assert classifier.any()
 
 
 def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> None:
@@ -91,7 +95,7 @@ def test_features_of_the_classes_that_came_move_and_the_classifier_is_new() -> N
     figures = strategy.federation.history.log.figures
     assert figures["distance_after"] < figures["distance_before"]  # type: ignore[operator]
     assert strategy.federation.history.log.refused == []
-    sent = strategy.guided(Order("run", "t", 2, ["a"]), []).arrays[CLASSIFIER]
+    sent = guidance(strategy).arrays[CLASSIFIER]
     assert np.array_equal(sent, after["classifier"])
     found = strategy.findings()[CLASSIFIER]
     assert found["names"].tolist() == ["ant", "bee", "cat"]

@@ -9,12 +9,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedproto_app.client_app import app as client_app
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Guidance, Order
+from fedproto_app.core.wire import numpy_arrays, write_order
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import numpy_arrays, write_order
 from tests.local_grid import LocalGrid, run_locally, small_settings
 from tests.told import told
 
@@ -56,7 +56,7 @@ def test_one_round_is_the_sample_weighted_mean_over_clients(tmp_path: Path, meth
     models, weights = [], []
     for node_id, context in grid.contexts.items():
         for client in (["long", "middle"], ["short"])[node_id - 1000]:
-            order = Order("alone", "t", 1, [client], arrays=start)
+            order = Order("alone", "t", 1, [client], guidance=Guidance(start))
             message = write_order(order, node_id, "train")
             message.metadata.__dict__["_message_id"] = "x"
             reply = client_app(message, context)

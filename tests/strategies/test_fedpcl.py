@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.core.round import Guidance, Round
-from fedproto_app.messages import Order, Reply
+from fedproto_app.core.messages import Guidance, Reply
+from fedproto_app.core.round import Round
+from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES, FedPclStrategy
-from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
-from tests.strategies.one_node import NODE, Rows, one_node
+from tests.strategies.one_node import NODE, Rows, guidance, one_node
 
 A: Rows = [[1.0, 2.0], [3.0, 4.0]]
 B: Rows = [[3.0, 2.0], [1.0, 0.0]]
@@ -37,11 +37,8 @@ def report(strategy: FedPclStrategy, prototypes: dict[str, Rows]) -> None:
 
 
 def sent(strategy: FedPclStrategy) -> Any:
-    order = Order("run", "t", 2, ["a"], arrays={"w": np.zeros(1, np.float32)})
-    guided = strategy.guided(order, [])
-    assert "w" in guided.arrays
     assert strategy.guide_evaluation(strategy.received, [], Round(2)) == Guidance()
-    found = guided.arrays.get(GLOBAL_PROTOTYPES)
+    found = guidance(strategy).arrays.get(GLOBAL_PROTOTYPES)
     return None if found is None else found.tolist()
 
 

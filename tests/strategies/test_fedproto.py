@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.messages import Reply
+from fedproto_app.core.messages import Reply
+from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedproto import FedProtoStrategy
-from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, Rows, guidance, one_node, report
 
@@ -36,10 +36,10 @@ def test_before_any_report_nothing_is_sent(fedproto: FedProtoStrategy) -> None:
 
 def test_the_global_prototype_is_the_mean_over_the_clients(fedproto: FedProtoStrategy) -> None:
     report(fedproto, {"a": A, "b": B})
-    order = guidance(fedproto, "c")  # whoever asks, also one who has not reported
-    assert set(order.arrays) == {"prototype"}
-    assert order.arrays["prototype"].tolist() == [[2, 2], [2, 2]]
-    assert order.arrays["prototype"].dtype == np.float32
+    sent = guidance(fedproto, "c")  # whoever asks, also one who has not reported
+    assert set(sent.arrays) == {"prototype"}
+    assert sent.arrays["prototype"].tolist() == [[2, 2], [2, 2]]
+    assert sent.arrays["prototype"].dtype == np.float32
 
 
 def test_of_each_client_the_latest_counts_once(fedproto: FedProtoStrategy) -> None:

@@ -11,13 +11,14 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.learners.global_prototypes import PROTOTYPES
-from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.core.messages import Guidance, NodeRoster, Reply
+from fedproto_app.core.wire import read_order
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
-from fedproto_app.wire import read_order
 from tests.learners.tiny_images import SHAPE
+from tests.strategies.one_node import guidance
 
 WIDTH = 2
 COUNTS = {"a": ((5, 4, 0),), "b": ((9, 0, 0),), "c": ((9, 0, 0),)}
@@ -57,10 +58,6 @@ def answer(sent: Sent) -> Reply:
     return replace(reply, node="m")
 
 
-def guidance(strategy: FedTgpStrategy) -> Order:
-    return strategy.guided(Order("run", "t", 2, ["a"]), [ClientKey("a", "m")])
-
-
 def assert_same(ours: FedTgpStrategy, theirs: FedTgpStrategy) -> None:
     mine, other = ours.state(), theirs.state()
     assert mine.keys() == other.keys()
@@ -70,7 +67,7 @@ def assert_same(ours: FedTgpStrategy, theirs: FedTgpStrategy) -> None:
 
 def test_it_sends_the_prototypes_of_classes_that_somebody_has() -> None:
     strategy = server()
-    assert guidance(strategy) == Order("run", "t", 2, ["a"])
+    assert guidance(strategy) == Guidance()
     strategy.take_in([answer(HONEST)], 1)
     sent = guidance(strategy)
     assert sent.classes == [0, 1]
@@ -99,7 +96,7 @@ def test_an_evaluation_on_its_own_gets_the_prototypes_too() -> None:
     strategy.take_in([answer(HONEST)], 1)
     strategy.federation.history.unevaluated.add(ClientKey("a", "m"))
     (message,) = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), None)  # type: ignore[arg-type]
-    assert read_order(message).classes == [0, 1]
+    assert read_order(message).guidance.classes == [0, 1]
 
 
 def test_the_order_of_clients_does_not_matter_and_nobody_changes_nothing() -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.core.clients import ClientKey
-from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.core.messages import NodeRoster, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.gldp.strategy import GlobalLocalPrototypeStrategy
 from tests.learners.tiny_images import SHAPE
+from tests.strategies.one_node import guidance
 
 WIDTH = 2
 Prototypes = dict[str, dict[int, list[float]]]  # client → class → prototype
@@ -54,9 +54,9 @@ def answer(node: str, sent: Prototypes) -> Reply:
 
 def guided(strategy: GlobalLocalPrototypeStrategy) -> dict[int, list[float]]:
     """The global prototypes that go down, by class."""
-    order = strategy.guided(Order("run", "t", 2, ["a"]), [ClientKey("a", "m")])
-    rows = order.arrays.get("prototypes", np.empty((0, WIDTH)))
-    return dict(zip(order.classes, rows.tolist(), strict=True))
+    sent = guidance(strategy, "a")
+    rows = sent.arrays.get("prototypes", np.empty((0, WIDTH)))
+    return dict(zip(sent.classes, rows.tolist(), strict=True))
 
 
 def test_before_the_first_replies_nothing_but_the_model_goes_down() -> None:

@@ -28,7 +28,7 @@ def heads(strategy: ClusteredHeadStrategy) -> list[list[float]]:
 
 def test_everyone_sees_the_same_random_start() -> None:
     played = play(ifca("ab", "cd"), 1, HEADS, chosen=BY_GROUP)
-    shown = [order.arrays["clusters"] for order in played.train.values()]
+    shown = [order.guidance.arrays["clusters"] for order in played.train.values()]
     assert shown[0].shape == (2, 1, 2)
     np.testing.assert_array_equal(shown[0], shown[1])
     assert np.unique(shown[0]).size == 4
@@ -61,7 +61,7 @@ def test_the_next_round_shows_the_means_and_averages_over_the_rounds() -> None:
     play(strategy, 1, HEADS, chosen=BY_GROUP)  # (6, 2) and (1, 2)
     second: dict[str, Head] = {"a": (0, 0), "b": (0, 0), "c": (5, 5), "d": (5, 5)}
     played = play(strategy, 2, second, chosen=BY_GROUP)
-    assert played.train[1].arrays["clusters"][:, 0].tolist() == [[6, 2], [1, 2]]
+    assert played.train[1].guidance.arrays["clusters"][:, 0].tolist() == [[6, 2], [1, 2]]
     assert heads(strategy) == [[3, 1], [3, 3.5]]
     third = dict.fromkeys("abcd", (9.0, 9.0))
     play(strategy, 3, third, chosen=BY_GROUP)

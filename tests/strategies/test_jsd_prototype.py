@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Guidance, Reply
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.messages import Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.fuels import strategy as jsd_prototype
@@ -34,20 +34,19 @@ def test_positive_and_negative_prototypes_by_hand() -> None:
     # The three divergences are small (a, b) and twice large: the median is large, so β = 40.
     fuels = strategy(**{"fuels.beta": 40})
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
-    order = guidance(fuels, "c", "a")
-    assert order.guided == ["c", "a"]
+    sent = guidance(fuels, "c", "a")
+    assert sent.clients == ["c", "a"]
     mean = np.mean([ALIKE_A, ALIKE_B], axis=0)
-    np.testing.assert_allclose(order.arrays["positive"], [OTHER, mean], rtol=1e-6)
-    np.testing.assert_allclose(order.arrays["negative"], [mean, OTHER], rtol=1e-6)
+    np.testing.assert_allclose(sent.arrays["positive"], [OTHER, mean], rtol=1e-6)
+    np.testing.assert_allclose(sent.arrays["negative"], [mean, OTHER], rtol=1e-6)
 
 
 def test_without_negatives_there_is_no_guidance() -> None:
     """β is above ln 2; as a percentile it would tell c from a and b."""
     fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
-    order = guidance(fuels, "a", "b", "c")
-    assert order.guided == []
-    assert order.arrays == {}
+    sent = guidance(fuels, "a", "b", "c")
+    assert sent == Guidance()
 
 
 def test_random_partners_are_as_many_fixed_over_the_rounds_and_drawn_from_the_seed() -> None:
@@ -105,8 +104,8 @@ def test_who_copies_a_client_is_its_partner_and_no_rule_but_the_mean_obeys_it(ru
     fuels = strategy(**{"fuels.beta": 50, "aggregation.rule": rule, **SHARE})
     shifted = (np.array(ALIKE_A) + 300).tolist()
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER, "late": shifted})
-    order = guidance(fuels, "a")
-    made = order.arrays["positive"][0]
+    sent = guidance(fuels, "a")
+    made = sent.arrays["positive"][0]
     partners = np.array([ALIKE_A, ALIKE_B, shifted])
     if rule == "clipped-mean":
         moved = np.array([np.zeros((2, 2)), np.array(ALIKE_B) - ALIKE_A, np.full((2, 2), 3.0)])
@@ -120,9 +119,9 @@ def test_who_copies_a_client_is_its_partner_and_no_rule_but_the_mean_obeys_it(ru
 def test_a_late_joiner_is_not_guided_before_it_reports() -> None:
     fuels = strategy(**{"fuels.beta": 40})
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": OTHER})
-    assert guidance(fuels, "late", "a").guided == ["a"]
+    assert guidance(fuels, "late", "a").clients == ["a"]
     report(fuels, {"late": OTHER})
-    assert guidance(fuels, "late", "a").guided == ["late", "a"]
+    assert guidance(fuels, "late", "a").clients == ["late", "a"]
     assert len(fuels.state()["names"]) == 4
 
 

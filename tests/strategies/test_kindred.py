@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.messages import Arrays
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
-from fedproto_app.messages import Arrays
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
@@ -113,7 +113,7 @@ def test_a_client_alone_in_its_federation_keeps_its_own_fit() -> None:
     pair = KindredPair()
     alone = pair.cohort(series).parameters[COEFFICIENTS]
     assert torch.equal(pair.fitted(series), alone)
-    assert pair.priors().guided == []
+    assert pair.priors().clients == []
     assert alone.abs().sum() > 0
 
 
@@ -188,7 +188,7 @@ def test_means_that_cannot_be_true_are_refused(name: str, change: Any, reason: s
     [refusal] = pair.strategy.federation.history.log.refused
     assert refusal.client == "c"
     assert reason in refusal.reason
-    assert pair.priors().guided == ["a", "b", "late"]
+    assert pair.priors().clients == ["a", "b", "late"]
     honest = KindredPair()
     honest.report(["a", "b", "late"], {key: array[[0, 1, 3]] for key, array in sent.items()})
     for key, array in pair.priors().arrays.items():

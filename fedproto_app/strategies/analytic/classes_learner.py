@@ -16,9 +16,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.data.shape import DataShape
-from fedproto_app.learners.class_fit import (
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    LabelledVectors,
+    class_sums,
+    log_loss,
+    shortened,
+)
+from fedproto_app.models.model import HEAD
+from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic.random_kernels import RandomKernelClassifier
+from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     MOMENT,
     ClassFit,
@@ -32,24 +47,9 @@ from fedproto_app.learners.class_fit import (
     total_in,
     unpacked,
 )
-from fedproto_app.learners.closed_form import ClosedFormLearner, VectorsContext, new_stage
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Contribution
-from fedproto_app.maths.class_gaussian import (
-    ClassSums,
-    LabelledVectors,
-    class_sums,
-    log_loss,
-    shortened,
-)
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.model import HEAD
-from fedproto_app.models.random_kernels import RandomKernelClassifier
-from fedproto_app.models.random_patches import RandomPatchClassifier
-from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.tasks.images.own_models import fixed_patches
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
@@ -108,10 +108,10 @@ class AnalyticClassesLearner(
         sums = {name: torch.zeros(shape) for name, shape in shapes.items()}
         return SumsMemory(stages=torch.tensor(0), sums=sums)
 
-    def context(self, order: Order, cohort: Cohort) -> ClassesContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> ClassesContext:
         parameters, samples = cohort.parameters, cohort.samples
         vectors, guessed = self.task.train_vectors(parameters, samples), None
-        if self.section.guess_rounds and order.server_round > 1:
+        if self.section.guess_rounds and cohort.server_round > 1:
             assert isinstance(self.task, SequenceClassificationTask)
             features, labels, present = self.task.guessed(parameters, samples, vectors)
             has_model = (cohort.memory.stages > 0).float()  # a newcomer's would guess at random
@@ -143,9 +143,9 @@ class AnalyticClassesLearner(
         counts = cohort.memory.sums[COUNTS].sum(dim=1)
         return sample_bound(self.training.sample_clip), [round(count) for count in counts.tolist()]
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
-        total = total_in(order, self.task.device)
+        total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return []  # nobody's, or somebody's spoil the total: each goes on with its own
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
@@ -154,14 +154,14 @@ class AnalyticClassesLearner(
         else:
             moment, counts = (cohort.memory.sums[name].double() for name in (MOMENT, COUNTS))
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            others = [everybody(total), *clusters_in(order, cohort.names, total)]
+            others = [everybody(total), *clusters_in(guidance, cohort.names, total)]
             _keep(cohort, self._fit.personal(moment, counts, others, validation))
         return list(range(len(cohort.names)))
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """The client's own classifier, and beside it the one of all samples."""
-        found = super().evaluate(cohort, order)
-        total = total_in(order, self.task.device)
+        found = super().evaluate(cohort, guidance)
+        total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return found
         clients = len(cohort.names)

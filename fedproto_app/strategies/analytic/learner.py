@@ -18,15 +18,15 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.closed_form import ClosedFormLearner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import solve, symmetric, triangle, triangle_size
-from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up from each client, and, summed over the clients, comes down.
@@ -78,7 +78,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
             )
         ]
 
-    def context(self, order: Order, cohort: Cohort) -> SumsContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> SumsContext:
         sums = self.task.regression_sums(cohort.samples)
         return SumsContext(*sums, cohort.samples.targets, self.task.train_targets(cohort.samples))
 
@@ -101,19 +101,19 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         bound = sample_bound(self.training.sample_clip, self.task.layout.horizon)
         return bound, cohort.samples.train_samples
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit each client again, now that the sums over all are known."""
-        if MOMENT not in order.arrays:
+        if MOMENT not in guidance.arrays:
             return []
-        moment = torch.from_numpy(order.arrays[MOMENT]).double().to(self.task.device)[..., None]
-        packed = torch.from_numpy(order.arrays[GRAM]).double().to(self.task.device)
+        moment = torch.from_numpy(guidance.arrays[MOMENT]).double().to(self.task.device)[..., None]
+        packed = torch.from_numpy(guidance.arrays[GRAM]).double().to(self.task.device)
         shared = solve(symmetric(packed, moment.shape[-2]), moment, self.section.penalty)
         if not shared.isfinite().all():
             return []  # somebody's sums spoil the total: each goes on with its own solution
         if self.section.sharing == "federated":
             cohort.parameters[COEFFICIENTS].copy_(shared[..., 0])  # all clients' the same
         else:
-            self._fit(cohort, self.context(order, cohort), [shared])
+            self._fit(cohort, self.context(guidance, cohort), [shared])
         return list(range(len(cohort.names)))
 
     def _fit(self, cohort: Cohort, own: SumsContext, shared: Sequence[Tensor]) -> None:

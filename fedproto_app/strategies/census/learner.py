@@ -9,7 +9,7 @@ so a frequent class, or an absent one, teaches the encoder nothing by its freque
 
 Before it trains, a client adds up what the discriminant of `maths/class_gaussian.py` needs, over
 the vectors that the encoder gives as received, which is the same for all. Fixed random features
-stand beside them (`models/learned_and_fixed.py`). The answer of a client is made of its own sums
+stand beside them (`learned_and_fixed.py`). The answer of a client is made of its own sums
 and those of all (`class_fit.py`), as in the closed form that learns nothing, and goes with the
 encoder as received. Sums of earlier stages are of the encoders of their time.
 """
@@ -24,9 +24,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.shape import DataShape
-from fedproto_app.learners.class_fit import (
+from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
+from fedproto_app.models.model import HEAD, Model
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     MOMENT,
     ClassFit,
@@ -37,21 +43,47 @@ from fedproto_app.learners.class_fit import (
     sums_shapes,
     total_in,
 )
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.learned_and_fixed import LearnedAndFixed
-from fedproto_app.models.model import HEAD
-from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
+# Fixed random features beside a learned representation.
+
+
+class LearnedAndFixed(Model):
+    """What an encoder has learned, and then what fixed functions of the same inputs say.
+
+    learned: has the parameters, its head too, which sees its representation alone. fixed: has none;
+    None for nothing beside. A head with rows for all D values sees them all.
+    """
+
+    def __init__(self, learned: Model, fixed: Model | None) -> None:
+        self.learned, self._fixed = learned, fixed
+        self.representation_dim = learned.representation_dim
+        if fixed is not None:
+            self.representation_dim += fixed.representation_dim
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self.learned.encoder_parameters(generator)
+
+    def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self.learned.head_parameters(generator)
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        learned = self.learned.encode(parameters, *inputs)
+        if self._fixed is None:
+            return learned
+        return torch.cat([learned, self._fixed.encode({}, *inputs)], dim=-1)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        rows = parameters[HEAD + "weight"].shape[1]
+        return self.learned.predict(parameters, representation[..., :rows])
+
+
 ANSWER = "answer."  # the classifier that a client was last given
 
-SENDS_SUMS = "sends-sums"  # an option of an order to train
+SENDS_SUMS = "sends-sums"  # an option of the guidance to train with
 
 
 class CensusMemory(NamedTuple):
@@ -125,9 +157,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
             current.copy_(now[name])
         memory.stage.copy_(stages)
 
-    def context(self, order: Order, cohort: Cohort) -> CensusContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> CensusContext:
         prior = self._adjustment(cohort.memory.current[COUNTS])
-        return CensusContext(prior, bool(order.options.get(SENDS_SUMS)))
+        return CensusContext(prior, bool(guidance.options.get(SENDS_SUMS)))
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ImageBatch, context: CensusContext
@@ -146,10 +178,10 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         names = cohort.memory.earlier
         return Contribution({name: self._sum(cohort, name).cpu().numpy() for name in names})
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit each client's answer, now that the sums of all are there."""
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
-        total = total_in(order, self.task.device)
+        total = total_in(guidance, self.task.device)
         weight, bias = self._of_head(cohort, total)
         if total is not None and self._fit.of_all(total) is not None:
             moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
@@ -163,9 +195,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         """The shared encoder with the client's own answer."""
         return {**parameters, **{HEAD + n: parameters[ANSWER + n] for n in ("weight", "bias")}}
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """The client's own answer, by the averaged head besides; and the answer of all samples."""
-        total = total_in(order, self.task.device)
+        total = total_in(guidance, self.task.device)
         own = self.predictor(cohort.parameters)
         head = self._with(cohort, *self._of_head(cohort, total))
         rules = {"": self.task.by_head(own), "head": self.task.by_head(head)}

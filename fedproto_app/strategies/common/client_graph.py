@@ -4,7 +4,7 @@
     graph.complete(round_, ask)                    # in `begin`: profiles, once a client
     weights = graph.adjacency(keys)                # [N, N] of these clients, in their order
 
-A learner whose strategy has one answers the question for a profile with `learners/profile.py`.
+A learner whose strategy has such a graph answers the question for a profile with `profile.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.messages import Guidance, Refusal
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Expected, Sends
-from fedproto_app.learners.profile import PROFILE
 from fedproto_app.maths.graph import Adjacency
-from fedproto_app.messages import Refusal
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.profile import PROFILE
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.tasks.forecasting.graph import Vertices
 
@@ -41,7 +41,7 @@ class ClientGraph:
         self._settings, self._federation = settings, federation
         self._vertices = Vertices(settings.graph)
         # In a simulation all clients are one person's: a mistake, before work starts.
-        if federation.members.roster.partitions():
+        if federation.members.is_simulation:
             self._vertices.require([key.client for key in federation.members.clients()])
         shape = {PROFILE: (settings.data.period,)}
         self._profiles = Received([Sends("profile", shape, remember="latest")])
@@ -101,7 +101,7 @@ class ClientGraph:
 
         Whoever took the name of another's client would get its neighbours, and be theirs.
         """
-        owner = self._federation.members.roster.first_with.get(key.client, key.node)
+        owner = self._federation.members.first_with(key.client) or key.node
         if owner == key.node or self.asks_profiles:
             return key.client
         if key not in self._nameless:

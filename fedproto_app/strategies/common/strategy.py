@@ -6,8 +6,7 @@ and never a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from logging import INFO
 from typing import Any, Protocol
 
@@ -19,21 +18,19 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
 from fedproto_app.core.method import IN_STRATEGIES, refuse_removed
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
+from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Expected, Sends, Sizes
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays, Order, Refusal, Reply
-from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Sums
-from fedproto_app.server.averaging import Averaging
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation, Guide
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import array_record, numpy_arrays
-
-Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
+from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 
 
 class Ask(Protocol):
@@ -95,15 +92,12 @@ class BaseStrategy(Strategy):
     half, which declares what clients send. sizes: of the data and the model, by which the
     declarations give shapes. releases: what clients send. received: what they sent. averaging: the
     rule in force. model: the parameters that the server shares, as the phase began with them.
-    most_samples: the most samples that a client can have used in a round, None: all that it
-    declared.
     """
 
     settings: Settings
     section: Any
     learner: AnyLearner
     sizes: Sizes
-    most_samples: int | None = None
 
     def __init_subclass__(cls, **words: Any) -> None:
         super().__init_subclass__(**words)
@@ -224,17 +218,16 @@ class BaseStrategy(Strategy):
         chosen = self.chosen(eligible, server_round)
         evaluate = self.evaluates_with_training(round_)
 
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round, evaluate=evaluate)
-            return self.guided(replace(plain, arrays=self.shared_for(keys)), keys)
+        def guide(keys: list[ClientKey]) -> Guidance:
+            return self.guide(self.received, keys, round_).with_model(self.shared_for(keys))
 
-        return self._orders(chosen, order, MessageType.TRAIN)
+        return self._orders(chosen, guide, server_round, MessageType.TRAIN, evaluate=evaluate)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         pipeline, expected = self.federation.pipeline, self.expected(server_round)
-        answers = pipeline.read(replies, expected, self.most_samples)
+        answers = pipeline.read(replies, expected)
         self._answered(answers, evaluation=False)
         arrays = pipeline.sums.hand_over(
             answers,
@@ -256,13 +249,12 @@ class BaseStrategy(Strategy):
         if not round_.evaluated:
             return []
 
-        def order(keys: list[ClientKey]) -> Order:
-            plain = self.federation.pipeline.order(keys, server_round)
-            shared = replace(plain, arrays=self.shared_for(keys))
-            return with_guidance(shared, self.guide_evaluation(self.received, keys, round_))
+        def guide(keys: list[ClientKey]) -> Guidance:
+            guidance = self.guide_evaluation(self.received, keys, round_)
+            return guidance.with_model(self.shared_for(keys))
 
         clients = self.to_evaluate(self.federation.members.clients(), round_)
-        return self._orders(clients, order, MessageType.EVALUATE)
+        return self._orders(clients, guide, server_round, MessageType.EVALUATE)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -324,11 +316,6 @@ class BaseStrategy(Strategy):
         if round_.figures:
             self.federation.history.note(round_.figures)
 
-    def guided(self, order: Order, keys: Sequence[ClientKey]) -> Order:
-        """The order with the method's guidance for these clients of one node."""
-        round_ = self.round_of(order.server_round)
-        return with_guidance(order, self.guide(self.received, keys, round_))
-
     def state(self) -> dict[str, NDArray[Any]]:
         return self.received.state()
 
@@ -339,10 +326,18 @@ class BaseStrategy(Strategy):
         return {}
 
     def _orders(
-        self, clients: Sequence[ClientKey], order: Callable[[list[ClientKey]], Order], kind: str
+        self,
+        clients: Sequence[ClientKey],
+        guide: Guide,
+        server_round: int,
+        kind: str,
+        *,
+        evaluate: bool = False,
     ) -> list[Message]:
         self._asked = {key.node for key in clients}
-        return self.federation.pipeline.orders(clients, order, kind, self.shared_names())
+        return self.federation.pipeline.orders(
+            clients, guide, server_round, kind, shared=self.shared_names(), evaluate=evaluate
+        )
 
     def _answered(self, answers: Sequence[Reply], *, evaluation: bool) -> None:
         clients = [key for reply in answers for key in keys_in(reply)]
@@ -359,10 +354,9 @@ class BaseStrategy(Strategy):
             shared: Collection[str] = (),
             once: bool = False,
         ) -> list[ClientReply]:
-            def order(keys: list[ClientKey]) -> Order:
-                return with_guidance(pipeline.order(keys, round_.number), guide(keys))
-
-            answers = pipeline.question(grid, clients, order, expected, shared=shared, once=once)
+            answers = pipeline.question(
+                grid, clients, guide, round_.number, expected, shared=shared, once=once
+            )
             return [reply for answer in answers for reply in client_replies(answer, expected)]
 
         return ask
@@ -396,17 +390,6 @@ class PersonalStrategy(BaseStrategy):
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Only clients that trained since their last evaluation and were not chosen this round."""
         return [key for key in clients if key in self.federation.history.unevaluated]
-
-
-def with_guidance(order: Order, guidance: Guidance) -> Order:
-    """The order with what the method sends besides the parameters that it shares."""
-    return replace(
-        order,
-        arrays={**order.arrays, **guidance.arrays},
-        guided=[key.client for key in guidance.clients],
-        classes=list(guidance.classes),
-        options={**order.options, **guidance.options},
-    )
 
 
 def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:

@@ -2,12 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Count, Section, setting
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.community_gcn import CommunityGcn
+from fedproto_app.models.forecaster import DECODER
+from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.model import ENCODER, LinearHeadModel
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
+
+# A graph convolutional network over the clients of a community, as one of them forecasts with it.
+#
+# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). Of two layers, with
+# Â the normalised adjacency of the community and X its clients' windows of one time, it is
+#     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂
+# A ReLU on Y, as some programs have, could give no value below a client's mean: here is none.
+
+
+class CommunityGcn(LinearHeadModel):
+    """One row of Y, of samples [K, B, M·v + M + j] of a client whose community has M members.
+
+    First in a sample are the v values of each member's row of Â X, one member after the other, then
+    the client's row of Â, then the numbers of the time, whose calendar every member's row is given
+    besides. Members who are mere padding have 0 in the row of Â.
+    """
+
+    def __init__(self, hidden: int, layout: WindowLayout) -> None:
+        super().__init__(hidden, layout.horizon, DECODER)
+        self._layout = layout
+        self._values = layout.width - layout.times
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        width = self._values + self._layout.calendar_width
+        named = linear_parameters(width, self.representation_dim, generator)
+        return {ENCODER + name: value for name, value in named.items()}
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        """The client's row of Â ReLU(Â X W₁ + b₁), [K, B, hidden]."""
+        (samples,) = inputs
+        size, width = samples.shape[1:]
+        members = (width - self._layout.times) // (self._values + 1)
+        rows = samples[..., : members * self._values].reshape(
+            *samples.shape[:2], members, self._values
+        )
+        near = samples[..., members * self._values :][..., :members]  # (K, B, M)
+        if self._layout.times:
+            calendar = self._layout.calendar(samples).unsqueeze(2)
+            rows = torch.cat([rows, calendar.expand(-1, -1, members, -1)], dim=3)
+        hidden = linear(parameters, ENCODER, rows.flatten(1, 2)).relu()
+        hidden = hidden.reshape(-1, size, members, self.representation_dim)
+        row: Tensor = (near.unsqueeze(3) * hidden).sum(dim=2)
+        return row
 
 
 class FcgcnSettings(Section):

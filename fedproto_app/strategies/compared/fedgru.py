@@ -18,32 +18,189 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Guidance, Received, Round, SentModel
+from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Phase
-from fedproto_app.learners.profile import PROFILE, profile
-from fedproto_app.maths.constrained_kmeans import constrained_kmeans
 from fedproto_app.maths.graph import communities
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.models.ensemble import CHOICE, Ensemble, member, name_alone, of_member
-from fedproto_app.models.model import Model
-from fedproto_app.models.stacked_gru import StackedGru
-from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation
+from fedproto_app.models.forecaster import DECODER
+from fedproto_app.models.gru import gru_parameters, gru_states
+from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.learner import Context, Contribution, Phase
+from fedproto_app.strategies.common.profile import PROFILE, profile
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+# A forecaster of GRUs on top of each other, over a sample's values in the order of time.
+
+
+class StackedGru(LinearHeadModel):
+    """r = the last state of the uppermost GRU, and the calendar of the first target beside it.
+
+    Samples are [K, B, c + Q·H + j]. The values at the largest distance come first, the newest value
+    last; each GRU reads the states of the one below.
+    """
+
+    def __init__(self, layers: int, hidden: int, layout: WindowLayout) -> None:
+        super().__init__(hidden + layout.calendar_width, layout.horizon, DECODER)
+        self._layers, self._hidden, self._layout = layers, hidden, layout
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {
+            _layer(number) + name: value
+            for number in range(self._layers)
+            for name, value in gru_parameters(
+                self._hidden, generator, self._hidden if number else 1
+            ).items()
+        }
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (samples,) = inputs
+        layout = self._layout
+        window = torch.cat([layout.distant_values(samples), layout.close_values(samples)], dim=2)
+        states = [window]
+        for number in range(self._layers):
+            states = gru_states(parameters, _layer(number), torch.cat(states, dim=2))
+        return torch.cat([states[-1], layout.calendar(samples)], dim=2)
+
+
+def _layer(number: int) -> str:
+    return f"{ENCODER}layer-{number}."
+
+
+# Several models of one form as one, whose forecast is a weighted mean of theirs.
+
+CHOICE = "choice"  # [K, C], each member's weight: of the parameters, but not drawn here
+
+
+class Ensemble(Model):
+    """C members, which begin equal. Member c's parameters have its number after their prefix.
+
+    A member with weight 0 is as if it were not there, whatever it says.
+    """
+
+    def __init__(self, member: Model, members: int) -> None:
+        self._member, self.members = member, members
+        self.representation_dim = members * member.representation_dim
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self._for_all(self._member.encoder_parameters(generator))
+
+    def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return self._for_all(self._member.head_parameters(generator))
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        each = range(self.members)
+        made = [self._member.encode(member(parameters, one), *inputs) for one in each]
+        return torch.cat(made, dim=2)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        parts = representation.chunk(self.members, dim=2)
+        weights = parameters[CHOICE].T[:, :, None, None]  # (C, K, 1, 1)
+        total = torch.zeros(())
+        for number, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+            said = self._member.predict(member(parameters, number), part)
+            total = total.to(said.device) + torch.where(weight == 0, 0.0, weight * said)
+        return total
+
+    def _for_all(self, drawn: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            of_member(name, one): value.clone()
+            for one in range(self.members)
+            for name, value in drawn.items()
+        }
+
+
+def of_member(name: str, number: int) -> str:
+    """A parameter's name in the ensemble."""
+    prefix, _, rest = name.partition(".")
+    return f"{prefix}.{number}.{rest}"
+
+
+def name_alone(name: str) -> str:
+    """The name of a parameter of the first member, as it is called alone."""
+    return name.replace(".0.", ".", 1)
+
+
+def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+    """The parameters of one member, under its own names."""
+    starts = tuple(f"{prefix}{number}." for prefix in (ENCODER, DECODER))
+    return {
+        name.replace(f".{number}.", ".", 1): value
+        for name, value in parameters.items()
+        if name.startswith(starts)
+    }
+
+
+# k-means whose clusters have a smallest size (Bradley, Bennett and Demiriz, MSR-TR-2000-65).
+#
+# To assign points to given centres is a problem of transport, here of places: each cluster has as
+# many as it must have points, and whoever gets none of these goes to the nearest centre.
+
+Points = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+STARTS, MOST_STEPS = 10, 100
+
+
+def constrained_kmeans(
+    points: Points, clusters: int, smallest: int, rng: np.random.Generator
+) -> Labels:
+    """[n, k] → [n] the cluster of each point, numbered by their first points.
+
+    The best of `STARTS` runs, by the sum of squared distances. ValueError for fewer points than
+    the clusters must have.
+    """
+    if len(points) < clusters * smallest:
+        raise ValueError(f"{len(points)} points for {clusters} clusters of {smallest}")
+    runs = [_run(points, clusters, smallest, rng) for _ in range(STARTS)]
+    labels, _ = min(runs, key=lambda run: run[1])
+    firsts = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
+    return np.array([firsts[label] for label in labels.tolist()], np.int64)
+
+
+def _run(
+    points: Points, clusters: int, smallest: int, rng: np.random.Generator
+) -> tuple[Labels, float]:
+    centres = points[rng.choice(len(points), clusters, replace=False)]
+    labels, cost = _assigned(points, centres, smallest)
+    for _ in range(MOST_STEPS):
+        centres = np.stack([points[labels == one].mean(axis=0) for one in range(clusters)])
+        moved, less = _assigned(points, centres, smallest)
+        if less >= cost:
+            break
+        labels, cost = moved, less
+    return labels, cost
+
+
+def _assigned(points: Points, centres: Points, smallest: int) -> tuple[Labels, float]:
+    """Each point's cluster, and the sum of squared distances, the least that the sizes allow."""
+    squared = ((points[:, None] - centres) ** 2).sum(axis=2)
+    nearest = squared.argmin(axis=1)
+    owner = np.repeat(np.arange(len(centres)), smallest)
+    free = len(points) - len(owner)
+    costs = np.concatenate(
+        [squared[:, owner], np.tile(squared.min(axis=1)[:, None], (1, free))], axis=1
+    )
+    rows, places = linear_sum_assignment(costs)  # rows are 0 … n − 1
+    in_place = places < len(owner)
+    labels = nearest.astype(np.int64)
+    labels[in_place] = owner[places[in_place]]
+    return labels, float(costs[rows, places].sum())
 
 
 class FedGruSettings(Section):
@@ -71,7 +228,7 @@ class FedGruSettings(Section):
 
 class FedGruLearner(SoloLearner):
     """With one cluster FedAvg's; else each client sends its own cluster's model, which nodes cannot
-    average, and an order to train brings the number of each client's cluster by its name."""
+    average, and what it gets to train with is the number of each client's cluster by its name."""
 
     section: FedGruSettings
     task: ForecastingTask
@@ -102,13 +259,13 @@ class FedGruLearner(SoloLearner):
     def phases(self) -> list[Phase]:
         return [Phase("local", self.shared, self.training.local_epochs)]
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
         """While it trains, a client has its own cluster's model alone."""
         if not self._alone:
             own = cohort.parameters[CHOICE]
             own.zero_()
             for row, name in enumerate(cohort.names):
-                own[row, int(order.options[name])] = 1.0
+                own[row, int(guidance.options[name])] = 1.0
         return Context()
 
     def model_to_send(self, cohort: Cohort) -> dict[str, Tensor]:
@@ -122,10 +279,10 @@ class FedGruLearner(SoloLearner):
             for name in members[0]
         }
 
-    def answer(self, cohort: Cohort, order: Order) -> Contribution:
+    def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
         return profile(cohort, self.task)
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Choose among all clusters' models, and the means of several."""
         if self._alone:
             return []
@@ -149,9 +306,6 @@ def subsets(clusters: int) -> list[Tensor]:
             weights[list(some)] = 1 / size
             made.append(weights)
     return made
-
-
-Labels = NDArray[np.int64]
 
 
 class FedGruStrategy(FedAvgStrategy):

@@ -17,12 +17,12 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round, of_group, under
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.strategies.fed_react.learner import HEAD, HEADS
@@ -46,7 +46,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
         assert isinstance(task, SequenceTask)
         self.task = task
         self.head_shape = (task.outputs, task.representation_dim + 1)
-        self.most_samples = section.samples or None  # |M_t|, the weights of the mean
         self._heard: set[ClientKey] = set()
         self._equipped: set[int] = set()  # Flower's ids of the nodes that have the encoder
         self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
@@ -57,12 +56,12 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def _compare_numbers(self) -> None:
         """Fewer clients than clusters are a fault, unless more of them can still join."""
-        roster, clusters = self.federation.members.roster, self.section.clusters
-        clients = len(roster.clients())
+        members, clusters = self.federation.members, self.section.clusters
+        clients = len(members.clients())
         if clusters <= clients:
             return
         fault = f"fed-react.clusters = {clusters}: more than the {clients} clients there are"
-        if roster.partitions():  # a simulation is complete from the start
+        if members.is_simulation:
             raise FederationError(fault)
         log(WARNING, "%s so far; others may join", fault)
 
@@ -91,6 +90,9 @@ class ClusteredHeadStrategy(PersonalStrategy):
         return Guidance(self.shown())
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        most = self.section.samples  # |M_t|, which weighs the head in the mean; 0: all it has
+        if 0 < most < reply.samples:
+            return f"reports {reply.samples} train samples, expected 1 … {most}"
         largest = float(np.abs(reply.arrays[HEAD]).max())
         beyond = largest > LARGEST_HEAD
         return f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}" if beyond else None
@@ -114,7 +116,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
         guided = [key for key in clients if key in self._pending]
         if not guided:
             return Guidance()
-        return Guidance({HEADS: np.stack([self._pending[key] for key in guided])}, guided)
+        heads = np.stack([self._pending[key] for key in guided])
+        return Guidance({HEADS: heads}, [key.client for key in guided])
 
     def answered(
         self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.linear_heads import Head, Vectors
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric, Model
-from fedproto_app.randomness import numpy_stream
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
@@ -94,7 +94,7 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
             targets=samples.targets[rows, picked],
         )
 
-    def context(self, order: Order, cohort: Cohort) -> HeadContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> HeadContext:
         samples = cohort.samples
         counts = samples.train_samples
         values, labels = samples.values[:, :, 0].cpu().numpy(), samples.targets.cpu().numpy()
@@ -121,16 +121,18 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
     def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
         return Contribution({HEAD: cohort.memory.local.cpu().numpy()})
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """The heads that the server sends some of the clients for their clusters."""
-        heads: dict[str, Head] = dict(zip(order.guided, order.arrays.get(HEADS, ()), strict=True))
+        heads: dict[str, Head] = dict(
+            zip(guidance.clients, guidance.arrays.get(HEADS, ()), strict=True)
+        )
         rows = [row for row, name in enumerate(cohort.names) if name in heads]
         for row in rows:
             cohort.memory.received[row] = torch.from_numpy(heads[cohort.names[row]])
             cohort.memory.has_received[row] = True
         return rows
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Metrics of the head in use, and of the client's own."""
         memory: HeadMemory = cohort.memory
         used = torch.where(memory.has_received[:, None, None], memory.received, memory.local)

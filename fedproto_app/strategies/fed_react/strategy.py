@@ -12,29 +12,115 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
-from fedproto_app.maths.affect import Affect, affect, remember
 from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, head_similarity
-from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_app.strategies.fed_react.affect import Affect, affect, remember
 from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
-from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
+from fedproto_app.strategies.fed_react.head_smoothing import (
+    ForgettingMean,
+    HeadSmoother,
+    KalmanSmoothing,
+    NoSmoothing,
+    RunningMean,
+)
 from fedproto_app.strategies.fed_react.learner import HEAD
-from fedproto_app.strategies.fed_react.pair_memory import PairMemory, Rows
-from fedproto_app.tasks.sequences.probe import probe_vector
+from fedproto_app.tasks.sequences.task import SequenceTask
+
+# A vector at which the server compares heads: made of the encoder alone, so of nobody's data.
+
+_WALKS, _STEPS = 32, 100  # made-up sequences, and the steps of each
+
+
+def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
+    """[D]: the mean of what the encoder makes of random walks.
+
+    Each dimension of a walk is standardised, as data mostly are. Walks, because neighbouring steps
+    of real sequences are alike. Raises `FederationError` if the vector is not finite.
+    """
+    generator = numpy_stream(task.settings.seed, "probe")
+    walks = generator.normal(size=(_WALKS, _STEPS, *task.shape.inputs)).cumsum(axis=1)
+    walks -= walks.mean(axis=1, keepdims=True)
+    walks /= walks.std(axis=1, keepdims=True)
+    values = torch.from_numpy(walks.astype(np.float32)).unsqueeze(0)
+    lengths = torch.full((1, _WALKS), _STEPS)
+    stacked = {name: torch.from_numpy(array).unsqueeze(0) for name, array in encoder.items()}
+    vector = task.encode_all(stacked, values, lengths)[0].double().mean(dim=0)
+    if not vector.isfinite().all():
+        raise FederationError(
+            "fed-react.similarity = 'predictions': the encoder makes NaN or infinite values of "
+            "random walks, so heads cannot be compared"
+        )
+    found: NDArray[np.float64] = vector.numpy()
+    return found
+
+
+# A number for every two clients, while clients come, leave and return.
+
+Rows = NDArray[np.intp]  # of clients, by the order in which they were first heard
+
+
+class PairMemory:
+    """[N, N] of all clients ever heard; `unknown` for two that were never there together.
+
+    Pairs of which one is away keep what they have.
+    """
+
+    def __init__(self, unknown: float) -> None:
+        self._unknown = unknown
+        self.values: Matrix = np.zeros((0, 0), np.float32)
+
+    def of(self, rows: Rows, clients: int) -> Matrix:
+        """What is remembered of these clients [n, n]. clients: how many were ever heard, N."""
+        whole = self._with_newcomers(clients)
+        return whole if len(rows) == clients else whole[np.ix_(rows, rows)]
+
+    def remember(self, values: Matrix, rows: Rows, clients: int) -> None:
+        """Enter what is new of these clients [n, n]."""
+        if len(rows) == clients:
+            self.values = values
+        else:
+            self.values = self._with_newcomers(clients)
+            self.values[np.ix_(rows, rows)] = values
+
+    def _with_newcomers(self, clients: int) -> Matrix:
+        """A copy with rows of clients that it does not have yet."""
+        return np.pad(self.values, (0, clients - len(self.values)), constant_values=self._unknown)
+
+
+# The smoother of heads that a run's settings choose.
+
+
+def make_smoother(settings: FedReactSettings) -> HeadSmoother:
+    """A new smoother as ``fed-react.smoothing`` names it."""
+    match settings.smoothing:
+        case "none":
+            return NoSmoothing()
+        case "mean":
+            return RunningMean()
+        case "forgetting":
+            return ForgettingMean()
+        case "kalman":
+            return KalmanSmoothing(
+                settings.process_variance, settings.measurement_variance, settings.em_iterations
+            )
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import DataError
-from fedproto_app.messages import Arrays
 from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, SequenceTask
 from fedproto_app.tasks.task import AnyTask
 
@@ -41,7 +41,7 @@ def represented(
 ) -> Shard:
     """The shard with these clients, and their sequences as vectors.
 
-    received: arrays of an order; without the encoder's, the last encoder is used.
+    received: arrays of the guidance; without the encoder's, the last encoder is used.
     Clients whose vectors are not all finite are refused. Raises `DataError` if this node has no
     encoder yet.
     """

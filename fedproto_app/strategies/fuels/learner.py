@@ -16,18 +16,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
-from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import PROJECTOR, project
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Training
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.prototype import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -119,15 +119,15 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         low = self.section.augmentation_low if self.section.intra else None
         return self.task.batches(samples, generators, low)
 
-    def context(self, order: Order, cohort: Cohort) -> GuidedContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> GuidedContext:
         names, device = cohort.names, self.task.device
-        batches = 1 if self.section.periodicity_aware else int(order.options[PROTOTYPE_BATCHES])
+        batches = 1 if self.section.periodicity_aware else int(guidance.options[PROTOTYPE_BATCHES])
         own = (
             PeriodPrototype(len(names))
             if self.section.periodicity_aware
             else ConcatenatedPrototype(len(names), batches)
         )
-        rows = {name: row for row, name in enumerate(order.guided)}
+        rows = {name: row for row, name in enumerate(guidance.clients)}
         guided = torch.tensor([name in rows for name in names], device=device)
         if not rows or not self.section.inter:
             return GuidedContext(own, None, None, guided)
@@ -135,7 +135,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         take = [rows.get(name, 0) for name in names]
 
         def received(key: str) -> Tensor:
-            chosen = torch.from_numpy(order.arrays[key][take]).to(device)
+            chosen = torch.from_numpy(guidance.arrays[key][take]).to(device)
             return chosen.view(len(names), batches, self._period, -1)
 
         return GuidedContext(own, received(POSITIVE), received(NEGATIVE), guided)

@@ -15,14 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import (
-    PROTOTYPES,
-    class_prototypes,
-    received_prototypes,
-)
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.class_prototypes import (
     class_means,
     global_relation,
@@ -31,9 +26,14 @@ from fedproto_app.maths.class_prototypes import (
     moving_average,
     nearest_prototype,
 )
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.settings import Training
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.global_prototypes import (
+    PROTOTYPES,
+    class_prototypes,
+    received_prototypes,
+)
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.strategies.gldp import GldpSettings
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 
@@ -92,9 +92,9 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         if self.section.prototype_encoder == "shared":
             self._remember_current(cohort)  # µ is still Θ
 
-    def context(self, order: Order, cohort: Cohort) -> RelationContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> RelationContext:
         memory: PrototypeMemory = cohort.memory
-        shared, known = received_prototypes(order, self.task)
+        shared, known = received_prototypes(guidance, self.task)
         return RelationContext(memory.old, memory.old_known, shared, known)
 
     def loss(
@@ -133,11 +133,11 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         memory: PrototypeMemory = cohort.memory
         return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Inference by local prototypes, by global ones and by the head; the way that the settings
         choose also in detail."""
         clients = len(cohort.names)
-        shared, known = received_prototypes(order, self.task)
+        shared, known = received_prototypes(guidance, self.task)
         shared, known = shared.expand(clients, -1, -1), known.expand(clients, -1)
         # The encoder that is evaluated sees the classes that a client has images of.
         current, has = self._current_prototypes(cohort)

@@ -19,28 +19,98 @@ candidates are linear in φ, so the mean is one model again, [H, D].
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.closed_form import ClosedFormLearner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle, triangle_size
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.models.random_features import RandomFeatureForecaster
-from fedproto_app.randomness import torch_stream
+from fedproto_app.models.model import Model
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+# A forecast that is linear in fixed, random functions of what is known.
+#
+# Random Fourier features (Rahimi and Recht, NeurIPS 2007) make a closed form non-linear. They are
+# drawn from the run's seed, so all clients have the same ones and nobody sends them.
+
+_SCALES = (1.0, 0.5)  # of the values in the waves: finer and coarser ones
+
+
+class RandomFeatureForecaster(Model):
+    """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, c + Q·H + j].
+
+    φ(x), [D], is the representation. First in it are the plain features u: every other value less
+    the newest one, the newest one, the calendar of the first target or a 1. Then come, for each
+    scale σ, `width` waves √2 · cos(u R + b) / √width, with b uniform on the circle and R of
+    N(0, 1), times σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
+    """
+
+    def __init__(self, layout: WindowLayout, width: int, generator: torch.Generator) -> None:
+        values = layout.width - layout.times
+        self._layout, self.values = layout, values
+        self.plain_width = values + (layout.calendar_width or 1)
+        self.representation_dim = self.plain_width + len(_SCALES) * width
+        self._amplitude = math.sqrt(2 / width) if width else 0.0
+        scale = torch.ones(self.plain_width, len(_SCALES))
+        scale[:values] = torch.tensor(_SCALES) * values**-0.5
+        draws = torch.randn(self.plain_width, len(_SCALES), width, generator=generator)
+        self._directions = (draws * scale.unsqueeze(2)).flatten(start_dim=1)
+        self._phases = 2 * math.pi * torch.rand(len(_SCALES) * width, generator=generator)
+
+    @property
+    def newest(self) -> int:
+        """Which of the features is the newest value."""
+        return self.values - 1
+
+    def repeating(self, weights: Tensor) -> Tensor:
+        """[k, plain, H] the coefficients of forecasts that are weighted means of known values.
+
+        weights: [k, 1 + Q], each with sum 1, of the newest value and of those at the Q distances.
+        """
+        layout = self._layout
+        coefficients = weights.new_zeros(len(weights), self.plain_width, layout.horizon)
+        for step in range(layout.horizon):
+            columns = layout.close - 1 + step + layout.horizon * torch.arange(layout.distances)
+            coefficients[:, columns, step] = weights[:, 1:]
+        return coefficients
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {}
+
+    def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        return {COEFFICIENTS: torch.zeros(self._layout.horizon, self.representation_dim)}
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (samples,) = inputs
+        layout = self._layout
+        newest = samples[..., layout.close - 1 : layout.close]
+        others = torch.cat(
+            [samples[..., : layout.close - 1], samples[..., layout.close : self.values]], dim=-1
+        )
+        known = layout.calendar(samples) if layout.times else torch.ones_like(newest)
+        plain = torch.cat([others - newest, newest, known], dim=-1)
+        angles = plain @ self._directions.to(samples.device) + self._phases.to(samples.device)
+        return torch.cat([plain, self._amplitude * angles.cos()], dim=-1)
+
+    def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
+        newest = representation[..., self.newest : self.newest + 1]
+        steps: Tensor = representation @ parameters[COEFFICIENTS].transpose(1, 2)
+        return newest + steps
+
 
 # What goes up, and with one prior after the other what comes down.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
@@ -109,7 +179,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         assert isinstance(model, RandomFeatureForecaster)
         return model
 
-    def context(self, order: Order, cohort: Cohort) -> MeansContext:
+    def context(self, guidance: Guidance, cohort: Cohort) -> MeansContext:
         used = self.task.train_targets(cohort.samples)  # (K, n, H)
         clients, width, steps = len(used), self.model.representation_dim, used.shape[2]
         gram = used.new_zeros(clients, width, width, dtype=torch.float64)
@@ -162,16 +232,16 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         }
         return Contribution({name: value.float().cpu().numpy() for name, value in sent.items()})
 
-    def receive(self, cohort: Cohort, order: Order) -> list[int]:
+    def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit the clients that got priors with them."""
-        place_of = {name: place for place, name in enumerate(order.guided)}
+        place_of = {name: place for place, name in enumerate(guidance.clients)}
         rows = [row for row, name in enumerate(cohort.names) if name in place_of]
         if not rows:
             return []
-        context = self.context(order, cohort)
+        context = self.context(guidance, cohort)
         for row in rows:
             packed, moments = (
-                torch.from_numpy(order.arrays[name][place_of[cohort.names[row]]]).double()
+                torch.from_numpy(guidance.arrays[name][place_of[cohort.names[row]]]).double()
                 for name in (GRAM, MOMENT)
             )
             grams = symmetric(packed.to(self.task.device), self.model.representation_dim)

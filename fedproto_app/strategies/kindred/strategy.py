@@ -16,18 +16,49 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import ClientReply, Guidance, Received, Round
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import sums_fault, symmetric
-from fedproto_app.messages import Arrays
-from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.divergence_findings import divergence_findings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
+
+# Who is like whom, as weights.
+
+ROWS_AT_ONCE = 256  # clients; of thousands every further matrix of all pairs is gigabytes
+
+
+def kinship(divergence: Tensor, temperature: float) -> Tensor:
+    """[N, N] float64, row n: the weights of the other clients in client n's prior; its own is 0.
+
+    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0). An infinite
+    temperature, or clients that do not differ, make all others alike. divergence: [N, N], N ≥ 2,
+    symmetric.
+    """
+    scale = temperature * _median_of_unlike(divergence)
+    weights = divergence.to(torch.float64, copy=True)
+    if 0 < scale < math.inf:
+        weights.neg_().div_(scale)
+    else:
+        weights.zero_()
+    weights.fill_diagonal_(-torch.inf)
+    for rows in torch.split(weights, ROWS_AT_ONCE):
+        rows.copy_(rows.softmax(dim=1))
+    return weights
+
+
+def _median_of_unlike(divergence: Tensor) -> float:
+    """Of the divergences above 0, 0 if there are none; of the upper triangle, as the lower one has
+    the same."""
+    rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
+    unlike = np.concatenate([row[row > 0] for row in rows])
+    return float(np.median(unlike.astype(np.float64), overwrite_input=True)) if unlike.size else 0.0
+
 
 # A client's values have mean square 1 on its own scale, differences of two of them at most 4; a
 # spike that is carried over a gap can make it more.
@@ -70,7 +101,7 @@ class KindredStrategy(PersonalStrategy):
         guided = [key for key in clients if key in row_of]
         rows = [row_of[key] for key in guided]
         priors = {name: prior[rows] for name, prior in self._given.items()} if guided else {}
-        return Guidance(priors, guided)
+        return Guidance(priors, [key.client for key in guided])
 
     def answered(
         self, asked: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool

@@ -10,22 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.data.images.long_tail import long_tail_counts
-from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.images.partition import (
+    Holding,
+    Stage,
+    draw_partition,
+    given_partition,
+    images_of_the_same_mix,
+)
+from fedproto_app.data.images.shares import long_tail_counts
 from fedproto_app.settings import PartitionSettings
 
 
-def labels(classes: int, each: int) -> np.ndarray:
+def labels(classes: int, per_class: int) -> np.ndarray:
     """Every class mixed in with the others, as in a real file."""
-    return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), each))
+    return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), per_class))
 
 
 def partition(
-    each: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
+    per_class: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
 ) -> tuple[list[Holding], np.ndarray]:
     """The clients, and [R, C] the train images of each row."""
-    train_labels = labels(num_classes, each)
+    train_labels = labels(num_classes, per_class)
     holdings = draw_partition(
         train_labels, labels(num_classes, test), num_classes, PartitionSettings(**chosen), seed
     )
@@ -55,7 +61,7 @@ def test_no_image_twice_and_equal_parts(
     scheme: str, clients: int, classes: int, stages: int, factor: float, share: float, seed: int
 ) -> None:
     holdings, rows = partition(
-        each=1500,  # 30 of the last class: one for every row that could want it
+        per_class=1500,  # 30 of the last class: one for every row that could want it
         num_classes=6,
         seed=seed,
         scheme=scheme,
@@ -82,24 +88,22 @@ def test_no_image_twice_and_equal_parts(
 
 @pytest.mark.parametrize("scheme", ["long-tail", "dirichlet"])
 def test_a_seed_is_a_partition(scheme: str) -> None:
-    first, again, other = (partition(each=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2))
-    assert places(first) == places(again)
-    assert places(first) != places(other)
+    first, repeated, other_seed = (
+        partition(per_class=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2)
+    )
+    assert places(first) == places(repeated)
+    assert places(first) != places(other_seed)
 
 
 def test_names_sort_as_numbers() -> None:
     assert [h.name for h in partition(clients=2)[0]] == ["client-000", "client-001"]
-    many = [
+    names = [
         h.name
-        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, each=200)[0]
+        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, per_class=200)[
+            0
+        ]
     ]
-    assert (many[7], many[-1]) == ("client-0007", "client-1000")
-
-
-def test_clients_can_have_different_numbers_of_stages() -> None:
-    holdings, rows = partition(clients=40, classes=2, stages=4, minimum_stages=2, each=500)
-    assert {len(holding.stages) for holding in holdings} == {2, 3, 4}
-    assert len(set(rows.sum(axis=1).tolist())) == 1
+    assert (names[7], names[-1]) == ("client-0007", "client-1000")
 
 
 def test_evaluation_follows_the_train_classes() -> None:
@@ -117,11 +121,42 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
 
 
+def test_the_mix_of_the_test_images_is_the_one_of_the_train_images() -> None:
+    pool = [np.arange(100), 100 + np.arange(100), 200 + np.arange(10), 210 + np.arange(100)]
+    (drawn,) = images_of_the_same_mix(
+        pool, np.array([[50, 13, 1, 0]]), 0.2, np.random.default_rng(5)
+    )
+    # 10, 2.6 up to 3, 0.2 up to 1
+    assert np.bincount(np.searchsorted([100, 200, 210], drawn, "right")).tolist() == [10, 3, 1]
+
+
+def test_where_a_class_is_scarce_there_are_fewer_of_all() -> None:
+    pool = [np.arange(100), 100 + np.arange(10)]
+    (drawn,) = images_of_the_same_mix(pool, np.array([[60, 40]]), 0.5, np.random.default_rng(5))
+    assert np.bincount(drawn // 100).tolist() == [15, 10]
+
+
+def test_a_class_without_images_does_not_keep_the_others_out() -> None:
+    pool = [np.arange(10), np.empty(0, dtype=np.int64)]
+    (drawn,) = images_of_the_same_mix(pool, np.array([[20, 20]]), 0.5, np.random.default_rng(5))
+    assert drawn.tolist() == list(range(10))
+
+
+def test_stages_take_turns_through_the_images() -> None:
+    pool = [np.arange(10)]
+    drawn = images_of_the_same_mix(
+        pool, np.array([[20], [20], [20]]), 0.2, np.random.default_rng(5)
+    )
+    assert [len(set(part.tolist())) for part in drawn] == [4, 4, 4]
+    assert len(set(np.concatenate(drawn).tolist())) == 10  # 8 in two stages, then the last two
+    assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
+
+
 def test_test_images_can_have_the_mix_of_all_clients() -> None:
     """Training stays as it was; every client is then asked for all classes, rare ones rarely."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
-    own, everybody = (
+    own, common = (
         stages_of(
             draw_partition(
                 train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
@@ -130,12 +165,14 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
         for mix in ("own", "everybody")
     )
     dealt = np.concatenate([train_labels[stage.train] for stage in own])
-    whole = np.bincount(dealt, minlength=4)
-    expected = np.floor(whole * 0.5 / 8 + 0.5)  # of eight client stages
-    for mine, theirs in zip(own, everybody, strict=True):
-        assert mine.train.tolist() == theirs.train.tolist()
-        assert mine.validation.tolist() == theirs.validation.tolist()
-        assert np.bincount(test_labels[theirs.test], minlength=4).tolist() == expected.tolist()
+    dealt_counts = np.bincount(dealt, minlength=4)
+    expected = np.floor(dealt_counts * 0.5 / 8 + 0.5)  # of eight client stages
+    for own_stage, common_stage in zip(own, common, strict=True):
+        assert own_stage.train.tolist() == common_stage.train.tolist()
+        assert own_stage.validation.tolist() == common_stage.validation.tolist()
+        assert (
+            np.bincount(test_labels[common_stage.test], minlength=4).tolist() == expected.tolist()
+        )
 
 
 def test_a_small_alpha_makes_clients_more_different() -> None:
@@ -151,7 +188,7 @@ def test_a_small_alpha_makes_clients_more_different() -> None:
 
 def test_dirichlet_shares_of_almost_nothing_still_deal_everything() -> None:
     _, rows = partition(
-        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, each=90,
+        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, per_class=90,
         validation_share=0.0,
     )  # fmt: skip
     assert rows.sum(axis=1).tolist() == [100] * 9
@@ -166,7 +203,7 @@ def test_shared_images_follow_the_long_tail() -> None:
         class_draw="uniform",
         samples=55,
         imbalance_factor=100.0,
-        each=100,
+        per_class=100,
         validation_share=0.0,
     )
     # Of the classes' 100, 10 and 1 images; no row of the last two has 55.
@@ -209,7 +246,7 @@ def test_a_class_without_train_images_and_a_strange_label_are_refused() -> None:
 def test_the_papers_settings_on_cifar10(clients: int, stages: int, factor: float) -> None:
     begin = perf_counter()
     _, rows = partition(
-        each=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
+        per_class=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
     )
     assert perf_counter() - begin < 10  # 0.1 s on an idle machine
     share = long_tail_counts(np.full(10, 4750), factor).sum() // 100
@@ -256,10 +293,10 @@ def test_test_images_can_have_clients_and_stages_too() -> None:
     assert given_clients(train_stages=STAGES, test_stages=times) == {
         "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], []), ([4, 5], [])]
     }
-    both = given_clients(
+    with_both = given_clients(
         train_clients=CLIENTS, train_stages=STAGES, test_clients=owners, test_stages=times
     )
-    assert both["c"] == [([], [1]), ([6, 7], [2])]
+    assert with_both["c"] == [([], [1]), ([6, 7], [2])]
     unknown_stage = given_clients(train_clients=CLIENTS, train_stages=STAGES, test_clients=owners)
     assert unknown_stage["c"] == [([], []), ([6, 7], [1])]  # no class 2 there
 
@@ -270,10 +307,10 @@ def test_stages_of_one_client_alone() -> None:
     }
 
 
-@pytest.mark.parametrize("what", ["clients", "stages"])
-def test_what_only_test_images_have_is_refused(what: str) -> None:
-    with pytest.raises(DataError, match=f"test images have {what}, but the train images"):
-        given_clients(**{f"test_{what}": np.arange(4)})
+@pytest.mark.parametrize("kind", ["clients", "stages"])
+def test_what_only_test_images_have_is_refused(kind: str) -> None:
+    with pytest.raises(DataError, match=f"test images have {kind}, but the train images"):
+        given_clients(**{f"test_{kind}": np.arange(4)})
 
 
 def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> None:

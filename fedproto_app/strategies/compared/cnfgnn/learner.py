@@ -15,21 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.windows import window_positions
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
-from fedproto_app.learners.profile import PROFILE, profile
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.graph_forecaster import (
     GraphForecaster,
     GuidedForecaster,
     Seq2SeqForecaster,
 )
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution
+from fedproto_app.strategies.common.profile import PROFILE, profile
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.samples import CohortSamples
@@ -68,21 +68,21 @@ class CnfgnnLearner(SoloLearner):
         assert isinstance(model, GraphForecaster)
         return model
 
-    def context(self, order: Order, cohort: Cohort) -> Context:
-        cohort.samples = self._with_graph(cohort.samples, order)
+    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
+        cohort.samples = self._with_graph(cohort.samples, guidance)
         return Context()
 
-    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
-        return self.task.evaluate(cohort.parameters, self._with_graph(cohort.samples, order))
+    def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
+        return self.task.evaluate(cohort.parameters, self._with_graph(cohort.samples, guidance))
 
-    def answer(self, cohort: Cohort, order: Order) -> Contribution:
-        if PROFILE in order.options:
+    def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
+        if PROFILE in guidance.options:
             assert isinstance(self.task, ForecastingTask)
             return profile(cohort, self.task)
-        chosen = _Chosen(cohort.samples, _positions(order))
-        if GRAPH not in order.arrays:
+        chosen = _Chosen(cohort.samples, _positions(guidance))
+        if GRAPH not in guidance.arrays:
             return Contribution({ENCODINGS: self._encodings(cohort, chosen).cpu().numpy()})
-        return Contribution({GRADIENT: self._gradient(cohort, chosen, order).cpu().numpy()})
+        return Contribution({GRADIENT: self._gradient(cohort, chosen, guidance).cpu().numpy()})
 
     @torch.no_grad()
     def _encodings(self, cohort: Cohort, chosen: _Chosen) -> Tensor:
@@ -96,13 +96,13 @@ class CnfgnnLearner(SoloLearner):
             made.append(self.model.encoding(cohort.parameters, guided))
         return torch.cat(made, dim=1) * chosen.there.unsqueeze(2)
 
-    def _gradient(self, cohort: Cohort, chosen: _Chosen, order: Order) -> Tensor:
+    def _gradient(self, cohort: Cohort, chosen: _Chosen, guidance: Guidance) -> Tensor:
         """∂L/∂g [K, T, d_g] of each client's mean squared error over its train targets at these
         time steps; 0 where it has none."""
         samples, task = cohort.samples, self.task
         assert isinstance(task, ForecastingTask)
-        sent = torch.from_numpy(order.arrays[GRAPH]).to(task.device)
-        row_of = {name: row for row, name in enumerate(order.guided)}
+        sent = torch.from_numpy(guidance.arrays[GRAPH]).to(task.device)
+        row_of = {name: row for row, name in enumerate(guidance.clients)}
         graph = sent[[row_of[name] for name in cohort.names]].requires_grad_()
         inputs = _taken(samples.inputs, chosen.places)
         guided = self.model.guided(inputs, self._phases(samples, chosen.places), graph)
@@ -115,14 +115,14 @@ class CnfgnnLearner(SoloLearner):
         (gradient,) = torch.autograd.grad(losses.sum(), [graph])
         return gradient
 
-    def _with_graph(self, samples: CohortSamples, order: Order) -> CohortSamples:
-        """The samples with their phases and with the g that the order brings, else 0."""
+    def _with_graph(self, samples: CohortSamples, guidance: Guidance) -> CohortSamples:
+        """The samples with their phases and with the g that the guidance brings, else 0."""
         size, length, _ = samples.inputs.shape
         graph = samples.inputs.new_zeros(size, length, self.model.graph_width)
-        if GRAPH in order.arrays:
-            sent = torch.from_numpy(order.arrays[GRAPH]).to(graph.device)
-            chosen = _Chosen(samples, _positions(order))
-            row_of = {name: row for row, name in enumerate(order.guided)}
+        if GRAPH in guidance.arrays:
+            sent = torch.from_numpy(guidance.arrays[GRAPH]).to(graph.device)
+            chosen = _Chosen(samples, _positions(guidance))
+            row_of = {name: row for row, name in enumerate(guidance.clients)}
             for row, name in enumerate(samples.names):
                 if name in row_of:
                     there = chosen.there[row]
@@ -151,12 +151,12 @@ class _Chosen:
         self.places = torch.where(self.there, places, 0)
 
 
-def _positions(order: Order) -> Tensor:
+def _positions(guidance: Guidance) -> Tensor:
     """[T] int64 on the source's clock."""
-    first = int(order.options[FIRST])
-    if STEPS in order.arrays:
-        return first + torch.from_numpy(order.arrays[STEPS]).long()
-    return first + torch.arange(int(order.options[COUNT]))
+    first = int(guidance.options[FIRST])
+    if STEPS in guidance.arrays:
+        return first + torch.from_numpy(guidance.arrays[STEPS]).long()
+    return first + torch.arange(int(guidance.options[COUNT]))
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:

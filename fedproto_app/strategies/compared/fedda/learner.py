@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
+from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.noise import noisy
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.strategies.common.own_model import OwnModelLearner
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.tasks.forecasting.weekly_statistics import weekly_statistics
@@ -40,12 +40,12 @@ class FedDaLearner(OwnModelLearner):
         )
         return [model(combine="each", clip=""), statistics]
 
-    def answer(self, cohort: Cohort, order: Order) -> Contribution:
+    def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
         """Each client's statistics, [K, W, B], with ``fedda.statistics-noise`` on them.
 
         The noise is drawn of the run's seed, as all is: it shows what noise costs.
         """
-        weeks = int(order.options[WEEKS])
+        weeks = int(guidance.options[WEEKS])
         statistics = weekly_statistics(cohort.samples, weeks, self.section.week).cpu()
         if scale := self.section.statistics_noise:
             streams = (torch_stream(self.training.seed, name, STATISTICS) for name in cohort.names)

@@ -17,21 +17,115 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.round import Guidance, Round, SentModel
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
-from fedproto_app.maths.dual_attention import attended
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
-from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.data.windows import lookback, time_numbers, window_positions
+from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
-from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
 from fedproto_app.strategies.compared.fedda.traffic_clusters import TrafficClusters
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.outliers import largest
+
+# FedDA's dual attention (Zhang, Dang, Shihada, Alouini, INFOCOM 2021): the next server model.
+#
+# Tensor by tensor the model moves to the models that came, most to those that are farthest away,
+# and to the quasi-global model, most in the tensors that are farthest from it.
+
+
+def attended(
+    models: Mapping[str, Tensor],
+    anchor: Mapping[str, Tensor],
+    quasi_global: Mapping[str, Tensor],
+    step: float,
+    pull: float,
+) -> dict[str, Tensor]:
+    """One step of dual attention from the anchor, tensor k by tensor:
+        w_k − ε·( Σ_i α_ik·(w_k − w_i,k) + ρ·ω_k·(w_k − q_k) )
+    with α_k = softmax over i of ‖w_k − w_i,k‖ and ω = softmax over k of ‖w_k − q_k‖.
+
+    models: [n, …] each, w_i; anchor: w; quasi_global: q; step: ε; pull: ρ.
+    """
+    far = torch.stack([(anchor[name] - quasi_global[name]).norm() for name in anchor])
+    made = {}
+    for (name, start), share in zip(anchor.items(), far.softmax(dim=0), strict=True):
+        apart = start - models[name]  # (n, …)
+        attention = apart.flatten(start_dim=1).norm(dim=1).softmax(dim=0)  # (n,)
+        toward = torch.tensordot(attention, apart, dims=1)
+        made[name] = start - step * (toward + pull * share * (start - quasi_global[name]))
+    return made
+
+
+# FedDA's quasi-global model: what the server learns of its clients' statistics, before round 1.
+
+
+def quasi_global_model(
+    task: ForecastingTask, start: Arrays, statistics: NDArray[np.float32], section: FedDaSettings
+) -> tuple[Arrays, float]:
+    """The model after Adam's epochs on windows of the statistics, and the last epoch's mean loss.
+
+    statistics: [N, W, B], each client's a series of W periods whose first value has phase 0.
+    start: the model before, without the client axis. The rate falls to a tenth after half of the
+    epochs and again after three quarters.
+    """
+    seed = task.settings.seed
+    inputs, targets = _windows(statistics, task.settings.data)
+    drawn = torch.randperm(len(inputs), generator=torch_stream(seed, "fedda", "share"))
+    kept = drawn[: max(1, int(section.warm_up_share * len(inputs)))]
+    inputs, targets = inputs[kept], targets[kept]
+
+    parameters = {name: torch.tensor(value[None]).requires_grad_() for name, value in start.items()}
+    optimizer = torch.optim.Adam(parameters.values(), lr=section.warm_up_rate)
+    epochs, loss = section.warm_up_epochs, 0.0
+    falls = [max(1, epochs // 2), max(1, epochs * 3 // 4)]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls)
+    for epoch in range(epochs):
+        order = torch.randperm(len(inputs), generator=torch_stream(seed, "fedda", "order", epoch))
+        losses = []
+        for rows in torch.split(order, section.warm_up_batch_size):
+            batch = _batch(inputs[rows], targets[rows])
+            optimizer.zero_grad()
+            error = _loss(task, parameters, batch)
+            error.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(error.item())
+        schedule.step()
+        loss = float(np.mean(losses))
+    return {name: value.detach()[0].numpy() for name, value in parameters.items()}, loss
+
+
+def _loss(task: ForecastingTask, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
+    prediction = task.predict(parameters, task.represent(parameters, batch), batch)
+    return task.loss(prediction, batch).sum()
+
+
+def _windows(statistics: NDArray[np.float32], settings: DataSettings) -> tuple[Tensor, Tensor]:
+    """[n, c + Q·H + j] and [n, H]: samples as of a series, of all clients' statistics together.
+
+    The number of a week stands for that of a day, where models see one.
+    """
+    series = statistics.reshape(len(statistics), -1)
+    firsts = np.arange(lookback(settings), series.shape[1] - settings.horizon + 1)
+    values = series[:, window_positions(firsts, settings)]
+    times = np.broadcast_to(time_numbers(firsts, settings), (*values.shape[:2], settings.times))
+    targets = series[:, firsts[:, None] + np.arange(settings.horizon)]
+    inputs = np.concatenate([values, times], axis=2)
+    flat = (torch.from_numpy(one.reshape(-1, one.shape[2])) for one in (inputs, targets))
+    return next(flat), next(flat)
+
+
+def _batch(inputs: Tensor, targets: Tensor) -> Batch:
+    """Of one client."""
+    present = torch.ones_like(targets)
+    return Batch(inputs[None], None, targets[None], present[None], torch.zeros(1))
+
 
 _QUASI, _CLUSTER = "quasi-global.", "cluster-"  # of the state's names
 

@@ -1,0 +1,147 @@
+"""How large the package is, room by room, and which room imports which.
+
+    python -m benchmarks.structure            # the table
+    python -m benchmarks.structure --picture  # also draws docs/rooms.svg
+
+The rooms and their order are those of the import-linter contract in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import grimp
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "fedproto_app"
+PICTURE = ROOT / "docs" / "rooms.svg"
+
+
+def levels() -> list[list[str]]:
+    """The rooms from the top down; those of one level know each other in neither direction."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = project["tool"]["importlinter"]["contracts"][0]
+    return [[room.strip() for room in level.split("|")] for level in contract["layers"]]
+
+
+def imports_between_rooms() -> Counter[tuple[str, str]]:
+    """How many modules of one room import a module of another."""
+    graph = grimp.build_graph(PACKAGE)
+    counts: Counter[tuple[str, str]] = Counter()
+    for module in graph.modules - {PACKAGE}:
+        for imported in graph.find_modules_directly_imported_by(module) - {PACKAGE}:
+            rooms = module.split(".")[1], imported.split(".")[1]
+            if rooms[0] != rooms[1]:
+                counts[rooms] += 1
+    return counts
+
+
+def files_of(room: str) -> list[Path]:
+    """The Python files of a room, which is a folder or a single module."""
+    place = ROOT / PACKAGE / room
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+
+
+def lines_of(files: list[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in files)
+
+
+def upward(imports: Counter[tuple[str, str]]) -> int:
+    """Imports of a room on the same level or above."""
+    level_of = {room: number for number, level in enumerate(levels()) for room in level}
+    return sum(n for (room, other), n in imports.items() if level_of[other] <= level_of[room])
+
+
+def print_tables(imports: Counter[tuple[str, str]]) -> None:
+    console = Console()
+    rooms = Table("room", "files", "lines", "imports")
+    for room in chain.from_iterable(levels()):
+        imported = sorted(other for importer, other in imports if importer == room)
+        files = files_of(room)
+        rooms.add_row(room, str(len(files)), str(lines_of(files)), " ".join(imported))
+    console.print(rooms)
+    package = sorted((ROOT / PACKAGE).rglob("*.py"))
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    whole = Table("figure", "value", title="the whole")
+    whole.add_row("Python files / lines in the package", f"{len(package)} / {lines_of(package)}")
+    whole.add_row(
+        "lines of tests a line of the package", f"{lines_of(tests) / lines_of(package):.2f}"
+    )
+    whole.add_row("files of FUELS", str(len(files_of("strategies/fuels"))))
+    whole.add_row("keys in pyproject.toml", str(_keys(project["tool"]["flwr"]["app"]["config"])))
+    whole.add_row("imports that run upwards", str(upward(imports)))
+    whole.add_row("words of documentation", str(sum(len(p.read_text().split()) for p in pages)))
+    console.print(whole)
+
+
+def _keys(table: dict[str, object]) -> int:
+    return sum(_keys(value) if isinstance(value, dict) else 1 for value in table.values())
+
+
+def draw(imports: Counter[tuple[str, str]]) -> None:
+    """Each level is a row of boxes; an arc leads from a room to a room that it imports."""
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 11})
+    rows = levels()
+    figure = Figure(figsize=(8, 0.55 * len(rows)))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(-3.2, 5), ylim=(-len(rows) + 0.4, 0.7))
+    axes.axis("off")
+    place = {
+        room: (1.35 * column - 0.67 * (len(level) - 1) - 1.4, -row)
+        for row, level in enumerate(rows)
+        for column, room in enumerate(level)
+    }
+    for (room, other), count in sorted(imports.items()):
+        start, end = place[room], place[other]
+        left = room == rows[start[1] * -1][0] and len(rows[-start[1]]) > 1
+        axes.add_patch(
+            FancyArrowPatch(
+                start,
+                end,
+                connectionstyle=f"arc3,rad={0.55 if left else -0.55}",
+                arrowstyle="-|>",
+                mutation_scale=9,
+                shrinkA=20,
+                shrinkB=20,
+                linewidth=0.5 + min(count, 60) / 25,
+                color="#4472a8",
+                alpha=0.35,
+            )
+        )
+    for room, (x, y) in place.items():
+        files = files_of(room)
+        axes.text(
+            x,
+            y,
+            room,
+            ha="center",
+            va="center",
+            bbox={"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#333333"},
+        )
+        axes.text(-3.1, y, f"{lines_of(files):,}" if room == rows[-y][0] else "", va="center")
+    figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--picture", action="store_true", help="also draw docs/rooms.svg")
+    arguments = parser.parse_args()
+    imports = imports_between_rooms()
+    print_tables(imports)
+    if arguments.picture:
+        draw(imports)
+
+
+if __name__ == "__main__":
+    main()

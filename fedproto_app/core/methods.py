@@ -1,0 +1,91 @@
+"""All methods by name.
+
+A method is a module or a folder in ``strategies/`` or ``strategies/compared/`` with a record
+``METHOD``; the file's name, with dashes, is the method's. Nothing else lists it. A method from
+outside the app is a `Method` in a module of the user's, ``package.module:NAME``. A method's module
+is imported when the method is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from fedproto_app.core.errors import SettingsError, did_you_mean
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import Method, Pretraining, for_task
+from fedproto_app.core.section import kebab
+
+_PACKAGES = ("fedproto_app.strategies", "fedproto_app.strategies.compared")
+_NO_METHODS = ("common", "compared")
+
+
+class Methods(Mapping[str, Method]):
+    """The app's methods by name; asking for one imports its module."""
+
+    def __init__(self) -> None:
+        folder = Path(__file__).parents[1] / "strategies"
+        self._modules: dict[str, str] = {}
+        for package, place in zip(_PACKAGES, (folder, folder / "compared"), strict=True):
+            names = sorted(module.name for module in iter_modules([str(place)]))
+            self._modules |= {kebab(n): f"{package}.{n}" for n in names if n not in _NO_METHODS}
+
+    def __getitem__(self, name: str) -> Method:
+        method: Method = import_module(self._modules[name]).METHOD
+        return method
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+
+METHODS = Methods()
+
+
+def methods_of(task: str) -> list[str]:
+    """The app's own methods that work with a task."""
+    return [name for name, method in METHODS.items() if method.works_with(task)]
+
+
+def require_known(name: str) -> str:
+    """The name, if it is one of the table or ``package.module:METHOD``; else ValueError."""
+    if name not in METHODS and ":" not in name:
+        raise ValueError(
+            f"method = {name!r}: unknown method; {did_you_mean(name, METHODS)}known: "
+            f"{', '.join(map(repr, METHODS))}, or 'package.module:METHOD' of your own"
+        )
+    return name
+
+
+def method_named(name: str) -> Method:
+    """The record that ``method = name`` means; `SettingsError` if there is none."""
+    if name in METHODS:
+        return METHODS[name]
+    setting = f"method = {name!r}"
+    record = load(name, setting)
+    if not isinstance(record, Method):
+        raise SettingsError(
+            f"{setting}: is a {type(record).__name__}, expected a fedproto_app.core.method.Method"
+        )
+    if record.name in METHODS:
+        raise SettingsError(f"{setting}: its name = {record.name!r} is that of a method of the app")
+    return record
+
+
+def part_of(method: Method, half: str, task: str) -> Any:
+    """The class of a method's half for a task. half: "strategy" or "learner"."""
+    part = for_task(getattr(method, half), task)
+    return load(part, f"{method.name}'s {half} = {part!r}") if isinstance(part, str) else part
+
+
+def pretraining_learner(pretraining: Pretraining) -> Any:
+    """The class of the clients' half of a first phase."""
+    return load(pretraining.learner, f"the first phase's learner = {pretraining.learner!r}")

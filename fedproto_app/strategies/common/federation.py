@@ -1,0 +1,148 @@
+"""What a strategy may ask of the server: a protocol, which `server.Federation` implements.
+
+Strategies stand below the server. They name these parts and never import it, so a test hands in a
+few lines of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
+from fedproto_app.core.sends import Expected
+from fedproto_app.data.shape import DataShape
+from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.fixed_point import Sums
+
+Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
+
+
+class Members(Protocol):
+    """The clients of all nodes."""
+
+    @property
+    def facts(self) -> Mapping[ClientKey, ClientFacts]:
+        """What nodes declared of every client that ever came."""
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether the nodes are simulated, so that all clients are there from the start."""
+
+    def clients(self) -> list[ClientKey]:
+        """The clients that can be asked now, in the order of their names."""
+
+    def first_with(self, client: str) -> str | None:
+        """The node that declared a client of this name first; None if no node has."""
+
+    def node_id(self, node: str) -> int:
+        """Flower's id of the node with this name."""
+
+
+class Selection(Protocol):
+    """Which clients a round asks."""
+
+    def choose(
+        self,
+        clients: Sequence[ClientKey],
+        server_round: int,
+        newcomers: Collection[ClientKey] = (),
+    ) -> list[ClientKey]:
+        """The clients to train this round: a share of these, and all newcomers."""
+
+    def evaluates(self, server_round: int) -> bool:
+        """Whether this round's models are evaluated."""
+
+
+class History(Protocol):
+    """What happened so far."""
+
+    @property
+    def trained(self) -> set[ClientKey]:
+        """The clients that ever trained."""
+
+    @property
+    def unevaluated(self) -> set[ClientKey]:
+        """The clients that trained since their last evaluation."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Record which part of an answer is not used, and why."""
+
+    def note(self, figures: Mapping[str, float | None]) -> None:
+        """Record what the method itself reports of the round."""
+
+
+class SumStage(Protocol):
+    """Hands a round's replies to the strategy: each client's, or their masked sums."""
+
+    def hand_over(
+        self,
+        answers: list[Reply],
+        each: Callable[[list[Reply]], Arrays | None],
+        total: Callable[[Sums], Arrays | None],
+    ) -> Arrays | None:
+        """Call one of the two and return its result."""
+
+
+class Pipeline(Protocol):
+    """Orders out, replies in."""
+
+    @property
+    def sums(self) -> SumStage: ...
+
+    def orders(
+        self,
+        keys: Iterable[ClientKey],
+        guide: Guide,
+        server_round: int,
+        message_type: str,
+        *,
+        shared: Collection[str] = (),
+        evaluate: bool = False,
+    ) -> list[Message]:
+        """One message for each node, with the order for its share of the clients."""
+
+    def question(
+        self,
+        grid: Grid,
+        keys: Iterable[ClientKey],
+        guide: Guide,
+        server_round: int,
+        expected: Expected,
+        *,
+        shared: Collection[str] = (),
+        once: bool = False,
+    ) -> list[Reply]:
+        """Ask these clients a question between the phases of a round; the usable answers."""
+
+    def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
+        """The usable replies, in the order of the nodes' names."""
+
+
+class Federation(Protocol):
+    """The server, as a strategy sees it.
+
+    averaging: the rule by which clients' values are combined. shape: the shape of all nodes' data.
+    """
+
+    @property
+    def members(self) -> Members: ...
+
+    @property
+    def selection(self) -> Selection: ...
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def averaging(self) -> Averaging: ...
+
+    @property
+    def shape(self) -> DataShape: ...

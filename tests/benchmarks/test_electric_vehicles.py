@@ -1,0 +1,315 @@
+"""Simulated vehicles: physics by hand, and windows that are the same for the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.electric_vehicles import (
+    FEATURES,
+    GRAVITY,
+    JOULES_PER_KWH,
+    KINDS,
+    ROTATING,
+    Drive,
+    Road,
+    Terrain,
+    Vehicle,
+    Weather,
+    battery_level,
+    battery_power,
+    charged_at_home,
+    drive_along,
+    load,
+    new_vehicle,
+    trips,
+)
+from fedproto_app.core.errors import DataError
+from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
+
+# Columns of a window.
+ELEVATION, TEMPERATURE, SPEED, LIMIT, ACCELERATION, KIND = range(2, 8)
+
+
+def vehicle(number: int = 0, seed: int = 0) -> Vehicle:
+    return new_vehicle(number, Terrain(seed), np.random.default_rng([seed, number]))
+
+
+@cache
+def pool(clients: int = 12, seed: int = 0, window: int = 100, stride: int = 100) -> SequencePool:
+    return load(
+        DataSettings(
+            synthetic=SyntheticSettings(clients=clients, seed=seed),
+            sequences=SequenceSettings(window=window, stride=stride),
+        )
+    )
+
+
+def test_windows_of_the_vehicles() -> None:
+    cars = pool()
+    assert cars.dimensions == FEATURES
+    assert len(FEATURES) == 8
+    assert cars.classes == ()
+    assert cars.targets.dtype == np.float64
+    assert cars.clients is not None
+    assert len(cars.sequences) == len(cars.targets) == len(cars.clients)
+    for window in cars.sequences:
+        assert window.dtype == np.float32
+        assert window.shape == (100, 8)
+        assert np.isfinite(window).all()
+
+
+def test_values_stay_in_their_ranges() -> None:
+    cars = pool()
+    steps = np.concatenate(cars.sequences)
+    assert cars.targets.min() >= 0
+    assert cars.targets.max() <= 100
+    assert np.abs(steps[:, :2] - (48, 11)).max() < 1
+    assert steps[:, ELEVATION].min() > 0
+    assert steps[:, ELEVATION].max() < 2500
+    assert steps[:, TEMPERATURE].min() > -35
+    assert steps[:, TEMPERATURE].max() < 45
+    assert steps[:, SPEED].min() >= 0
+    assert (steps[:, SPEED] <= 1.25 * steps[:, LIMIT]).mean() > 0.95  # all keep nearly to it
+    assert set(steps[:, KIND]) == set(range(len(KINDS)))
+
+
+def test_kinds_take_turns_and_are_the_groups() -> None:
+    cars = pool()
+    assert list(cars.groups)[:2] == ["vehicle-00", "vehicle-01"]
+    assert list(cars.groups.values()) == [kind.name for kind in KINDS] * 3
+    assert cars.clients is not None
+    for name, window in zip(cars.clients, cars.sequences, strict=True):
+        assert KINDS[int(window[0, KIND])].name == cars.groups[str(name)]
+
+
+def test_window_and_stride_are_those_of_the_settings() -> None:
+    """Overlapping windows show the same steps, and the target belongs to the last of them."""
+    cars = pool(clients=1, window=60, stride=20)
+    first, second = cars.sequences[:2]
+    assert first.shape == (60, 8)
+    np.testing.assert_array_equal(first[20:], second[:40])
+    shifted = pool(clients=1, window=80, stride=20)
+    np.testing.assert_array_equal(shifted.sequences[0][:60], first)
+    assert shifted.targets[0] == cars.targets[1]
+
+
+def test_no_window_goes_over_a_stop_for_the_night() -> None:
+    for window in pool().sequences:
+        moved = np.abs(np.diff(window[:, :2].astype(np.float64), axis=0)).max()
+        assert moved < 0.001  # degrees in a second: 100 m
+
+
+def test_a_window_longer_than_any_trip_is_refused() -> None:
+    with pytest.raises(DataError, match=r"data.sequences.window = 90000.*vehicle-00"):
+        pool(window=90000)
+
+
+def test_a_seed_is_a_data_set() -> None:
+    first, repeated, other_seed = pool(), pool.__wrapped__(), pool(seed=1)
+    np.testing.assert_array_equal(first.targets, repeated.targets)
+    for window, repeated_window in zip(first.sequences, repeated.sequences, strict=True):
+        np.testing.assert_array_equal(window, repeated_window)
+    assert not np.array_equal(first.sequences[0], other_seed.sequences[0])
+
+
+def test_a_vehicle_is_the_same_among_more_vehicles() -> None:
+    fewer, more = pool(clients=2), pool(clients=12)
+    np.testing.assert_array_equal(fewer.targets, more.targets[: len(fewer.targets)])
+
+
+def test_a_trip_begins_where_the_last_one_ended_and_with_its_charge() -> None:
+    """Unless charged: at home, after every second trip, or below the reserve. On the way home the
+    charge is that of the way there."""
+    weather, car = Weather(0), replace(vehicle(1), charger=50.0, plug_in_below=100.0)
+    journey = list(islice(trips(car, weather, np.random.default_rng(0)), 20))
+    for (outward, level), (back, later) in zip(journey[::2], journey[1::2], strict=True):
+        assert level[0] == pytest.approx(car.charge_to, abs=0.1)  # as after every night
+        assert later[0] == pytest.approx(level[-1], abs=0.1)
+        np.testing.assert_allclose(back[0, :3], outward[-1, :3], rtol=1e-4)
+        np.testing.assert_allclose(back[-1, :3], outward[0, :3], rtol=1e-4)
+
+
+def test_an_almost_empty_battery_is_charged_on_the_way() -> None:
+    car = replace(vehicle(), charge_to=27.0)
+    journey = list(islice(trips(car, Weather(0), np.random.default_rng(0)), 2))
+    assert journey[0][1][-1] < 25
+    assert journey[1][1][0] == pytest.approx(80, abs=0.1)
+
+
+def test_days_are_warmer_than_nights_and_summers_than_winters_and_hills_cool() -> None:
+    weather, low = Weather(0), np.full(24, 500.0)
+    days = np.array([weather.temperature(24 * d + np.arange(24.0), low) for d in range(365)])
+    assert days[:, 16].mean() == pytest.approx(days[:, 4].mean() + 8, abs=0.2)
+    assert days[185:215].mean() > days[5:35].mean() + 12
+    above = weather.temperature(np.arange(24.0), low + 1000)
+    np.testing.assert_allclose(above, days[0] - 6.5)
+
+
+def test_the_hours_pass_while_a_vehicle_drives_and_stays() -> None:
+    """The way home begins later, by the trip and the stay: the afternoon shows in the weather."""
+    car, weather = vehicle(1), Weather(0)
+    weather.temperature = lambda hours, elevation: hours  # type: ignore[method-assign]
+    journey = [steps for steps, _ in islice(trips(car, weather, np.random.default_rng(0)), 12)]
+    for outward, back in zip(journey[::2], journey[1::2], strict=True):
+        stay = back[0, TEMPERATURE] - outward[-1, TEMPERATURE]
+        assert car.kind.stay[0] - 0.01 <= stay <= car.kind.stay[1] + 0.01
+        took = outward[-1, TEMPERATURE] - outward[0, TEMPERATURE]
+        assert took == pytest.approx(len(outward) / 3600, abs=0.01)
+
+
+def test_the_charge_is_learned_from_a_vehicles_own_drives_only() -> None:
+    """Ridge regression on means, extremes and last values of the features."""
+    cars = pool(clients=16)
+    steps = np.stack(cars.sequences).astype(np.float64)
+    rows = np.concatenate([steps.mean(1), steps[:, -1], steps.min(1), steps.max(1)], axis=1)
+    test = np.arange(len(rows)) % 4 == 0
+    assert cars.clients is not None
+
+    def error(vehicle_rows: np.ndarray, model: np.ndarray) -> float:
+        prediction = _ridge(
+            rows[model & ~test], cars.targets[model & ~test], rows[vehicle_rows & test]
+        )
+        return float(np.sqrt(np.mean((prediction - cars.targets[vehicle_rows & test]) ** 2)))
+
+    all_rows = np.full(len(rows), True)
+    rows_by_vehicle = [cars.clients == name for name in cars.groups]
+    common = np.mean([error(vehicle_rows, all_rows) for vehicle_rows in rows_by_vehicle])
+    personal = np.mean([error(vehicle_rows, vehicle_rows) for vehicle_rows in rows_by_vehicle])
+    mean_alone = np.mean([cars.targets[vehicle_rows].std() for vehicle_rows in rows_by_vehicle])
+    assert personal < 0.6 * common
+    assert personal < 0.9 * mean_alone
+
+
+def _ridge(rows: np.ndarray, targets: np.ndarray, questions: np.ndarray) -> np.ndarray:
+    mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-3
+    scaled = (rows - mean) / scale
+    gram = scaled.T @ scaled + 1.0 * np.eye(rows.shape[1])
+    weights = np.linalg.solve(gram, scaled.T @ (targets - targets.mean()))
+    prediction: np.ndarray = (questions - mean) / scale @ weights + targets.mean()
+    return prediction
+
+
+def idealised(number: int = 0, **changes: float) -> Vehicle:
+    """A vehicle without friction and aids, which pays for motion and height alone."""
+    usual = vehicle(number)
+    kind = replace(usual.kind, drag_area=0.0, rolling=0.0, auxiliary=0.0, heating=0.0)
+    return replace(usual, kind=kind, **changes)  # type: ignore[arg-type]
+
+
+def straight(metres: int, rise: float = 0.0, limit: float = 15.0, stops: float = 0.0) -> Road:
+    """A road with one limit (m/s) and a steady slope, `rise` metres in all."""
+    points = metres // 10 + 1
+    chance = np.zeros(points)
+    chance[50::50] = stops
+    return Road(
+        latitude=np.linspace(48, 48.1, points),
+        longitude=np.full(points, 11.0),
+        elevation=np.linspace(500, 500 + rise, points),
+        limit=np.full(points, limit),
+        stop_chance=chance,
+    )
+
+
+def kilowatt_hours(car: Vehicle, drive: Drive, celsius: float = 20.0) -> float:
+    power = battery_power(car, drive, np.full(len(drive.speed), celsius))
+    return float(power.sum() / JOULES_PER_KWH)
+
+
+def test_a_drive_keeps_limits_and_acceleration_and_stops_at_both_ends() -> None:
+    car = vehicle()
+    for road in car.roads:
+        drive = drive_along(road, car, np.random.default_rng(0))
+        assert drive.speed[0] == 0
+        assert drive.speed[-1] <= car.kind.acceleration
+        assert np.abs(drive.acceleration).max() <= car.kind.acceleration + 1e-9
+        assert drive.speed.max() <= car.kind.top_speed
+        metres = 10 * (len(road.limit) - 1)
+        assert (drive.speed + drive.acceleration / 2).sum() == pytest.approx(metres, rel=0.01)
+
+
+def test_a_drive_by_hand() -> None:
+    """1 km at 15 m/s with 1.6 m/s²: 9.4 s to get there, 9.4 s to stop, 859.4 m between."""
+    car = replace(vehicle(), haste=1.0)
+    drives = [drive_along(straight(1000), car, np.random.default_rng(s)) for s in range(40)]
+    seconds = np.mean([len(drive.speed) for drive in drives])
+    assert seconds == pytest.approx(2 * 15 / 1.6 + (1000 - 15**2 / 1.6) / 15, abs=1.5)
+
+
+def test_the_work_of_a_slope_is_the_gain_in_height() -> None:
+    car = idealised(efficiency=1.0, recovery=1.0)
+    drive = drive_along(straight(5000, 200), car, np.random.default_rng(1))
+    height = drive.elevation[-1] - drive.elevation[0]
+    energy = car.mass * (GRAVITY * height + ROTATING * drive.speed[-1] ** 2 / 2)
+    assert kilowatt_hours(car, drive) == pytest.approx(energy / JOULES_PER_KWH, rel=1e-9)
+
+
+@given(
+    number=st.integers(0, 7),
+    efficiency=st.floats(0.5, 1),
+    recovery=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_there_and_back_never_gives_energy(
+    number: int, efficiency: float, recovery: float, seed: int
+) -> None:
+    """Even without any friction; and with no loss at all it costs nothing."""
+    car = idealised(number, efficiency=efficiency, recovery=recovery)
+    rng = np.random.default_rng(seed)
+    outward = drive_along(car.roads[0], car, rng)
+    back = drive_along(car.roads[0].back(), car, rng)
+    outward, back = (_to_standstill(drive) for drive in (outward, back))
+    slack = 2 * car.mass * GRAVITY * 0.5 / JOULES_PER_KWH  # the last metre may be missing
+    assert kilowatt_hours(car, outward) + kilowatt_hours(car, back) >= -slack
+    if efficiency < 0.95 and recovery < 0.9:
+        assert kilowatt_hours(car, outward) + kilowatt_hours(car, back) > 0
+
+
+def _to_standstill(drive: Drive) -> Drive:
+    speed = drive.speed.copy()
+    speed[-1] = 0
+    return replace(drive, speed=speed, acceleration=np.diff(speed, append=0.0))
+
+
+def test_the_level_falls_by_the_energy_over_the_capacity() -> None:
+    car = vehicle()
+    drive = drive_along(car.roads[0], car, np.random.default_rng(0))
+    level = battery_level(car, drive, np.full(len(drive.speed), 5.0), 90.0)
+    used = kilowatt_hours(car, drive, 5.0)
+    assert level[-1] == pytest.approx(90 - 100 * used / car.capacity)
+
+
+def test_home_charging_by_hand() -> None:
+    """3 kW into 20 kWh are 15 % an hour, up to 80 %."""
+    car = replace(vehicle(), capacity=20.0, charger=3.0, charge_to=80.0, plug_in_below=60.0)
+    assert charged_at_home(car, 40, hours=2) == 70
+    assert charged_at_home(car, 40, hours=5) == 80
+    assert charged_at_home(car, 60, hours=5) == 60  # the owner sees no need
+    eager = replace(car, plug_in_below=100.0)
+    assert charged_at_home(eager, 90, hours=5) == 90  # no charger takes anything out
+
+
+def test_a_full_battery_keeps_nothing_of_what_braking_gives() -> None:
+    """Downhill and up again: from 100 % the way down is for nothing, from 80 % it pays."""
+    car = vehicle()
+    rng = np.random.default_rng(0)
+    down, up = (drive_along(straight(3000, rise), car, rng) for rise in (-250, 250))
+    round_trip = Drive(
+        **{
+            name: np.concatenate([getattr(down, name), getattr(up, name)])
+            for name in Drive.__dataclass_fields__
+        }
+    )
+    warm = np.full(len(round_trip.speed), 20.0)
+    full, partly = (battery_level(car, round_trip, warm, charge) for charge in (100, 80))
+    assert full.max() <= 100
+    assert partly.max() > 81
+    assert full[-1] - 100 < partly[-1] - 80 - 1

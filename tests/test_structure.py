@@ -1,0 +1,65 @@
+"""Rules of the structure that no linter checks. import-linter checks the rooms, in `make check`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "fedproto_app"
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+
+
+def compares_choice(node: ast.AST) -> bool:
+    """Whether the code compares `settings.task` or `settings.method` with a name."""
+    if isinstance(node, ast.Match):
+        return is_choice(node.subject)
+    if not isinstance(node, ast.Compare):
+        return False
+    parts = [node.left, *node.comparators]
+    names = [c for part in parts for c in ast.walk(part) if isinstance(c, ast.Constant)]
+    return bool(names) and any(map(is_choice, parts))
+
+
+def is_choice(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in ("task", "method")
+        and ast.unparse(node.value).endswith(("settings", "self"))
+    )
+
+
+def has_record(tree: ast.Module) -> bool:
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return any(ast.unparse(node.targets[0]) == "METHOD" for node in assigned)
+
+
+def test_only_a_methods_own_record_asks_which_method_or_task_is_chosen() -> None:
+    asking = [
+        name
+        for name, tree in modules()
+        if not has_record(tree) and any(map(compares_choice, ast.walk(tree)))
+    ]
+    assert asking == []
+
+
+def test_flower_stands_in_few_modules_of_the_strategies() -> None:
+    importing = {
+        name
+        for name, tree in modules()
+        if name.startswith("strategies/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "flwr"
+        if node.module != "flwr.common.logger"
+    }
+    common = {"strategies/common/strategy.py", "strategies/common/federation.py"}
+    assert importing == common | {"strategies/fed_react/encoder.py"}
+
+
+def test_no_module_is_called_as_the_tests_that_flowers_bundles_leave_out() -> None:
+    names = {Path(name).name for name, _ in modules()}
+    assert not [name for name in names if name.endswith("_test.py") or name.startswith("test_")]
