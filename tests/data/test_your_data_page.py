@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.cli.run_settings import told
 from fedproto_app.data.recognition import flags, reading_of
 from fedproto_app.data.sources import load_series
-from fedproto_app.settings import DataSettings, settings_from
+from fedproto_app.experiments.run_settings import told
 from fedproto_app.report.check.forecasting import facts_of, period_votes
+from fedproto_app.settings import DataSettings, settings_from
 from tests.page_programs import DOCS, write_programs
 
 PAGE = (DOCS / "your-data.md").read_text()
