@@ -1,8 +1,7 @@
-"""From a table to a report, as a new user goes: the seconds in docs/tutorial-your-data.md.
+"""From a table to a report, as a new user goes: the block of commands in docs/your-data.md.
 
     python -m benchmarks.first_report                       # measures and tells
     python -m benchmarks.first_report --fedproto PROGRAM    # one installed elsewhere
-    python -m benchmarks.first_report --page                # writes the page's table
 
 In an empty folder it writes the page's `loads.csv`, then does what the page's block of commands
 says, one after the other, with nothing set that the page does not set. `.ci/wheel` does so with an
@@ -26,10 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT
 
-PAGE = ROOT / "docs" / "tutorial-your-data.md"
-MAKER = "benchmarks.first_report"
+PAGE = ROOT / "docs" / "your-data.md"
 PROGRAM = "write_sites.py"
 AIM = 180.0  # seconds, on two cores
 _COMMAND = "fedproto "
@@ -83,7 +81,7 @@ def _children() -> float:
 
 
 def lines_of(took: Sequence[Took], load: float) -> list[str]:
-    """The page's table, and the line below it."""
+    """Return a table of the seconds, and the line below it."""
     rows = [*took, Took("together", sum(t.processor for t in took), sum(t.clock for t in took))]
     table = [
         f"| {f'`{one.command}`' if one.command.startswith(_COMMAND) else one.command} "
@@ -106,7 +104,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fedproto", type=Path, help="the program, if not that on the path")
-    parser.add_argument("--page", action="store_true", help="write the table into the page")
     options = parser.parse_args(arguments)
     fedproto = options.fedproto or Path(shutil.which("fedproto") or "fedproto")
     page = PAGE.read_text(encoding="utf-8")
@@ -121,10 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         left = [path for path in (folder / "runs").glob("*.html") if path.stat().st_size]
         if not left:
             raise SystemExit("no report was made")
-    lines = lines_of(took, load)
-    print("\n".join(lines))
-    if options.page:
-        write_section(PAGE, "seconds", MAKER, lines)
+    print("\n".join(lines_of(took, load)))
     if (whole := sum(one.processor for one in took)) > AIM:
         raise SystemExit(f"{whole:.0f} processor seconds, above the aim of {AIM:.0f}")
 

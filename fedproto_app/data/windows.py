@@ -1,6 +1,6 @@
 """From one client's series to its samples, split in time and standardised.
 
-Decisions of docs/forecasting.md, "From series to samples". With look-back L, the largest distance
+Decisions of docs/your-data.md, "From series to samples". With look-back L, the largest distance
 of an input, and horizon H, sample k forecasts ``values[L + k]`` … ``values[L + k + H - 1]`` from
 the c values before the first of them and from those at fixed distances before each of them.
 """

@@ -16,32 +16,31 @@ class AggregationSettings(Section):
 
     rule: Rule = setting(
         "mean",
-        "of the clients' models, prototypes, heads or sums; all others [bear hostile "
-        "clients](robust.md), and make nodes send each client's own model",
+        "how clients' models, prototypes, heads or sums are combined; all but `mean` "
+        "[withstand hostile clients](robust.md) and need each client's model",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,
-        "of a round's clients that may be hostile: so many values `trimmed-mean` leaves out at "
-        "either end, and so many clients `krum` and `multi-krum`",
+        "share of a round's clients that may be hostile: `trimmed-mean` drops these values at "
+        "both ends, `krum` and `multi-krum` these clients",
         "0 ≤ … < 0.5",
     )
     most_megabytes: Count = setting(
-        4096, "that the models of a round's clients may take at the server; beyond, the run stops"
+        4096, "memory for the models of a round's clients at the server; above it the run stops"
     )
     secure: bool = setting(
         False,
-        "nodes send masked sums, of which the server learns the total alone "
-        "([what it takes](secure-sum.md))",
+        "nodes send [masked sums](secure-sum.md), so that the server learns only the total",
     )
     secure_minimum: Annotated[int, Field(ge=2)] = setting(
-        3, "nodes that a masked sum must have; of two, each knows the other's part", "≥ 2"
+        3, "nodes that a masked sum needs; with two, each learns the other's part", "≥ 2"
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
         0.5,
-        "of a sum's nodes, more than which must live to its end; 0.67 holds against a server that "
-        "lies, too",
+        "more than this share of a sum's nodes must stay to its end; 0.67 also withstands a "
+        "server that lies",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
-        24, "of a masked value behind the binary point; N nodes may send up to ±2^(63 − bits)/N"
+        24, "fractional bits of a masked value; N nodes may send up to ±2^(63 − bits)/N"
     )

@@ -41,63 +41,62 @@ LagList = Annotated[str, BeforeValidator(_whole_numbers)]
 
 
 class SyntheticSettings(Section):
-    """``[data.synthetic]``: the embedded generators (docs: series.md, sequences.md)."""
+    """``[data.synthetic]``: the embedded generators (docs: your-data.md, sequences.md)."""
 
     clients: Count = setting(24, "sites or writers of the embedded data")
     days: Annotated[int, Field(ge=8)] = setting(42, "length of the traffic")
-    sequences: Count = setting(1200, "air-written digits, of all writers")
-    seed: CountOrZero = setting(0, "their seed, apart from the run's")
+    sequences: Count = setting(1200, "air-written digits of all writers together")
+    seed: CountOrZero = setting(0, "seed of the embedded data, separate from the run's")
 
 
 class PartitionSettings(Section):
     """``[data.partition]``: which client holds which images at which stage (docs: gldp.md)."""
 
     scheme: Literal["long-tail", "dirichlet", "given"] = setting(
-        "long-tail", "[who holds which images](images.md#partitions)"
+        "long-tail", "[which client holds which images](images.md#partitions)"
     )
-    clients: Count = setting(20, "N")
-    classes: Count = setting(4, "S, classes of a client at a stage")
+    clients: Count = setting(20, "number of clients (N)")
+    classes: Count = setting(4, "classes per client and stage (S)")
     class_draw: Literal["by-size", "uniform"] = setting(
-        "by-size", "a class's chances to be among the S"
+        "by-size", "draw these classes by their size, or uniformly"
     )
-    stages: Count = setting(5, "M")
+    stages: Count = setting(5, "number of stages (M)")
     imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
-        50.0, "IF, the largest class over the smallest"
+        50.0, "size of the largest class over that of the smallest (IF)"
     )
-    alpha: Positive = setting(0.5, "of the Dirichlet distribution")
+    alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images of a client at a stage, which clients may share; 0: all are dealt out, "
-        "none twice",
+        "train images per client and stage, which clients may share; 0: all are dealt, none twice",
     )
     validation_share: ShareOrZero = setting(
-        0.05, "of the train images, held out before they are dealt"
+        0.05, "share of the train images held out for validation before dealing"
     )
     reserve_per_class: CountOrZero = setting(
         0,
-        "train images of each class that no client gets, put aside before anything else is drawn: "
-        "`fedic`'s server has them; rows beside it in a table need the same number",
+        "train images of each class for `fedic`'s server alone; compared methods need the "
+        "same number",
     )
-    test_ratio: Positive = setting(0.2, "test images a train image, and validation images too")
+    test_ratio: Positive = setting(0.2, "test images per train image, and validation images too")
     test_mix: Literal["own", "everybody"] = setting(
-        "own", "whose train images a client's test images are like: its own or all clients'"
+        "own", "mix of classes in a client's test images: its own or all clients'"
     )
 
 
 class SequenceSettings(Section):
     """``[data.sequences]``: how labelled sequences are read (docs: sequences.md)."""
 
-    steps: CountOrZero = setting(0, "longer sequences are resampled to so many; 0: none is")
+    steps: CountOrZero = setting(0, "resample longer sequences to this many steps; 0: never")
     scaling: Literal["sequence", "client", "none"] = setting(
-        "sequence", "[what is subtracted and divided by](sequences.md#steps-and-scale)"
+        "sequence", "[how values are scaled](sequences.md#steps-and-scale)"
     )
-    window: Annotated[int, Field(ge=2)] = setting(100, "steps of a window, of `recordings`")
+    window: Annotated[int, Field(ge=2)] = setting(100, "steps per window of `recordings`")
     stride: Count = setting(100, "steps from one window to the next")
     target: str = setting(
-        "", "what to predict, of `recordings`; of `synthetic-air-writing` `seconds`", "a column"
+        "", "column to predict, for `recordings`; `seconds` for `synthetic-air-writing`", "a column"
     )
     target_scale: Positive = setting(
-        1.0, "models learn the target over this; errors stay in the data's units"
+        1.0, "models learn the target divided by this; errors are reported in the data's units"
     )
 
 
@@ -105,22 +104,24 @@ class ClusterSettings(Section):
     """``[data.clusters]``: which client holds which sequences (docs: fed-react.md)."""
 
     scheme: Literal["dirichlet", "given"] = setting(
-        "dirichlet", "[who holds which sequences](sequences.md#clusters)"
+        "dirichlet", "[which client holds which sequences](sequences.md#clusters)"
     )
-    clients: Count = setting(10, "to deal them to")
-    clusters: Count = setting(3, "of clients with one mix of classes", "1 … `clients`")
-    beta: Positive = setting(1.5, "β, of the Dirichlet distribution of a cluster's mix")
-    samples: CountOrZero = setting(0, "sequences of a client; 0: all are dealt out")
+    clients: Count = setting(10, "number of clients")
+    clusters: Count = setting(3, "clusters of clients that share a mix of classes", "1 … `clients`")
+    beta: Positive = setting(
+        1.5, "concentration of the Dirichlet distribution of a cluster's mix (β)"
+    )
+    samples: CountOrZero = setting(0, "sequences per client; 0: all are dealt")
     labels: CountOrZero = setting(
-        0, "of its sequences that a client trains on, and at most as many to validate on; 0: all"
+        0, "labelled train sequences per client, and at most as many for validation; 0: all"
     )
     unlabelled: bool = setting(
         False,
-        "whether its other train sequences stay, without their labels, "
-        "[for methods that learn from such](sequences.md#without-labels)",
+        "keep the other train sequences of a client [without their "
+        "labels](sequences.md#without-labels)",
     )
     renamed: bool = setting(
-        False, "whether every cluster has names of its own for the classes: its 3 is another's 7"
+        False, "every cluster names the classes differently: its 3 is another's 7"
     )
 
     @model_validator(mode="after")
@@ -144,84 +145,89 @@ class ClusterSettings(Section):
 
 
 class DataSettings(Section):
-    """``[data]``: where the data come from and how they become samples (docs: data.md)."""
+    """``[data]``: where the data come from and how they become samples (docs: your-data.md)."""
 
     source: Annotated[str, Field(min_length=1)] = setting(
         "synthetic-traffic",
-        "where series, images or sequences come from",
-        "see [data](data.md), or `package.module:factory`",
+        "[a file format or generator](your-data.md#formats), one for [images](images.md) or "
+        "[sequences](sequences.md), or your own `package.module:factory`",
     )
     path: str = setting("", "file or folder of the source", "a path")
     name: PlainName = setting(
-        "", "in tables; default: the file's or the source's name", PLAIN_NAMES
+        "", "name of the dataset in tables; default: that of the file or source", PLAIN_NAMES
     )
-    period: Annotated[int, Field(ge=2)] = setting(24, "p, samples a period; the batch size too")
-    close_window: Count = setting(3, "c, the newest values that a forecast is made of")
-    periodic_window: Count = setting(3, "q, values one, two, … periods before the one forecast")
+    period: Annotated[int, Field(ge=2)] = setting(24, "samples per period (p), also the batch size")
+    close_window: Count = setting(3, "newest values that a forecast uses (c)")
+    periodic_window: Count = setting(
+        3, "values one, two, … periods earlier that a forecast uses (q)"
+    )
     lags: LagList = setting(
-        "", "further values, so many steps before the one forecast", "numbers between commas"
+        "",
+        "further values that a forecast uses, so many steps earlier, such as `48,168`",
+        "numbers between commas",
     )
-    horizon: Count = setting(1, "H, values forecast at once", "1 … `period`")
+    horizon: Count = setting(1, "values forecast at once (H)", "1 … `period`")
     calendar: Literal["none", "phase", "week"] = setting(
         "none",
-        "what the models see of the time: nothing, its phase of the period, or also the weekday",
+        "what models know of the time: nothing, the phase of the period, or also the weekday",
     )
     history: CountOrZero = setting(
-        0, "train on the newest so many periods of the train part alone; 0: on all"
+        0, "train only on this many newest periods of the train part; 0: on all"
     )
     train_share: Share = setting(
-        0.7, "of the samples, oldest first; of sequences with classes at random, class by class"
+        0.7, "oldest share of the samples; of sequences with classes, a random share of each class"
     )
     validation_share: Share = setting(
-        0.1, "the samples after those; the rest is test; [sequences](sequences.md#split)"
+        0.1, "the samples after those; the rest is the test part ([sequences](sequences.md#split))"
     )
-    max_clients: CountOrZero = setting(0, "the first so many clients; 0: all")
+    max_clients: CountOrZero = setting(0, "use only the first clients; 0: all")
     max_steps: CountOrZero = setting(
-        0, "the first so many time steps, of series and `recordings`; 0: all"
+        0, "use only the first time steps of series and `recordings`; 0: all"
     )
     clients: NameList = setting(
         "",
-        "those of the source's clients that take part; default: all; which a site's node "
-        "[takes](settings.md#a-nodes-own-settings), only the site says, here and in the keys on "
-        "tables below",
+        "clients of the source that take part, between commas; default: all. On a deployed "
+        "node only [the site's file](#a-nodes-own-settings) decides this and how tables are "
+        "read",
         NAMES,
     )
     columns: NameList = setting(
         "",
-        "of values, in [tables](tables.md) with several: the one of `csv-folder`, "
-        "`parquet-folder`, `long-csv` and `long-parquet`, those of `sequence-folder` and "
-        "`recordings`, in this order",
+        "columns of values, between commas: one for `csv-folder`, `parquet-folder`, "
+        "`long-csv` and `long-parquet`, the inputs in order for `sequence-folder` and "
+        "`recordings`",
         NAMES,
     )
     time_column: str = setting(
-        "", "of times; default: the first, if it is named like a time", "a column of a table"
+        "",
+        "column of times; default: the first, if it has a name like `time`",
+        "a column of a table",
     )
     client_column: str = setting(
         "",
-        "of the clients' names in the long form; default: `unique_id` and the like",
+        "column of clients' names in the long form; default: `unique_id` and the like",
         "a column of a table",
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "what times in tables are: dates, counts since 1970 or numbers of steps; auto: dates, or "
-        "counts since 1970 if their size says which",
+        "dates, counts since 1970 or numbers of steps; `auto`: dates, or counts recognised by size",
     )
     header: Header = setting(
         "auto",
-        "whether the first line of a CSV file names the columns; auto: it must not look like "
-        "values",
+        "whether the first line of a CSV file names the columns; `auto` refuses a line that "
+        "looks like values",
         "`auto`, true, false",
     )
     delimiter: Delimiter = setting("auto", "between the cells of a CSV file")
-    decimal: Decimal = setting("point", "in the numbers of a CSV file")
+    decimal: Decimal = setting("point", "decimal sign in a CSV file")
     classes: str = setting(
         "",
-        "all classes in the order of their labels (of images the largest first); default: the "
-        "source's",
+        "all classes in the order of their labels, between commas (images: largest first); "
+        "default: the source's",
         "names between commas",
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
-        "refuse", "an image that cannot be read ends the run, or is left out"
+        "refuse", "end the run at an image that cannot be read, or leave it out"
     )
     synthetic: SyntheticSettings = SyntheticSettings()
     partition: PartitionSettings = PartitionSettings()

@@ -13,22 +13,23 @@ class EncoderSettings(Section):
 
     path: str = setting(
         "",
-        "a trained encoder: its file, or the folder of its run; then there is no phase 1",
+        "a trained encoder, its file or the folder of its run, instead of phase 1",
         "a path",
     )
     rounds: CountOrZero = setting(
-        10, "of phase 1, in addition to `rounds`; 0: the encoder as it is drawn"
+        10, "rounds of phase 1, before `rounds`; 0: the encoder stays random"
     )
-    steps: Count = setting(500, "training steps of a client and round")
-    batch_size: Count = setting(10, "reference series of a step")
-    negatives: Count = setting(10, "R, for each reference")
+    steps: Count = setting(500, "training steps per client and round")
+    batch_size: Count = setting(10, "reference series per step")
+    negatives: Count = setting(10, "negatives per reference (R)")
     negative_terms: Literal["sum", "mean"] = setting(
-        "sum", "over the R negatives: Fed-REACT, eq. 1, or as Franceschi et al. 2019 train"
+        "sum",
+        "over the negatives: the sum of Fed-REACT, eq. 1, or the mean of Franceschi et al. 2019",
     )
-    blocks: Count = setting(10, "of the causal CNN; the dilation doubles from one to the next")
-    channels: Count = setting(40, "of all blocks but the last")
+    blocks: Count = setting(10, "blocks of the causal CNN; the dilation doubles with each")
+    channels: Count = setting(40, "channels of all blocks but the last")
     reduced_dim: Count = setting(160, "channels of the last block, pooled over time")
-    output_dim: Count = setting(320, "D, the length of a vector")
+    output_dim: Count = setting(320, "length of a vector (D)")
 
     @property
     def file(self) -> Path:

@@ -1,4 +1,4 @@
-"""``[graph]``: which clients of series are neighbours (docs: graph.md)."""
+"""``[graph]``: which clients of series are neighbours (docs: compared.md)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ class GraphSettings(Section):
     """``[graph]``: where the edges between clients and their weights come from."""
 
     source: Literal["profiles", "positions", "file"] = setting(
-        "profiles", "[what makes the edges](graph.md): days that clients send, places, or a file"
+        "profiles",
+        "[what makes the edges](compared.md#the-graph-over-clients): mean days that clients send, "
+        "positions, or a file",
     )
     path: str = setting(
         "",
-        'a CSV file: for `file` the weights, for `positions` a place for each name; there "" means '
-        "that the clients' names are cells of a grid",
+        "CSV file: for `file` the weights, for `positions` a position per name; without it, "
+        "clients' names are cells of a grid",
         "a path",
     )
     names: str = setting(
         "",
-        "for a `file` without names: a CSV file whose header has them, as the data's own",
+        "for a `file` without names: a CSV file with them in its header",
         "a path",
     )
-    neighbours: Count = setting(8, "k, of `profiles`: who is most alike")
+    neighbours: Count = setting(
+        8, "most similar clients that become neighbours (k), for `profiles`"
+    )
     noise: NonNegative = setting(
         0.0, "standard deviation of the noise that a client adds to its profile"
     )

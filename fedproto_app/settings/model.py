@@ -41,30 +41,28 @@ class ModelSettings(Section):
     """``[model]``: the forecaster, the image classifier, the model of sequences."""
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
-        256, "d_r, d of the small CNN; ResNet-18 has 512"
+        256, "length of the representation (d_r; d of the small CNN); ResNet-18 has 512"
     )
-    image_encoder: Literal["small-cnn", "resnet18"] = setting(
-        "small-cnn", "the classifier's encoder"
-    )
+    image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(
         16, "channels of the small CNN's first layer"
     )
     sequence_encoder: Literal["lstm", "causal-cnn"] = setting(
         "lstm",
-        "of sequences; `fed-react`, `ifca` and `flsc` always have the CNN, whose sizes stand in "
-        "`[encoder]`",
+        "encoder of sequences; `fed-react`, `ifca`, `flsc` always use the CNN of `[encoder]`",
     )
-    embedding_dim: Count = setting(128, "the linear layer in front of the LSTM")
-    hidden_dim: Count = setting(256, "the LSTM's state")
+    embedding_dim: Count = setting(128, "width of the linear layer before the LSTM")
+    hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "what the widths in front of the representation are multiplied by; with several numbers "
-        "every client draws one, [how](personalised.md#models-of-different-widths)",
+        "multiplies the widths before the representation; of several numbers, between commas, "
+        "each client draws one ([how](compared.md#models-of-different-widths))",
         "numbers > 0 between commas",
     )
     module: str = setting(
         "",
-        "your own `torch.nn.Module` in place of these; [how](extending.md#your-own-model)",
+        "[your own `torch.nn.Module`](extending.md#your-own-model), as "
+        "`package.module:factory`, instead of these",
         "`package.module:factory`",
     )
 
@@ -81,17 +79,16 @@ class ModelSettings(Section):
 class OptimizerSettings(Section):
     """``[optimizer]``."""
 
-    name: Literal["adam", "sgd"] = setting("adam", "what takes the steps")
-    learning_rate: Positive = setting(1e-3, "of a step")
-    momentum: ShareOrZero = setting(0.9, "SGD's")
-    weight_decay: NonNegative = setting(0.0, "SGD's")
+    name: Literal["adam", "sgd"] = setting("adam", "the optimiser")
+    learning_rate: Positive = setting(1e-3, "step size")
+    momentum: ShareOrZero = setting(0.9, "for SGD")
+    weight_decay: NonNegative = setting(0.0, "for SGD")
     smoothing_window: Count = setting(
         1,
-        "w, gradients whose weighted mean a step takes (DTSSGD), in every method; 1: the newest "
-        "alone",
+        "gradients averaged in a step (w; DTSSGD), in every method; 1: only the newest",
     )
     smoothing_factor: ShareOrOne = setting(
-        0.9, "γ, the weight of each older gradient over the next newer one"
+        0.9, "weight of each older gradient relative to the next newer (γ)"
     )
 
 
@@ -99,11 +96,12 @@ class ClassificationSettings(Section):
     """``[classification]``: batches of labelled images."""
 
     batch_size: Count = setting(32, "images; the last batch of an epoch may be smaller")
-    augment: bool = setting(True, "crop each image of a batch at random, and mirror it if `flip`")
+    augment: bool = setting(True, "crop images at random, and mirror them if `flip`")
     flip: bool = setting(True, "false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "the rounds are cut into M parts, one a stage; or the stages take turns, round by round",
+        "one stage after the other, with an equal part of the rounds; or a different stage "
+        "each round, in turn",
     )
 
 
@@ -112,6 +110,5 @@ class SequenceModelSettings(Section):
 
     batch_size: Count = setting(
         50,
-        "sequences, of the methods that train with labels; the last batch of an epoch may be "
-        "smaller",
+        "sequences, for methods that train with labels; the last batch of an epoch may be smaller",
     )

@@ -21,34 +21,35 @@ class PrivacySettings(Section):
 
     mechanism: Literal["none", "gaussian"] = setting(
         "none",
-        "[Gaussian noise of the node's own](privacy.md) on all arrays that a client sends, which "
-        "are clipped first; for [some methods](privacy.md#what-is-protected)",
+        "[Gaussian noise](privacy.md) that a node adds to all arrays of a client, after "
+        "clipping; for [some methods](privacy.md#what-is-protected)",
     )
     unit: Unit = setting(
-        "client", "what ε is about: all data of a client, or one sample of it (`analytic` alone)"
+        "client", "what ε protects: all data of a client, or one sample (`analytic` only)"
     )
     neighbours: Neighbours = setting(
         "remove",
-        "what cannot be told apart: the unit's data and none, or the unit's data and any other, "
+        "what cannot be distinguished: the unit's data from none, or from any other data, "
         "which takes twice the noise",
     )
     noise_multiplier: NonNegative = setting(
         0.0,
-        "σ, the noise's standard deviation by the most that the unit can change; 0: from `epsilon`",
+        "σ, the noise's standard deviation over the most that the unit can change; 0: from "
+        "`epsilon`",
     )
     epsilon: NonNegative = setting(
-        0.0, "ε that all planned rounds together spend, from which σ follows; 0: σ is given"
+        0.0, "ε that all planned rounds together spend, which determines σ; 0: σ is given"
     )
-    delta: Share = setting(1e-5, "δ, below one in so many clients as there may ever be")
+    delta: Share = setting(
+        1e-5, "δ; choose it below 1 over the number of clients there may ever be"
+    )
     clip: Length = setting(
         1.0,
-        "C, the most length of each row of a prototype or a head, and of a sample that is summed",
+        "largest norm of a row of a prototype or head, and of a sample that is summed (C)",
     )
-    step_clip: Length = setting(
-        1.0, "C, the most length of the step from the model received to the one that is sent"
-    )
+    step_clip: Length = setting(1.0, "largest norm of a model update (C)")
     max_epsilon: NonNegative = setting(
-        0.0, "the run stops before the ε of any client exceeds it; 0: never"
+        0.0, "stop before the ε of any client exceeds this; 0: never"
     )
 
     @property

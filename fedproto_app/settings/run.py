@@ -57,33 +57,29 @@ class NodesSettings(Section):
     """``[nodes]``: how long the server waits, and for whom."""
 
     minimum: Count = setting(1, "nodes needed before the first round; `fedproto run` waits for all")
-    start_deadline: Positive = setting(
-        300.0, "seconds to wait until they have come and read their data"
-    )
-    round_deadline: Positive = setting(3600.0, "seconds to wait for the replies of one phase")
+    start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")
+    round_deadline: Positive = setting(3600.0, "seconds for the replies of one phase")
     enough: ShareOrOne = setting(
         1.0,
-        "share of the nodes asked whose answers are enough: the others [then have as long "
-        "again](reliability.md#slow-nodes), ten seconds at least; 1: the deadline alone counts",
+        "share of the nodes asked whose replies are enough; the others [have as long "
+        "again](reliability.md#slow-nodes), at least ten seconds",
     )
     maximum_failed_share: ShareOrEither = setting(
-        0.5, "share of the nodes asked that may give nothing; above it the run stops"
+        0.5, "share of the nodes asked that may fail; above it the run stops"
     )
     maximum_clients: Count = setting(
         20_000,
-        "clients of all nodes that ever came; a node that would bring more is turned away. "
-        "`fed-react` compares every two clients, which for 20,000 takes 1.6 GB a matrix",
+        "clients of all nodes ever connected; a node with more is refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "of these, how many one deployed node may bring; 0: a quarter. Simulated nodes may bring "
-        "any number",
+        "clients of one deployed node; 0: a quarter of these. Simulated nodes have no limit",
     )
     bind_names: bool = setting(
         True,
-        "a deployed node's name belongs to the key that first came with it "
-        "([why](deployment.md#names-and-keys)); `false` where nodes have no keys of their own, so "
-        "that Flower gives them a new one at each start",
+        "a deployed node's name belongs to [the key that first came with "
+        "it](deployment.md#names-and-keys); false if nodes have no keys, as Flower then "
+        "makes a new one at each start",
     )
 
     @model_validator(mode="after")
@@ -104,14 +100,17 @@ class NodesSettings(Section):
 class OutputSettings(Section):
     """``[output]``: where the artefacts of the run go."""
 
-    dir: Annotated[str, Field(min_length=1)] = setting("runs", "run folders go here", "a path")
-    name: PlainName = setting("", "default: method-dataset-seed-time", PLAIN_NAMES)
-    resume: bool = setting(
-        False, "go on with the run of this name; `fedproto run --resume` sets it"
+    dir: Annotated[str, Field(min_length=1)] = setting(
+        "runs", "folder of the run folders", "a path"
     )
-    pictures: bool = setting(True, "draw them, and write [`report.html`](report.md), at the end")
+    name: PlainName = setting("", "run folder; default: method-dataset-seed-time", PLAIN_NAMES)
+    resume: bool = setting(False, "continue the run of this name; `fedproto run --resume` sets it")
+    pictures: bool = setting(
+        True,
+        "draw [pictures](artefacts.md#pictures) and write [`report.html`](report.md) at the end",
+    )
     tensorboard: bool = setting(
-        False, "[events for TensorBoard](export.md#tensorboard) in the run's folder, round by round"
+        False, "write [TensorBoard events](export.md#tensorboard) after each round"
     )
 
 
@@ -140,68 +139,66 @@ class Settings(Section):
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
         FIRST_TASK,
-        "what is learnt: the next value of a series, classes of images, classes of sequences, or "
-        "a number for each sequence",
+        "forecasts of series, classes of images, classes of sequences, or a "
+        "number for each sequence",
         f"`{' '.join(TASKS)}`",
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         FIRST_METHOD,
-        "what trains; [each one's tasks](methods.md), or [one of your own](#a-method-of-your-own)",
+        "[which method fits](methods.md), or [your own](extending.md#your-own-method)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
     )
-    seed: CountOrZero = setting(0, "of everything random")
+    seed: CountOrZero = setting(0, "seeds everything random; the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "at most so many; of `fed-react`, `ifca` and `flsc` those of phase 2, after the encoder's; "
-        "`kindred`, `analytic`, `naive` and `seasonal-naive` have one, on images one a stage",
+        "at most this many, after the encoder's (`fed-react`, `ifca`, `flsc`); closed forms "
+        "need one, on images one per stage",
     )
     local_epochs: Count = setting(
-        1, "epochs a client trains in a round; no effect on `fed-react`, `ifca`, `flsc`"
+        1, "epochs that a client trains per round; not used by `fed-react`, `ifca`, `flsc`, `gldp`"
     )
     participation: ShareOrOne = setting(
         1.0,
-        "α, share of the clients asked each round; methods that average no model (`fuels`, "
-        "`fedproto`, `solo`, the closed forms, phase 2 of `fed-react`, `ifca`, `flsc`) always ask "
-        "newcomers, so closed forms ask all",
+        "share of the clients asked per round (α); methods that average no model also ask all "
+        "new clients, and closed forms ask everyone",
     )
     evaluate_every: Count = setting(
-        1, "rounds between evaluations; the last round always is, phase 1 never"
+        1,
+        "rounds between evaluations; the last round is always evaluated, the encoder's rounds "
+        "never",
     )
     patience: CountOrZero = setting(
         0,
-        "stop after so many evaluations without a better mean validation error (with an "
+        "stop after this many evaluations without a lower mean validation error (with an "
         "`aggregation.rule`: median over the clients); 0: never",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
-        "the model each client ends with; `last` (and no `patience`) where images come in stages, "
-        "whose errors cannot be compared",
+        "which model a client ends with; images in stages need `last` and no `patience`",
     )
     device: Device = setting(
         "cpu",
-        "where a node trains; `auto` takes a GPU if there is one. In a simulation the nodes share "
-        "the GPUs (`fedproto run --gpus-per-node`)",
+        "where nodes train; `auto`: a GPU if there is one, which simulated nodes share",
         DEVICES,
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
         "float32",
-        "tf32: a GPU multiplies numbers rounded to 10 bits of mantissa; a CPU takes no notice. "
-        "bfloat16: encoders compute in mixed precision, on a CPU too",
+        "on a GPU tf32 multiplies with 10 bits of mantissa; bfloat16: encoders compute in "
+        "mixed precision, on a CPU too",
     )
     threads: Count = setting(
         1,
-        "torch threads of a node's process, and of the server where it learns (`creff`, `fedic`, "
-        "`fedda`, `fedtgp`)",
+        "torch threads of a node's process, and of a server that trains",
     )
     cohort_size: CountOrZero = setting(
         0,
-        "clients trained together in one vectorised step; changes speed, not results. 0: 16 on a "
-        "CPU, on a GPU as many as its memory holds",
+        "clients trained in one vectorised step; affects speed, not results. 0: 16 on a CPU, "
+        "as many as fit on a GPU",
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),
-        description="the method's own table, such as `[fuels]`; where Flower reads the settings a "
-        "text in TOML, which may have `[encoder]` and `[graph]` too ([how](#the-methods-table))",
+        description="the method's table, such as `[fuels]`; for `flwr run` [as one text]"
+        "(#the-methods-table), which may include `[encoder]` and `[graph]`",
         json_schema_extra={"allowed": "what the method's record declares"},
     )
     data: DataSettings = DataSettings()

@@ -29,6 +29,28 @@ _TOML_TABLE = "[tool.flwr.app.config"
 _AFTER_TOML = "[tool.setuptools"
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
+_FIRST_KEYS = {"task", "method", "rounds", "data.source", "data.path", "data.horizon"}
+_FIRST_TITLE, _METHODS_TITLE = "The six that matter first", "Methods"
+# The heading of docs/settings.md below which the keys of a table stand.
+_SUBJECTS = {
+    "": "Run",
+    "data": "Data",
+    "data.synthetic": "Data",
+    "data.partition": "Images",
+    "classification": "Images",
+    "data.sequences": "Sequences",
+    "data.clusters": "Sequences",
+    "sequence": "Sequences",
+    "encoder": "Sequences",
+    "model": "Models and optimiser",
+    "optimizer": "Models and optimiser",
+    "aggregation": "Aggregation and privacy",
+    "privacy": "Aggregation and privacy",
+    "nodes": "Nodes and output",
+    "output": "Nodes and output",
+    "graph": _METHODS_TITLE,
+}
+
 
 def pyproject_tables() -> str:
     """``[tool.flwr.app.config]`` and the tables in it, with comments.
@@ -38,17 +60,31 @@ def pyproject_tables() -> str:
     return "\n".join(_toml(Settings, ()))
 
 
-def docs_table() -> str:
-    """The Markdown table of all keys of a run, those of each method's own table last."""
-    lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+def docs_tables() -> str:
+    """Return Markdown tables of all keys, by subject; those of single methods come last."""
     tables: dict[str, type[Section]] = {}
     for method in METHODS.values():
         tables.setdefault(method.table_name, method.settings)
-    own = (leaf for name in sorted(tables) for leaf in _leaves(tables[name], (name,)))
-    for key, field in (*_leaves(Settings, ()), *own):
-        cells = (f"`{key}`", _shown(field), allowed(field), field.description or "")
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+    methods = (leaf for name in sorted(tables) for leaf in _leaves(tables[name], (name,)))
+    rows: dict[str, list[str]] = {
+        title: [] for title in [_FIRST_TITLE, *dict.fromkeys(_SUBJECTS.values())]
+    }
+    for key, field in _leaves(Settings, ()):
+        title = _FIRST_TITLE if key in _FIRST_KEYS else _SUBJECTS[key.rpartition(".")[0]]
+        rows[title].append(_row(key, field))
+    rows[_METHODS_TITLE] += [_row(key, field) for key, field in methods]
+    head = ["| setting and default | meaning |", "|---|---|"]
+    return "\n".join("\n".join([f"## {title}", "", *head, *rows[title], ""]) for title in rows)
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    """Return the row of a Markdown table for this key, without ranges that go without saying."""
+    values = allowed(field)
+    if field.annotation is bool or values in ("≥ 0", "≥ 1", "> 0") or values[:1].isalpha():
+        values = ""  # the meaning says it
+    default = _toml_value(field).strip('"')
+    meaning = ": ".join(filter(None, (values, field.description))).replace("|", r"\|")
+    return f"| `{key}={default}` | {meaning} |"
 
 
 def allowed(field: FieldInfo) -> str:
@@ -69,9 +105,9 @@ def with_pyproject_tables(text: str) -> str:
 
 
 def with_docs_table(text: str) -> str:
-    """The text of docs/settings.md with the table of today."""
+    """Return the text of docs/settings.md with its tables rewritten."""
     start, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
-    return text[:start] + docs_table() + text[end:]
+    return text[:start] + docs_tables() + text[end:]
 
 
 DOCUMENTS = {"pyproject.toml": with_pyproject_tables, "docs/settings.md": with_docs_table}
@@ -114,11 +150,6 @@ def _toml_value(field: FieldInfo) -> str:
     """The default; an empty table is an empty text, for Flower forgets tables without keys."""
     value = field.default
     return '""' if isinstance(value, Section) else json.dumps(value)
-
-
-def _shown(field: FieldInfo) -> str:
-    value = _toml_value(field)
-    return f"`{value}`" if value.startswith('"') else value
 
 
 def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:

@@ -25,7 +25,7 @@ from fedproto_app.strategies.fedavg import FedAvgStrategy
 class ApflSettings(Section):
     """``[apfl]``."""
 
-    alpha: ShareOrEither = setting(0.5, "α, the personal model's share at the start")
+    alpha: ShareOrEither = setting(0.5, "initial share of the personal model (α)")
     adaptive: bool = setting(True, "learn α")
 
 

@@ -30,8 +30,8 @@ from fedproto_app.strategies.fedprox import ProximalContext
 class DittoSettings(Section):
     """``[ditto]``."""
 
-    proximal_lambda: NonNegative = setting(1e-4, "λ, the personal model's pull to the global one")
-    personal_epochs: CountOrZero = setting(0, "of the personal model; 0: `local-epochs`")
+    proximal_lambda: NonNegative = setting(1e-4, "pull of the personal model to the global one (λ)")
+    personal_epochs: CountOrZero = setting(0, "epochs of the personal model; 0: `local-epochs`")
 
 
 class DittoLearner(PersonalModelLearner[ProximalContext]):

@@ -65,13 +65,11 @@ def settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
 class FedAlaSettings(Section):
     """``[fedala]`` (docs: compared.md)."""
 
-    layers: CountOrZero = setting(
-        1, "p, the top layers whose parameters a client mixes with its own; 0: all"
-    )
-    share: ShareOrOne = setting(0.8, "s, of its batches, on which it learns how to mix")
-    rate: Positive = setting(1.0, "η, of the steps in which it learns that")
+    layers: CountOrZero = setting(1, "top layers that a client mixes with its own (p); 0: all")
+    share: ShareOrOne = setting(0.8, "share of its batches that teach it how to mix (s)")
+    rate: Positive = setting(1.0, "size of these steps (η)")
     threshold: Positive = setting(
-        0.1, "deviation of ten epochs' losses below which a client's first learning ends"
+        0.1, "deviation of ten epochs' losses below which the first such training ends"
     )
 
 

@@ -42,8 +42,7 @@ class FedAvgSettings(Section):
 
     fine_tune_epochs: CountOrZero = setting(
         0,
-        "epochs on a client's own data that make its model of the shared one; 0: it is that one, "
-        "with `fedavg-ft` 1 epoch",
+        "epochs on a client's own data before evaluation; 0: none, with `fedavg-ft` 1",
     )
 
 

@@ -57,21 +57,19 @@ class FedPclSettings(Section):
 
     prototypes: Literal["single", "multiple"] = setting(
         "single",
-        "what a client contrasts with: the mean of all clients' prototypes, or each of them, which "
-        "sends all to all",
+        "contrast with the clients' mean prototypes, or with each, which sends all to all",
     )
     temperature: Positive = setting(0.07, "τ")
-    contrast_weight: NonNegative = setting(1.0, "γ, of the contrast beside the prediction")
+    contrast_weight: NonNegative = setting(1.0, "weight of the contrast beside the prediction (γ)")
     supervised: bool = setting(
-        True, "false: rounds train by the contrast alone, and only fine-tuning by the targets"
+        True, "false: rounds train by the contrast alone, and only fine-tuning uses targets"
     )
     fine_tune_epochs: CountOrZero = setting(
-        1, "epochs of the head on a client's own data, the encoder frozen, before it is judged"
+        1, "epochs of the head on a client's own data before evaluation, with the encoder frozen"
     )
     inference: Literal["prototypes", "head"] = setting(
         "head",
-        "of classes: a client answers by its head, or with the class of the most similar prototype "
-        "that came; series are always forecast by the head",
+        "of classes: by the most similar prototype or by the head; series always use the head",
     )
 
 

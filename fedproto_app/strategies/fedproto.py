@@ -46,8 +46,7 @@ class FedProtoSettings(Section):
     prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
-        "of classes: a client answers with the class of the nearest global prototype, or by its "
-        "head; series are always forecast by the head",
+        "of classes: by the nearest global prototype or by the head; series always use the head",
     )
 
 

@@ -20,8 +20,8 @@ from fedproto_app.strategies.solo import SoloLearner
 class FedRepSettings(Section):
     """``[fedrep]``."""
 
-    head_epochs: Count = setting(1, "epochs on the head before the encoder's")
-    encoder_epochs: CountOrZero = setting(0, "epochs on the encoder; 0: `local-epochs`")
+    head_epochs: Count = setting(1, "epochs of the head, before the encoder's")
+    encoder_epochs: CountOrZero = setting(0, "epochs of the encoder; 0: `local-epochs`")
 
 
 class FedRepLearner(SoloLearner):

@@ -42,7 +42,7 @@ class KnnPerSettings(Section):
 
     most_samples: Annotated[int, Field(ge=1, le=MOST_REMEMBERED)] = setting(
         1000,
-        "train samples that a client remembers, drawn once where it has more",
+        "train samples that a client remembers, drawn once if it has more",
         f"1 … {MOST_REMEMBERED:,}",
     )
 

@@ -37,13 +37,13 @@ from fedproto_app.strategies.fedavg import FedAvgStrategy
 class PFedMeSettings(Section):
     """``[pfedme]``."""
 
-    proximal_lambda: Positive = setting(15.0, "λ, the personal model's pull to the global one")
-    inner_steps: Count = setting(5, "K, of the optimiser on each batch, by the personal model")
+    proximal_lambda: Positive = setting(15.0, "pull of the personal model to the global one (λ)")
+    inner_steps: Count = setting(5, "optimiser steps of the personal model on each batch (K)")
     outer_step: ShareOrOne = setting(
-        0.1, "η·λ, the share of its way to the personal model that w goes after each batch"
+        0.1, "share of its way to the personal model that w goes after each batch (η·λ)"
     )
     server_step: Positive = setting(
-        1.0, "β, the share of the clients' mean in the new shared model; above 1 beyond it"
+        1.0, "share of the clients' mean in the new shared model (β); may exceed 1"
     )
 
 

@@ -1,4 +1,4 @@
-"""Samples against docs/forecasting.md, "From series to samples", counted by hand."""
+"""Samples against docs/your-data.md, "From series to samples", counted by hand."""
 
 from __future__ import annotations
 

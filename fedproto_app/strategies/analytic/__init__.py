@@ -27,20 +27,20 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "each client's own solution, one of all clients' samples, its own pulled towards that, or "
-        "of classes also towards [those that mean the same](closed-form-classes.md#clusters)",
+        "each client's own solution, one of all clients, its own pulled towards that, or of "
+        "classes also towards [clients whose classes mean the same](closed-forms.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,
-        "of the solution of all clients' samples; of classes in 3 r/n of their mean variance "
-        "([why](closed-form-classes.md))",
+        "penalty of the solution of all clients' samples; of classes in 3 r/n of their mean "
+        "variance ([why](closed-forms.md))",
     )
     weakest: Positive = setting(
         0.01,
-        "of the penalties that a client tries; they draw its coefficients to a naive forecast, to "
-        "0 or to the solution of all clients' samples",
+        "weakest penalty that a client tries, towards a naive forecast, 0 or the solution of "
+        "all clients",
     )
-    strongest: Positive = setting(1e4, "of these", "≥ `weakest`")
+    strongest: Positive = setting(1e4, "strongest penalty that a client tries", "≥ `weakest`")
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
@@ -49,15 +49,14 @@ class AnalyticSettings(Section):
     )
     prior: Prior = setting(
         "own",
-        "of classes: their frequencies, at the client itself if it has its own solution; or all "
-        "alike, which finds rare classes more often",
+        "class frequencies: a client's own if it has its own solution, or equal, which finds "
+        "rare classes more often",
     )
 
     guess_rounds: CountOrZero = setting(
         0,
-        "further rounds, in which clients guess the classes of their sequences "
-        "[without a label](closed-form-classes.md#sequences-without-a-label) and add them to their "
-        "sums",
+        "further rounds in which clients guess the classes of [unlabelled "
+        "sequences](closed-forms.md#sequences-without-a-label) and add them to their sums",
     )
 
     @model_validator(mode="after")

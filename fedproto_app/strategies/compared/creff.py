@@ -172,16 +172,16 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
 class CreffSettings(Section):
     """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: compared.md)."""
 
-    features_per_class: Count = setting(100, "m, federated features of a class at the server")
-    match_steps: Count = setting(100, "a round, that move them towards the clients' gradients")
-    match_rate: Positive = setting(0.1, "of such a step")
-    classifier_epochs: Count = setting(300, "of the fresh classifier on them, every round")
-    classifier_batch_size: Count = setting(32, "features of a step")
-    classifier_rate: Positive = setting(0.01, "of such a step")
+    features_per_class: Count = setting(100, "federated features per class at the server (m)")
+    match_steps: Count = setting(100, "steps per round that fit them to the clients' gradients")
+    match_rate: Positive = setting(0.1, "size of such a step")
+    classifier_epochs: Count = setting(300, "epochs of the new classifier on them, every round")
+    classifier_batch_size: Count = setting(32, "features per step")
+    classifier_rate: Positive = setting(0.01, "its learning rate")
     gradient_batches: Count = setting(
         10, "random batches of a class whose mean gradient a client sends"
     )
-    gradient_batch_size: Count = setting(32, "images of such a batch, at most")
+    gradient_batch_size: Count = setting(32, "images in such a batch, at most")
 
 
 GRADIENTS = "class-gradients"  # up, by class: [C, d + 1] each

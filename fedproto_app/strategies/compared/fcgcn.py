@@ -63,7 +63,7 @@ class CommunityGcn(LinearHeadModel):
 class FcgcnSettings(Section):
     """``[fcgcn]``."""
 
-    hidden: Count = setting(64, "width of the first layer of the graph convolutional network")
+    hidden: Count = setting(64, "width of the first graph convolution")
 
 
 def community_gcn(settings: Settings, layout: WindowLayout) -> CommunityGcn:

@@ -212,9 +212,9 @@ class FedGruSettings(Section):
         10, "groups of clients with neighbouring names; 0: the communities of the graph"
     )
     clusters: Annotated[int, Field(ge=1, le=4)] = setting(
-        2, "C, of organisations that are near each other in the graph, with a model each"
+        2, "clusters of organisations near each other in the graph, with a model each (C)"
     )
-    smallest: Count = setting(1, "organisations that a cluster has at least")
+    smallest: Count = setting(1, "smallest number of organisations in a cluster")
 
     @model_validator(mode="after")
     def _organisations_fill_the_clusters(self) -> FedGruSettings:

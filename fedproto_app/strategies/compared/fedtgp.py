@@ -58,10 +58,12 @@ class FedTgpSettings(Section):
     """``[fedtgp]`` (docs: compared.md)."""
 
     prototype_weight: NonNegative = setting(1.0, "λ; the authors' script takes 10")
-    margin_threshold: NonNegative = setting(100.0, "τ, the most that the adaptive margin can be")
-    server_epochs: Count = setting(100, "S, a round, of the server's training of the prototypes")
-    server_batch_size: Count = setting(10, "clients' prototypes of a step of it")
-    server_rate: Positive = setting(0.01, "of such a step")
+    margin_threshold: NonNegative = setting(100.0, "largest adaptive margin (τ)")
+    server_epochs: Count = setting(
+        100, "epochs per round of the prototypes' training at the server (S)"
+    )
+    server_batch_size: Count = setting(10, "clients' prototypes per step")
+    server_rate: Positive = setting(0.01, "size of a step")
 
 
 class FedTgpLearner(FedProtoClassesLearner):

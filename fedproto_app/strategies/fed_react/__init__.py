@@ -24,9 +24,9 @@ class FedReactSettings(Section):
     """``[fed-react]``: the second phase; IFCA and FLSC share its heads."""
 
     clusters: CountOrZero = setting(
-        3, "C; 0: as the silhouette of each round has it, not for `ifca` and `flsc`"
+        3, "number of clusters (C); 0: by silhouette in each round, not for `ifca` and `flsc`"
     )
-    samples: CountOrZero = setting(64, "|M_t|, labelled samples of a client and round; 0: all")
+    samples: CountOrZero = setting(64, "labelled samples per client and round (|M_t|); 0: all")
     penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
@@ -34,27 +34,27 @@ class FedReactSettings(Section):
     )
     similarity: HeadSimilarity = setting(
         "cosine",
-        "of heads; centred: after the mean head is subtracted; norms: of the sizes of their "
-        "classes' rows, centred; predictions: of what heads make of random walks",
+        "of heads: cosine; cosine without the mean head; sizes of class rows, centred; or "
+        "predictions on random walks",
     )
     forgetting: Forgetting = setting(
         "adaptive",
-        "α_t, the past's share in similarities (Fed-REACT, eq. 3): by AFFECT as Fed-REACT prints "
-        "it, or as AFFECT's toolbox does it; (t − 1)/t, the mean of all rounds; or a fixed one",
+        "share of the past in similarities (α_t, Fed-REACT, eq. 3): AFFECT as printed, as in "
+        "its toolbox, the mean of all rounds, or fixed",
         "`adaptive toolbox all-rounds`, or 0 … 1",
     )
     overlap: Count = setting(2, "clusters that a client of `flsc` belongs to", "1 … `clusters`")
-    affect_iterations: Count = setting(5, "at most (Fed-REACT, Algorithm 4)")
+    affect_iterations: Count = setting(5, "iterations at most (Fed-REACT, Algorithm 4)")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
-        "kalman", "of a cluster's head over the rounds: no past, A1, A2, A3"
+        "kalman", "of a cluster's head over the rounds: none, A1, A2, A3"
     )
-    process_variance: Positive = setting(0.01, "q, where EM starts")
-    measurement_variance: Positive = setting(0.1, "r, where EM starts")
+    process_variance: Positive = setting(0.01, "initial q of EM")
+    measurement_variance: Positive = setting(0.1, "initial r of EM")
     em_iterations: CountOrZero = setting(5, "0: q and r stay as set")
     history: Literal["unchanged", "all"] = setting(
         "unchanged",
-        "rounds whose head of a cluster is remembered and sent: those in which it has the clients "
-        "of the round before (Fed-REACT, Algorithm 2, line 10), or all",
+        "remembered and sent heads: from rounds with unchanged members (Fed-REACT, Algorithm "
+        "2, line 10), or all",
     )
 
     @property

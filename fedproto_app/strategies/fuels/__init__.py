@@ -24,42 +24,43 @@ from fedproto_app.core.section import (
 class FuelsSettings(Section):
     """``[fuels]``."""
 
-    prototype_dim: CountOrZero = setting(32, "d_p; 0: no projector, the representation itself")
+    prototype_dim: CountOrZero = setting(
+        32, "length of a prototype (d_p); 0: no projector, the representation itself"
+    )
     temperature: Positive = setting(0.02, "τ")
-    prediction_weight: Positive = setting(1.0, "of L_pred; 5 where both algorithms print ρ")
-    intra_weight: NonNegative = setting(1.0, "of L_intra")
-    inter_weight: NonNegative = setting(5.0, "ρ, of L_inter; 1 as both algorithms print it")
+    prediction_weight: Positive = setting(1.0, "weight of L_pred; 5 where both algorithms print ρ")
+    intra_weight: NonNegative = setting(1.0, "weight of L_intra")
+    inter_weight: NonNegative = setting(5.0, "weight of L_inter (ρ); 1 as both algorithms print it")
     negatives: Literal["filtered", "similarity"] = setting("filtered", "P, eq. 6 or A, eq. 2")
     augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
-    threshold: Literal["percentile", "absolute"] = setting("percentile", "how β is meant")
-    beta: NonNegative = setting(
-        50.0, "β, of the off-diagonal JSDs: a percentile, or nats", "≥ 0, a percentile ≤ 100"
+    threshold: Literal["percentile", "absolute"] = setting(
+        "percentile", "whether β is a percentile or in nats"
     )
+    beta: NonNegative = setting(50.0, "β, of the off-diagonal JSDs", "≥ 0, a percentile ≤ 100")
     intra: bool = setting(True, 'false: ablation "w/o intra"')
     inter: bool = setting(True, 'false: ablation "w/o inter"')
     periodicity_aware: bool = setting(True, 'false: ablation "w/o p-aware"')
     learn_filter: bool = setting(True, 'false: ablation "w/o W"')
-    filter_start: Positive = setting(1.0, "every entry of W before the first step")
-    filter_rate: Positive = setting(1.0, "W's learning rate, as a factor of the optimiser's")
+    filter_start: Positive = setting(1.0, "initial value of W's entries")
+    filter_rate: Positive = setting(1.0, "learning rate of W, relative to the optimiser's")
     comparison: Literal["jsd", "random"] = setting(
         "jsd",
-        "whose prototypes are positive: by JSD and β; or, as a control, as many clients drawn once "
-        "from the seed",
+        "positive clients by JSD and β, or as many drawn once from the seed (a control)",
     )
     renew_optimizer: bool = setting(
-        False, "forget a client's optimiser state once, after its first round with guidance"
+        False, "reset a client's optimiser after its first round with guidance"
     )
     diagnostics: bool = setting(
         False,
-        "measure W and each loss's gradient every round; [where](artefacts.md#roundsjsonl)",
+        "[measure](artefacts.md#diagnostics) W and each loss's gradient every round",
     )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
         "none",
-        "added to the prototypes sent, drawn of the run's seed: no guarantee "
-        "([one that is](privacy.md))",
+        "added to the prototypes sent, drawn from the run's seed; not a guarantee as "
+        "[privacy](privacy.md) is",
     )
     noise_scale: Positive = setting(
-        1.0, "its scale; standard deviation, Laplace's b, the exponential's mean"
+        1.0, "standard deviation, Laplace's b, or the exponential's mean"
     )
 
     @model_validator(mode="after")

@@ -11,23 +11,23 @@ from fedproto_app.core.section import Count, Section, ShareOrEither, setting
 class GldpSettings(Section):
     """``[gldp]``."""
 
-    encoder_epochs: Count = setting(10, "t, on µ with ν frozen; GLDP ignores `local-epochs`")
-    head_epochs: Count = setting(20, "s, then on ν with µ frozen")
-    balance: ShareOrEither = setting(0.5, "λ: 1 local prototypes alone, 0 global ones alone")
+    encoder_epochs: Count = setting(10, "epochs on µ with ν frozen (t), instead of `local-epochs`")
+    head_epochs: Count = setting(20, "then epochs on ν with µ frozen (s)")
+    balance: ShareOrEither = setting(0.5, "λ: 1 uses only local prototypes, 0 only global ones")
     memory: ShareOrEither = setting(
-        0.5, "β, the old prototypes' share in the moving averages, here and at the server"
+        0.5, "share of the old prototypes in the moving averages of clients and server (β)"
     )
-    relations: bool = setting(True, "false: the ablation with neither loss of prototypes")
+    relations: bool = setting(True, "false: ablation without both prototype losses")
     local_relation: Literal["embedding", "prediction"] = setting(
         "embedding", "GLDP, eq. 7 or GLDP, eq. 8"
     )
     prototype_encoder: Literal["own", "shared"] = setting(
         "own",
-        "the encoder of the prototypes that are kept and sent: the client's own after training "
-        "(GLDP, eq. 6), or the shared one as received",
+        "of the prototypes kept and sent: the client's after training (GLDP, eq. 6), or the "
+        "shared one as received",
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
-        "local-prototypes", "what the main accuracies are of; all three are reported"
+        "local-prototypes", "what the main accuracies use; all three are reported"
     )
 
 

@@ -16,22 +16,21 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "random", "none"] = setting(
         "kin",
-        "whose data stand behind a client's: mostly those of clients like it, all others' alike, "
-        "as `kin` of clients at random (a control), or nobody's",
+        "whose data support a client's: similar clients', all others' equally, random "
+        "clients' (a control), or nobody's",
     )
-    features: CountOrZero = setting(
-        100, "random waves of each of two scales; 0: linear in what is known"
-    )
+    features: CountOrZero = setting(100, "random waves at each of two scales; 0: linear")
     temperature: Positive = setting(
-        0.5, "how far kinship reaches, in medians of the divergence; all others alike stand beside"
+        0.5,
+        "how far similarity reaches, in medians of the divergence; equal weights are tried as well",
     )
     eta: Positive = setting(
-        0.2, "η, how much a client trusts its validation samples; 1: as independent ones"
+        0.2, "how much a client trusts its validation samples (η); 1: as if they were independent"
     )
-    smallest_penalty: Positive = setting(1e-4, "of the penalties λ that are tried")
-    largest_penalty: Positive = setting(1.0, "of these", "> `smallest-penalty`")
+    smallest_penalty: Positive = setting(1e-4, "smallest penalty λ tried")
+    largest_penalty: Positive = setting(1.0, "largest penalty λ tried", "> `smallest-penalty`")
     penalty_steps: Annotated[int, Field(ge=2, le=10)] = setting(
-        3, "how many of each block of features, from the smallest to the largest", "2 … 10"
+        3, "penalties tried for each block of features", "2 … 10"
     )
 
     @model_validator(mode="after")

@@ -14,16 +14,14 @@ class CnfgnnSettings(Section):
     model: Literal["paper", "fuels"] = setting(
         "paper", "the clients' model: two GRUs, or FUELS's with g beside its representation"
     )
-    hidden: Count = setting(
-        64, "values of g, and of the paper's encoding; FUELS's is as long as its representation"
-    )
+    hidden: Count = setting(64, "length of g and of the paper's encoding")
     server_epochs: CountOrZero = setting(
         1,
-        "R_s, of the graph network over the train time steps, after each round of the clients; "
-        "0: none, and g = 0",
+        "epochs of the graph network over the train time steps, each round (R_s); 0: none, "
+        "and g = 0",
     )
-    server_batch: Count = setting(48, "time steps of one step of the graph network")
-    server_rate: Positive = setting(1e-3, "of its Adam")
+    server_batch: Count = setting(48, "time steps per step of the graph network")
+    server_rate: Positive = setting(1e-3, "learning rate of its Adam")
 
 
 METHOD = Method(

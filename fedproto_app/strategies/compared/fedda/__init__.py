@@ -24,24 +24,26 @@ class FedDaSettings(Section):
     week: Annotated[int, Field(ge=2)] = setting(
         7, "periods whose mean day is one of the statistics that a client sends"
     )
-    clusters: CountOrZero = setting(0, "of clients; 0: one for every four, at most 16")
-    attention_step: Positive = setting(1.0, "ε, of the dual attention")
+    clusters: CountOrZero = setting(
+        0, "clusters of clients; 0: one for every four clients, at most 16"
+    )
+    attention_step: Positive = setting(1.0, "step of the dual attention (ε)")
     quasi_global_pull: Annotated[float, Field(ge=-1, le=1)] = setting(
-        0.2, "ρ, pull to the quasi-global model; below 0 away from it; the authors try ±0.3"
+        0.2, "pull to the quasi-global model (ρ), away from it below 0; the authors try ±0.3"
     )
     cluster_anchor: Literal["last", "quasi-global"] = setting(
         "last",
-        "where a cluster's model starts from: its last one, or always the quasi-global one, as in "
+        "where a cluster's model starts: its last one, or always the quasi-global one, as in "
         "the authors' program",
     )
     statistics_noise: NonNegative = setting(
         0.0, "standard deviation of the noise that a client adds to its statistics"
     )
-    warm_up_epochs: CountOrZero = setting(150, "of the quasi-global model, at the server")
-    warm_up_share: ShareOrOne = setting(1.0, "φ, share of the statistics' windows it learns from")
-    warm_up_batch_size: Count = setting(64, "of these windows")
+    warm_up_epochs: CountOrZero = setting(150, "epochs of the quasi-global model at the server")
+    warm_up_share: ShareOrOne = setting(1.0, "share of the statistics' windows for them (φ)")
+    warm_up_batch_size: Count = setting(64, "windows per step")
     warm_up_rate: Positive = setting(
-        0.001, "Adam's learning rate; a tenth after half of the epochs, and again after 3/4"
+        0.001, "Adam's learning rate; a tenth after 1/2 of the epochs, and again after 3/4"
     )
 
 

@@ -18,17 +18,21 @@ class FedicSettings(Section):
     """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: compared.md)."""
 
     tuning_steps: CountOrZero = setting(
-        100, "a round, of the averaged model on the server's labelled images"
+        100, "steps per round of the averaged model on the server's labelled images"
     )
-    calibration_steps: CountOrZero = setting(100, "a round, that learn how to weigh the models")
-    student_steps: CountOrZero = setting(100, "a round, of the averaged model towards the teacher")
-    labelled_batch_size: Count = setting(20, "labelled images of a step")
-    unlabelled_batch_size: Count = setting(128, "images of a step that the teacher judges")
-    adam_rate: Positive = setting(1e-3, "of all three kinds of steps")
+    calibration_steps: CountOrZero = setting(
+        100, "steps per round that learn the weights of the models"
+    )
+    student_steps: CountOrZero = setting(
+        100, "steps per round of the averaged model towards the teacher"
+    )
+    labelled_batch_size: Count = setting(20, "labelled images per step")
+    unlabelled_batch_size: Count = setting(128, "images per step for the teacher")
+    adam_rate: Positive = setting(1e-3, "learning rate of all these steps")
     student_decay: NonNegative = setting(2e-4, "the student's weight decay")
-    temperature: Positive = setting(2.0, "T, that teacher and student are compared at")
+    temperature: Positive = setting(2.0, "temperature for teacher and student (T)")
     distillation: ShareOrEither = setting(
-        0.5, "λ, the teacher's share in the student's loss; the rest is of labelled images"
+        0.5, "share of the teacher in the student's loss (λ); the rest is of labelled images"
     )
 
 
