@@ -1,6 +1,7 @@
-"""How many samples of each class a row gets: the least arbitrary mix, in whole samples.
+"""How many samples of each class a row gets, when all rows get equally many and share none.
 
-A row is whoever gets them: a client, or a client at a stage.
+A row is a client, or a client at a stage. Its mix is the closest to a wished one, by maximum
+entropy, that the samples of each class allow for all rows together.
 """
 
 from __future__ import annotations
@@ -15,28 +16,29 @@ _DECIMALS = 6  # rounded, so that the last bit of a machine's sums does not matt
 
 
 def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Counts) -> Counts:
-    """[R, C] samples of each class for each row: rows sum to `samples`, columns to ≤ counts.
+    """Return the samples of each class for each row, [R, C]: rows sum to `samples`, columns to at
+    most `counts`.
 
-    weights: [R, C] the mix that each row would have if there were enough of everything, 0 where
-    it gets no sample of the class. least: [R, C], 0 where the weight is 0. counts: [C] samples
-    there are. Such whole numbers must exist (a maximum flow tells, `images.long_tail.equal_share`);
-    found are those next to the mix of maximum entropy relative to the weights.
+    weights: [R, C] the mix that each row would have if there were enough of every class, 0 where it
+    gets no sample of the class. least: [R, C] the fewest samples, 0 where the weight is 0. counts:
+    [C] samples of each class. The caller makes sure that such whole numbers exist
+    (`images.shares.equal_share`); those closest to the mix of maximum entropy are returned.
     """
     extra = maximum_entropy(weights, least, samples, counts) - least
-    wanted, room = samples - least.sum(axis=1), counts - least.sum(axis=0)
-    # What the sweeps left undecided must not ask for more than there is.
-    extra *= _quotient(wanted, extra.sum(axis=1)).clip(max=1)[:, None]
+    row_sums, room = samples - least.sum(axis=1), counts - least.sum(axis=0)
+    # Where the sweeps have not converged they must not ask for more than there is.
+    extra *= _quotient(row_sums, extra.sum(axis=1)).clip(max=1)[:, None]
     extra *= _quotient(room, extra.sum(axis=0)).clip(max=1)
-    return least + _rounded(extra.round(_DECIMALS), weights > 0, wanted, room)
+    return least + _rounded(extra.round(_DECIMALS), weights > 0, row_sums, room)
 
 
 def maximum_entropy(
     weights: NDArray[np.float64], least: Counts, samples: int, counts: Counts
 ) -> NDArray[np.float64]:
-    """[R, C] the real-valued solution: max(least, u_r · weight_rc · v_c) with v_c ≤ 1.
+    """Return the real-valued solution, [R, C]: max(least, u_r · weight_rc · v_c) with v_c ≤ 1.
 
     Iterative proportional fitting: rows are scaled to their sum, then columns down to theirs. A
-    sweep is one Newton step a row and a column, as cells held up at `least` do not scale.
+    sweep is one Newton step per row and per column, as cells at their `least` do not scale.
     """
     row_scale, column_scale = np.ones(len(weights)), np.ones(len(counts))
     for sweep in range(_SWEEPS):
@@ -59,73 +61,67 @@ def _fitted(
     sums: Counts,
     scale: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """[R] the scale of each row with which its free cells make up its sum."""
+    """Return the scale of each row at which its free cells add up to the rest of its sum, [R]."""
     slope = np.where(free, weights, 0.0).sum(axis=1)
-    rest = sums - np.where(free, 0, least).sum(axis=1)
-    # With every cell held up there is nothing to scale, unless the scale was just too small.
+    target = sums - np.where(free, 0, least).sum(axis=1)
+    # A row without free cells has nothing to scale, unless its scale was just too small.
     loose = _quotient(sums, weights.sum(axis=1))
-    held_up = np.where(rest > 0, np.maximum(loose, scale), scale)
-    return np.where(slope > 0, _quotient(np.maximum(rest, 0), slope), held_up)
+    fallback = np.where(target > 0, np.maximum(loose, scale), scale)
+    return np.where(slope > 0, _quotient(np.maximum(target, 0), slope), fallback)
 
 
 def _quotient(
     numerator: NDArray[np.float64] | Counts, denominator: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """[n] 0 where the denominator is 0."""
+    """Return the quotient, or 0 where the denominator is 0, [n]."""
     positive = denominator > 0
     return np.divide(numerator, denominator, out=np.zeros(len(denominator)), where=positive)
 
 
 def _rounded(
-    extra: NDArray[np.float64], allowed: NDArray[np.bool_], wanted: Counts, room: Counts
+    extra: NDArray[np.float64], allowed: NDArray[np.bool_], row_sums: Counts, room: Counts
 ) -> Counts:
-    """[R, C] whole numbers near `extra`: rows sum to `wanted` exactly, columns to at most `room`.
+    """Return whole numbers near `extra`, [R, C]: rows sum exactly, columns to at most `room`.
 
-    Largest fractions first; where a row's classes are full by then, another row makes room.
+    The largest fractions are rounded up first. If a row's classes are full by then, another row
+    makes room.
     """
-    whole = np.floor(extra).astype(np.int64)
-    short, room = wanted - whole.sum(axis=1), room - whole.sum(axis=0)
-    rows, columns = np.nonzero(extra > whole)
-    fractions = (extra - whole)[rows, columns]
+    numbers = np.floor(extra).astype(np.int64)
+    short, room = row_sums - numbers.sum(axis=1), room - numbers.sum(axis=0)
+    rows, columns = np.nonzero(extra > numbers)
+    fractions = (extra - numbers)[rows, columns]
     for place in np.argsort(-fractions, kind="stable"):
         row, column = rows[place], columns[place]
         if short[row] > 0 and room[column] > 0:
-            whole[row, column] += 1
+            numbers[row, column] += 1
             short[row] -= 1
             room[column] -= 1
     for row in np.repeat(np.arange(len(short)), short):
-        room[_augment(whole, allowed, int(row), room)] -= 1
-    return whole
+        _augment(numbers, allowed, int(row), room)
+    return numbers
 
 
-def _augment(whole: Counts, allowed: NDArray[np.bool_], row: int, room: Counts) -> int:
-    """Give the row one more; returns the class of which one more is used in all.
+def _augment(numbers: Counts, allowed: NDArray[np.bool_], row: int, room: Counts) -> None:
+    """Give the row one more sample by the shortest chain of exchanges between rows, in place.
 
-    The shortest chain of exchanges between rows (an augmenting path), by breadth-first search.
+    The chain is an augmenting path to a class with room, by breadth-first search.
     """
-    taker = np.full(len(room), -1)  # the row that would take the class
-    giver_of = np.full(len(whole), -1)  # the class that the row would give
-    queue, seen = [row], np.arange(len(whole)) == row
+    taker = np.full(len(room), -1)  # the row that would take one more of the class
+    offered = np.full(len(numbers), -1)  # the class that the row would give in exchange
+    queue, reached = [row], np.arange(len(numbers)) == row
     for taking in queue:
         for column in np.flatnonzero(allowed[taking] & (taker < 0)):
             taker[column] = taking
             if room[column] > 0:
-                _exchange(whole, taker, giver_of, row, int(column))
-                return int(column)
-            givers = np.flatnonzero((whole[:, column] > 0) & ~seen)
-            seen[givers], giver_of[givers] = True, column
+                room[column] -= 1
+                numbers[taking, column] += 1
+                while taking != row:  # back along the chain
+                    column = offered[taking]
+                    numbers[taking, column] -= 1
+                    taking = taker[column]
+                    numbers[taking, column] += 1
+                return
+            givers = np.flatnonzero((numbers[:, column] > 0) & ~reached)
+            reached[givers], offered[givers] = True, column
             queue += givers.tolist()
     raise ValueError(f"row {row} cannot have its samples: the sums contradict each other")
-
-
-def _exchange(
-    whole: Counts, taker: NDArray[np.int64], giver_of: NDArray[np.int64], row: int, column: int
-) -> None:
-    """Carry out the chain that ends at this class, from its end to the row."""
-    while True:
-        taking = int(taker[column])
-        whole[taking, column] += 1
-        if taking == row:
-            return
-        column = int(giver_of[taking])
-        whole[taking, column] -= 1

@@ -62,9 +62,6 @@ class PartitionSettings(Section):
         "by-size", "a class's chances to be among the S"
     )
     stages: Count = setting(5, "M")
-    minimum_stages: CountOrZero = setting(
-        0, "each client's own number of stages, from this to M; 0: M for all", "0 … `stages`"
-    )
     imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
         50.0, "IF, the largest class over the smallest"
     )
@@ -86,15 +83,6 @@ class PartitionSettings(Section):
     test_mix: Literal["own", "everybody"] = setting(
         "own", "whose train images a client's test images are like: its own or all clients'"
     )
-
-    @model_validator(mode="after")
-    def _stages_in_order(self) -> PartitionSettings:
-        if self.minimum_stages > self.stages:
-            raise ValueError(
-                f"data.partition.minimum-stages = {self.minimum_stages}: more than "
-                f"data.partition.stages = {self.stages}"
-            )
-        return self
 
 
 class SequenceSettings(Section):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.data.images.clients import partition_pool
+from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
 from fedproto_app.errors import FedProtoError

@@ -1,4 +1,4 @@
-"""One client's images, stage by stage: what a partition of a pool comes to."""
+"""The images of the clients of a partition, decoded, stage by stage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.choice import chosen
-from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
+from fedproto_app.data.images.partition import Holding, Stage, reserved_places
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
-from fedproto_app.data.images.reserve import placed, reserved_places
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, PartitionSettings
 
-_NAMED = 3  # corrupt images named in a note; the others are counted
+_NAMES_SHOWN = 3  # corrupt images named in a note; the others are counted
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class ImageStage:
-    """What a client has of one stage."""
+    """The images of a client at one stage."""
 
     train: LabelledImages
     validation: LabelledImages
@@ -59,30 +57,31 @@ class ClientImages:
         return sum(len(stage.train) for stage in self.stages)
 
     def trained_stage(self, stage: int) -> int:
-        """The stage whose images the client trains on at a stage.
+        """Return the stage whose images the client trains on at a stage.
 
         A stage without images brings nothing new: the client goes on with the last one that had
         any, or begins with the first that will.
         """
-        have = [number for number, one in enumerate(self.stages) if len(one.train)]
-        return max((number for number in have if number <= stage), default=have[0])
+        filled = [number for number, images in enumerate(self.stages) if len(images.train)]
+        return max((number for number in filled if number <= stage), default=filled[0])
 
     def training(self, stage: int) -> LabelledImages:
-        """What the client trains on at a stage."""
+        """Return the images that the client trains on at a stage."""
         return self.stages[self.trained_stage(stage)].train
 
 
 def make_image_clients(
     pool: ImagePool, holdings: Sequence[Holding], settings: DataSettings
 ) -> tuple[dict[str, ClientImages], dict[str, str]]:
-    """These clients of the pool's partition with their pixels, and why some cannot take part.
+    """Return the clients of these holdings with their pixels, and why some cannot take part.
 
     Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
     """
     train = _Loaded(
-        pool.train, [s for h in holdings for one in h.stages for s in (one.train, one.validation)]
+        pool.train,
+        [s for h in holdings for stage in h.stages for s in (stage.train, stage.validation)],
     )
-    test = _Loaded(pool.test, [one.test for h in holdings for one in h.stages])
+    test = _Loaded(pool.test, [stage.test for h in holdings for stage in h.stages])
     if settings.corrupt_images == "refuse":
         for loaded in (train, test):
             loaded.refuse_corrupt()
@@ -98,41 +97,8 @@ def make_image_clients(
     return clients, refused
 
 
-def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Who holds which images, by `data.partition`; no pixel is looked at.
-
-    Raises `DataError` if the pool's images or classes are too few.
-    """
-    kept = _unreserved(pool, settings, seed)
-    train = pool.train
-    if settings.partition.scheme != "given":
-        holdings = draw_partition(
-            train.labels[kept], pool.test.labels, len(pool.classes), settings.partition, seed
-        )
-    else:
-        holdings = given_partition(
-            train.labels[kept],
-            pool.test.labels,
-            None if train.clients is None else train.clients[kept],
-            None if train.stages is None else train.stages[kept],
-            pool.test.clients,
-            pool.test.stages,
-            settings.partition,
-            seed,
-            settings.title,
-        )
-    holdings = [placed(holding, kept) for holding in holdings]
-    return chosen(holdings, lambda one: one.name, settings, settings.path or settings.source)
-
-
-def _unreserved(pool: ImagePool, settings: DataSettings, seed: int) -> NDArray[np.int64]:
-    """The places of the train images that are there for clients, ascending."""
-    reserved = reserved_places(pool, settings.partition.reserve_per_class, seed)
-    return np.setdiff1d(np.arange(len(pool.train.labels)), reserved, assume_unique=True)
-
-
 def reserved_images(pool: ImagePool, settings: DataSettings, seed: int) -> LabelledImages:
-    """The train images that `data.partition.reserve-per-class` puts aside, with their pixels.
+    """Return the train images that `data.partition.reserve-per-class` puts aside.
 
     Raises `DataError` for a corrupt one, unless `data.corrupt-images` says to skip it.
     """
@@ -143,7 +109,7 @@ def reserved_images(pool: ImagePool, settings: DataSettings, seed: int) -> Label
 def images_at(
     split: ImageSplit, places: NDArray[np.int64], settings: DataSettings
 ) -> LabelledImages:
-    """The images at these places of a split, without corrupt ones if these are to be skipped."""
+    """Return the images at these places of a split, without corrupt ones if they are skipped."""
     loaded = _Loaded(split, [places])
     if settings.corrupt_images == "refuse":
         loaded.refuse_corrupt()
@@ -151,7 +117,7 @@ def images_at(
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
-    """Why a client with these stages, loaded or not, cannot take part; None if it can."""
+    """Return why a client with these stages, loaded or not, cannot take part; None if it can."""
     if not any(len(stage.train) for stage in stages):
         return "no train image"
     if not any(len(stage.test) for stage in stages):
@@ -165,11 +131,11 @@ def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSetting
 
 
 class _Loaded:
-    """The pixels of those images of a split that some client holds, each decoded once."""
+    """The pixels of the images of a split that some client holds, each decoded once."""
 
-    def __init__(self, split: ImageSplit, wanted: Sequence[NDArray[np.int64]]) -> None:
+    def __init__(self, split: ImageSplit, requests: Sequence[NDArray[np.int64]]) -> None:
         self._split = split
-        self._positions = np.unique(np.concatenate(wanted)) if wanted else np.empty(0, np.int64)
+        self._positions = np.unique(np.concatenate(requests)) if requests else np.empty(0, np.int64)
         loaded = split.load(self._positions)
         self._pixels = loaded.pixels
         self.corrupt = {int(self._positions[row]): why for row, why in loaded.corrupt.items()}
@@ -183,34 +149,38 @@ class _Loaded:
             )
 
     def take(self, positions: NDArray[np.int64]) -> LabelledImages:
-        """The images at these positions of the split, without the corrupt ones."""
+        """Return the images at these positions of the split, without the corrupt ones."""
         good = np.array([p for p in positions if int(p) not in self.corrupt], dtype=np.int64)
         rows = np.searchsorted(self._positions, good)
         return LabelledImages(self._pixels[rows], self._split.labels[good])
 
     def corrupt_of(self, positions: NDArray[np.int64]) -> list[str]:
-        """The names of the corrupt images among these."""
+        """Return the names of the corrupt images among these."""
         return [self._split.names[p] for p in positions.tolist() if p in self.corrupt]
 
 
 def _client(holding: Holding, train: _Loaded, test: _Loaded, classes: int) -> ClientImages:
     stages = tuple(
-        ImageStage(train.take(one.train), train.take(one.validation), test.take(one.test))
-        for one in holding.stages
+        ImageStage(train.take(stage.train), train.take(stage.validation), test.take(stage.test))
+        for stage in holding.stages
     )
     left_out = sorted(
         {
             name
-            for one in holding.stages
-            for loaded, positions in ((train, one.train), (train, one.validation), (test, one.test))
+            for stage in holding.stages
+            for loaded, positions in (
+                (train, stage.train),
+                (train, stage.validation),
+                (test, stage.test),
+            )
             for name in loaded.corrupt_of(positions)
         }
     )
     note = ""
     if left_out:
-        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-        named = ", ".join(left_out[:_NAMED])
-        note = f"{len(left_out)} corrupt images left out: {named}{more}"
+        more = f" and {len(left_out) - _NAMES_SHOWN} more" if len(left_out) > _NAMES_SHOWN else ""
+        names = ", ".join(left_out[:_NAMES_SHOWN])
+        note = f"{len(left_out)} corrupt images left out: {names}{more}"
     counts = tuple(
         tuple(np.bincount(stage.train.labels, minlength=classes).tolist()) for stage in stages
     )

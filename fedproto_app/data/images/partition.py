@@ -1,8 +1,8 @@
-"""Which client holds which images at which stage, drawn by a scheme or as the source gives it.
+"""Which client holds which images at which stage, drawn by a scheme or given by the source.
 
-Only labels are looked at. Everything is drawn from streams of the seed, so every node that loads
-the same images finds the same clients, whichever of them it hosts. The setting [N, S, M] and what
-its source leaves open: docs/gldp.md.
+Only labels are read. Everything is drawn from streams of the seed, so every node that loads the
+same images makes the same clients, whichever of them it hosts. docs/gldp.md explains the setting
+[N, S, M] and what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.data.choice import chosen
 from fedproto_app.data.held_out import held_out_counts, split_off
-from fedproto_app.data.images.long_tail import long_tail_counts
-from fedproto_app.data.images.same_mix import images_of_the_same_mix
-from fedproto_app.data.images.shares import draw_shares
+from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.images.shares import draw_shares, long_tail_counts
 from fedproto_app.errors import DataError
 from fedproto_app.randomness import numpy_stream
-from fedproto_app.settings import PartitionSettings
+from fedproto_app.settings import DataSettings, PartitionSettings
 
 Counts = NDArray[np.int64]
 Places = NDArray[np.int64]  # of images in one split of the pool
@@ -29,8 +29,8 @@ Places = NDArray[np.int64]  # of images in one split of the pool
 
 @dataclass(frozen=True)
 class Stage:
-    """Places of images, ascending. train, validation: in the pool's train split. test: in its
-    test split."""
+    """Places of images, ascending: train and validation in the pool's train split, test in the
+    pool's test split."""
 
     train: Places
     validation: Places
@@ -39,10 +39,45 @@ class Stage:
 
 @dataclass(frozen=True)
 class Holding:
-    """One client: what it holds at each stage, in the order of time."""
+    """What a client holds at each stage, in the order of time."""
 
     name: str
     stages: tuple[Stage, ...]
+
+
+def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
+    """Return who holds which images, by `data.partition`, without looking at a pixel.
+
+    Raises `DataError` if the pool has too few images or classes.
+    """
+    train, test, partition = pool.train, pool.test, settings.partition
+    reserved = reserved_places(pool, partition.reserve_per_class, seed)
+    dealt = np.setdiff1d(np.arange(len(train.labels)), reserved, assume_unique=True)
+    if partition.scheme == "given":
+        holdings = given_partition(
+            train.labels[dealt],
+            test.labels,
+            None if train.clients is None else train.clients[dealt],
+            None if train.stages is None else train.stages[dealt],
+            test.clients,
+            test.stages,
+            partition,
+            seed,
+            settings.title,
+        )
+    else:
+        classes = len(pool.classes)
+        holdings = draw_partition(train.labels[dealt], test.labels, classes, partition, seed)
+    holdings = [  # places among the dealt images become places in the whole split
+        Holding(
+            holding.name,
+            tuple(Stage(dealt[s.train], dealt[s.validation], s.test) for s in holding.stages),
+        )
+        for holding in holdings
+    ]
+    return chosen(
+        holdings, lambda holding: holding.name, settings, settings.path or settings.source
+    )
 
 
 def draw_partition(
@@ -52,13 +87,13 @@ def draw_partition(
     settings: PartitionSettings,
     seed: int,
 ) -> list[Holding]:
-    """The clients of the schemes "long-tail" and "dirichlet".
+    """Return the clients of the schemes "long-tail" and "dirichlet".
 
     train_labels: [n]. test_labels: [m]. All rows (a client at a stage) get the same number of train
     images, and validation images in the proportions of their own train classes. So are the test
     images, or with ``test_mix = "everybody"`` in the proportions of all rows together. No train
     image is dealt twice, unless ``samples`` > 0: then rows may share images, and a row whose
-    classes hold fewer than so many has all of them. Raises `DataError` if there are too few.
+    classes have fewer images gets all of them. Raises `DataError` if there are too few.
     """
     if settings.scheme == "given":
         raise ValueError("a given partition is not drawn: given_partition")
@@ -73,23 +108,23 @@ def draw_partition(
     pool = [places[k : k + n] for places, k, n in zip(train, held_out, counts, strict=True)]
     validation = [places[:k] for places, k in zip(train, held_out, strict=True)]
 
-    fewest = settings.minimum_stages or settings.stages
-    stages = rng.integers(fewest, settings.stages, settings.clients, endpoint=True)  # [N]
-    shares = draw_shares(counts, int(stages.sum()), settings, rng)  # [R, C]
+    rows = settings.clients * settings.stages
+    shares = draw_shares(counts, rows, settings, rng)  # [R, C]
     parts = _deal(pool, shares, settings.samples > 0, rng)
-    holdings, ends = [], np.cumsum(stages)
+    test_shares, test_ratio = shares, settings.test_ratio
+    if settings.test_mix == "everybody":  # as many test images as with the client's own mix
+        test_shares = np.broadcast_to(shares.sum(axis=0), shares.shape)
+        test_ratio /= rows
+    holdings = []
     digits = max(3, len(str(settings.clients - 1)))
-    for number, (first, end) in enumerate(zip(ends - stages, ends, strict=True)):
-        name, own = f"client-{number:0{digits}d}", shares[first:end]
-        tested, test_ratio = own, settings.test_ratio
-        if settings.test_mix == "everybody":  # as many as of its own mix
-            tested = np.broadcast_to(shares.sum(axis=0), own.shape)
-            test_ratio /= len(shares)
+    for number in range(settings.clients):
+        name = f"client-{number:0{digits}d}"
+        stages = slice(number * settings.stages, (number + 1) * settings.stages)
         rng = numpy_stream(seed, "partition", settings.scheme, name)
         splits = zip(
-            parts[first:end],
-            images_of_the_same_mix(validation, own, settings.test_ratio, rng),
-            images_of_the_same_mix(test, tested, test_ratio, rng),
+            parts[stages],
+            images_of_the_same_mix(validation, shares[stages], settings.test_ratio, rng),
+            images_of_the_same_mix(test, test_shares[stages], test_ratio, rng),
             strict=True,
         )
         holdings.append(Holding(name, tuple(Stage(*split) for split in splits)))
@@ -99,7 +134,7 @@ def draw_partition(
 def _by_class(
     labels: NDArray[np.int64], num_classes: int, split: str, rng: Generator
 ) -> list[Places]:
-    """The places of each class's images, shuffled."""
+    """Return the shuffled places of each class's images, [C] lists."""
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise DataError(
             f"{split} labels {labels.min()} … {labels.max()}: expected 0 … {num_classes - 1}"
@@ -114,19 +149,48 @@ def _by_class(
 
 
 def _deal(pool: Sequence[Places], shares: Counts, shared: bool, rng: Generator) -> list[Places]:
-    """[R] lists of each row's train images: one after the other, or drawn anew if they may share.
+    """Return [R] lists of each row's train images.
 
-    pool: [C] lists of images, shuffled.
+    pool: [C] lists of images, shuffled. shared: whether rows draw independently, so that they may
+    have images in common; otherwise each row takes the next images of the pool.
     """
     ends = np.cumsum(shares, axis=0)
     dealt = []
     for first, share in zip(ends - shares, shares, strict=True):
-        own = [
+        images = [
             rng.choice(places, n, replace=False) if shared else places[k : k + n]
             for places, k, n in zip(pool, first, share, strict=True)
         ]
-        dealt.append(np.sort(np.concatenate(own)))
+        dealt.append(np.sort(np.concatenate(images)))
     return dealt
+
+
+def images_of_the_same_mix(
+    pool: Sequence[Places], shares: Counts, ratio: float, rng: Generator
+) -> list[Places]:
+    """Draw evaluation images of one client's stages in the proportions of its train images.
+
+    pool: [C] lists of images. shares: [M, C] train images. ratio: evaluation images per train
+    image; fewer of all classes where one class of the stage has too few, but at least one of each
+    class that the pool has. A stage repeats images of earlier stages only when all images of the
+    class have been used.
+    """
+    sizes = np.array([len(places) for places in pool])
+    shuffled = [rng.permutation(places) for places in pool]
+    first = np.zeros_like(sizes)
+    drawn = []
+    for share in shares:
+        present = (share > 0) & (sizes > 0)
+        fitting = min(ratio, *(sizes[present] / share[present])) if present.any() else ratio
+        numbers = np.floor(fitting * share + 0.5 + 1e-9).astype(np.int64)
+        numbers = np.where(present, np.clip(numbers, 1, sizes), 0)
+        images = [
+            places[(k + np.arange(n)) % max(len(places), 1)]
+            for places, k, n in zip(shuffled, first, numbers, strict=True)
+        ]
+        first += numbers
+        drawn.append(np.sort(np.concatenate(images)))
+    return drawn
 
 
 def given_partition(
@@ -140,12 +204,13 @@ def given_partition(
     seed: int,
     default_name: str,
 ) -> list[Holding]:
-    """Clients and stages as the source gives them, in ascending order of names and of stages.
+    """Return the clients and stages that the source gives, in ascending order.
 
-    train_labels: [n]. test_labels: [m]. clients, stages: of each image, [n] and [m]; None: one
-    client with the default name, one stage. A client's stages end with its last image; one before
-    may be empty. A test image of no client or stage in particular belongs to all whose train images
-    have its class. Raises `DataError` if only the test images have clients or stages.
+    train_labels: [n]. test_labels: [m]. clients, stages: of each image, [n] and [m]; None means a
+    single client with the default name, or a single stage. A client's stages end with its last
+    image; earlier stages may be empty. If the test images have no clients or stages, each belongs
+    to all clients and stages whose train images have the same class. Raises `DataError` if only the
+    test images have clients or stages.
     """
     sizes = len(train_labels), len(test_labels)
     names, train_client, test_client = _numbered(
@@ -158,18 +223,18 @@ def given_partition(
     np.maximum.at(last, train_client, train_stage)
     if test_clients is not None or train_clients is None:
         np.maximum.at(last, test_client, test_stage)
-    of_all = test_clients is None or (test_stages is None and len(times) > 1)
+    tests_are_common = test_clients is None or (test_stages is None and len(times) > 1)
 
-    holdings, nothing = [], np.empty(0, dtype=np.int64)
+    holdings, empty = [], np.empty(0, dtype=np.int64)
     for client, name in enumerate(names):
         rng, stages = numpy_stream(seed, "partition", "given", name), []
         for stage in range(int(last[client]) + 1):
-            own = train.get((client, stage), nothing)
+            images = train.get((client, stage), empty)
             owner = 0 if test_clients is None else client
-            tests = test.get((owner, 0 if test_stages is None else stage), nothing)
-            if of_all:
-                tests = tests[np.isin(test_labels[tests], train_labels[own])]
-            parts = split_off(own, train_labels[own], settings.validation_share, rng)
+            tests = test.get((owner, 0 if test_stages is None else stage), empty)
+            if tests_are_common:
+                tests = tests[np.isin(test_labels[tests], train_labels[images])]
+            parts = split_off(images, train_labels[images], settings.validation_share, rng)
             stages.append(Stage(*parts, tests))
         holdings.append(Holding(name, tuple(stages)))
     return holdings
@@ -179,25 +244,28 @@ def _numbered(
     train: NDArray[Any] | None,
     test: NDArray[Any] | None,
     sizes: tuple[int, int],
-    what: str,
+    kind: str,
     default: str,
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """The names there are, ascending, and the number of each image's; all 0 where not told."""
+    """Return the names, ascending, and the number of each image's name, [n] and [m].
+
+    Without names all numbers are 0.
+    """
     zeros = np.zeros(sizes[0], dtype=np.int64), np.zeros(sizes[1], dtype=np.int64)
     if train is None:
         if test is not None:
-            raise DataError(f"the test images have {what}, but the train images have none")
+            raise DataError(f"the test images have {kind}, but the train images have none")
         return [default], *zeros
-    both = train if test is None else np.concatenate([train, test])
-    names, numbers = np.unique(both, return_inverse=True)
-    of_test = zeros[1] if test is None else numbers[sizes[0] :]
-    return [str(name) for name in names], numbers[: sizes[0]], of_test
+    combined = train if test is None else np.concatenate([train, test])
+    names, numbers = np.unique(combined, return_inverse=True)
+    test_numbers = zeros[1] if test is None else numbers[sizes[0] :]
+    return [str(name) for name in names], numbers[: sizes[0]], test_numbers
 
 
 def _grouped(
     clients: NDArray[np.int64], stages: NDArray[np.int64]
 ) -> dict[tuple[int, int], Places]:
-    """The places, ascending, of each client's images at each stage."""
+    """Return the places of each client's images at each stage, ascending."""
     order = np.lexsort([stages, clients])  # stable
     pairs = np.stack([clients[order], stages[order]], axis=1)
     starts = np.flatnonzero(np.diff(pairs, axis=0, prepend=-1).any(axis=1))
@@ -207,3 +275,28 @@ def _grouped(
             starts, np.split(order, starts[1:]), strict=False
         )  # 0 images: 1 part
     }
+
+
+def reserved_places(pool: ImagePool, per_class: int, seed: int) -> Places:
+    """Draw n = `per_class` train images of each class that no client gets, [C·n], ascending.
+
+    They come from a stream of their own, so they are the same for every method and scheme. Raises
+    `DataError` if a class would have no image left to deal.
+    """
+    if per_class == 0:
+        return np.empty(0, dtype=np.int64)
+    counts = np.bincount(pool.train.labels, minlength=len(pool.classes))
+    if (counts <= per_class).any():
+        rarest = int(counts.argmin())
+        raise DataError(
+            f"data.partition.reserve-per-class = {per_class}: class {pool.classes[rarest]!r} has "
+            f"{counts[rarest]} train images, so none would be left to deal; at most "
+            f"{max(0, counts[rarest] - 1)}"
+        )
+    rng = numpy_stream(seed, "partition", "reserve")
+    places = [
+        rng.choice(np.flatnonzero(pool.train.labels == label), per_class, replace=False)
+        for label in range(len(pool.classes))
+    ]
+    reserved: Places = np.sort(np.concatenate(places))
+    return reserved

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.data.images.clients import partition_pool, why_refused
+from fedproto_app.data.images.clients import why_refused
+from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.errors import DataError

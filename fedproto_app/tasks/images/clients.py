@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from fedproto_app.data.images.clients import make_image_clients, partition_pool, why_refused
-from fedproto_app.data.images.partition import Holding
+from fedproto_app.data.images.clients import make_image_clients, why_refused
+from fedproto_app.data.images.partition import Holding, partition_pool
 from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
