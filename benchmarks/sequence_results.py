@@ -64,7 +64,6 @@ QUICK: Changes = {
     "encoder.rounds": 1,
     "encoder.steps": 1,
     "data.clusters.samples": 40,
-    "data.synthetic.windows": 40,
     "data.sequences.window": 20,
 }
 

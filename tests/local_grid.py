@@ -79,7 +79,7 @@ def sequence_settings(tmp_path: Path, **changes: Any) -> Settings:
 
 
 def regression_settings(tmp_path: Path, **changes: Any) -> Settings:
-    """As `sequence_settings`, with vehicles whose battery is predicted."""
+    """As `sequence_settings`, whose target is how long a writing took."""
     return small_settings(tmp_path, "sequence-regression", **changes)
 
 

@@ -36,10 +36,10 @@ def _data() -> None:
 # Of the sources of labelled sequences, those that take an option.
 RECORDED = "labelled sequences"
 ONLY_SOURCES = {
-    "--target": ("recordings",),
+    "--target": ("recordings", "synthetic-air-writing"),
     "--max-steps": ("recordings",),
-    "--window": ("recordings", "synthetic-ev"),
-    "--stride": ("recordings", "synthetic-ev"),
+    "--window": ("recordings",),
+    "--stride": ("recordings",),
 }
 OPTIONS = data_options()
 DRAWN = list(dict.fromkeys(record.holds for record in TASKS.values() if record.draws))
@@ -63,8 +63,8 @@ def check(
         typer.Option(
             help="How to read it: wide-csv, long-csv, csv-folder, wide-parquet, long-parquet, "
             "parquet-folder, hdf5, npz or synthetic-traffic; class-folders, cifar, image-npz or "
-            "digits; uea-ts, sequence-npz, sequence-folder, recordings, synthetic-air-writing or "
-            "synthetic-ev; package.module:factory. Default: told from the path, but recordings "
+            "digits; uea-ts, sequence-npz, sequence-folder, recordings or synthetic-air-writing; "
+            "package.module:factory. Default: told from the path, but recordings "
             "must be named."
         ),
     ] = "",

@@ -43,10 +43,9 @@ LagList = Annotated[str, BeforeValidator(_whole_numbers)]
 class SyntheticSettings(Section):
     """``[data.synthetic]``: the embedded generators (docs: series.md, sequences.md)."""
 
-    clients: Count = setting(24, "sites, writers or vehicles of the embedded data")
+    clients: Count = setting(24, "sites or writers of the embedded data")
     days: Annotated[int, Field(ge=8)] = setting(42, "length of the traffic")
     sequences: Count = setting(1200, "air-written digits, of all writers")
-    windows: Count = setting(40, "windows of a vehicle, the geometric mean")
     seed: CountOrZero = setting(0, "their seed, apart from the run's")
 
 
@@ -92,11 +91,11 @@ class SequenceSettings(Section):
     scaling: Literal["sequence", "client", "none"] = setting(
         "sequence", "[what is subtracted and divided by](sequences.md#steps-and-scale)"
     )
-    window: Annotated[int, Field(ge=2)] = setting(
-        100, "steps of a window, of `recordings` and `synthetic-ev`"
-    )
+    window: Annotated[int, Field(ge=2)] = setting(100, "steps of a window, of `recordings`")
     stride: Count = setting(100, "steps from one window to the next")
-    target: str = setting("", "what to predict, of `recordings`", "a column")
+    target: str = setting(
+        "", "what to predict, of `recordings`; of `synthetic-air-writing` `seconds`", "a column"
+    )
     target_scale: Positive = setting(
         1.0, "models learn the target over this; errors stay in the data's units"
     )

@@ -36,6 +36,12 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 TEXT = "method-settings"
 BESIDE = ("encoder", "graph")  # tables that only some methods read
+# Keys of earlier versions: [table, key, default, what to use instead]. Finished runs state the
+# default, which is read as if the key were not there.
+REMOVED = (
+    ("partition", "minimum-stages", 0, "set data.partition.scheme = 'given' for unequal stages"),
+    ("synthetic", "windows", 40, "WINDOWS of benchmarks/electric_vehicles.py"),
+)
 
 
 def settings_from(config: Mapping[str, Any]) -> Settings:
@@ -111,6 +117,17 @@ def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
         )
     if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
         raise SettingsError("flsc.overlap: is called fed-react.overlap now")
+    data = table.get("data")
+    for name, key, default, instead in REMOVED if isinstance(data, dict) else ():
+        section = data.get(name)
+        if isinstance(section, dict) and section.pop(key, default) != default:
+            raise SettingsError(f"data.{name}.{key}: is not a setting any more; {instead}")
+    if isinstance(data, dict) and data.get("source") == "synthetic-ev":
+        raise SettingsError(
+            "data.source = 'synthetic-ev': is 'benchmarks.electric_vehicles:load' now, in the "
+            "repository; the package has 'synthetic-air-writing' with data.sequences.target = "
+            "'seconds'"
+        )
 
 
 def default_run_name(settings: Settings) -> str:

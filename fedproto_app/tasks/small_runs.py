@@ -62,10 +62,8 @@ LABELLED_SEQUENCES: Mapping[str, Any] = {
     "data.clusters.clusters": 2,
 }
 MEASURED_SEQUENCES: Mapping[str, Any] = {
-    **_SEQUENCES,
-    "data.source": "synthetic-ev",
-    "data.sequences.window": 20,
-    "data.sequences.scaling": "client",
-    "data.sequences.target-scale": 100.0,
+    **LABELLED_SEQUENCES,
+    "data.sequences.target": "seconds",
+    "data.sequences.target-scale": 4.0,
     "data.clusters.scheme": "given",
 }

@@ -128,9 +128,10 @@ def test_recordings_and_the_range_of_their_target(fedproto: Fedproto, tmp_path: 
 
 
 def test_real_targets_cannot_be_dealt(fedproto: Fedproto) -> None:
-    outcome = fedproto("data", "check", "--source", "synthetic-ev")
+    source = ("--source", "synthetic-air-writing", "--target", "seconds")
+    outcome = fedproto("data", "check", *source)
     assert outcome.code == 1
-    assert "4: bus, city-car, sedan, van" in outcome.out
+    assert "2: left, right" in outcome.out
     assert "refused data.clusters.scheme = 'dirichlet': clusters differ in" in outcome.out
 
 
@@ -156,7 +157,7 @@ def test_basic_motions_of_the_archive(fedproto: Fedproto) -> None:
     [
         (["x.npz", "--period", "24"], "--period is for series, but source sequence-npz holds lab"),
         (["x.npz", "--stages", "2"], "--stages is for images, but source sequence-npz holds lab"),
-        (["x.npz", "--window", "9"], "--window is for source recordings and synthetic-ev, not for"),
+        (["x.npz", "--window", "9"], "--window is for source recordings, not for sequence-npz"),
         (["x.npz", "--max-steps", "9"], "--max-steps is for source recordings, not for sequence-"),
         (["--beta", "2"], "--beta is for labelled sequences, but source synthetic-traffic holds s"),
         (["--source", "digits", "--clusters", "2"], "--clusters is for labelled sequences, but so"),

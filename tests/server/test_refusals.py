@@ -142,7 +142,7 @@ def test_a_huge_head_costs_its_own_client_alone(tmp_path: Path, similarity: str)
     """Finite as it is, in a mean it would make the errors of honest clients infinite."""
     changes = {"encoder.rounds": 1, "encoder.steps": 1, "rounds": 2, "fed-react.clusters": 1}
     settings = regression_settings(tmp_path, **changes, **{"fed-react.similarity": similarity})
-    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-ev")
+    nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
     bad_heads = [
         on_reply(of_third("head", 1e14), MessageType.TRAIN, server_round) for server_round in (2, 3)
     ]

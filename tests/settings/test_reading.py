@@ -116,7 +116,12 @@ def test_flat_and_nested_are_the_same() -> None:
             ["data.partition.validation-share = 0", "keep = 'last'"],
         ),
         ({"data.partition.imbalance-factor": 0.5}, ["imbalance-factor = 0.5", "greater than or"]),
-        ({"data.partition.minimum-stages": 6}, ["minimum-stages = 6", "stages = 5"]),
+        (
+            {"data.partition.minimum-stages": 2},
+            ["data.partition.minimum-stages: is not a setting any more", "scheme = 'given'"],
+        ),
+        ({"data.synthetic.windows": 60}, ["data.synthetic.windows", "electric_vehicles.py"]),
+        ({"data.source": "synthetic-ev"}, ["benchmarks.electric_vehicles:load", "'seconds'"]),
         ({"gldp.balance": 1.5}, ["gldp.balance = 1.5", "less than or equal to 1"]),
         ({"gldp.inference": "vote"}, ["gldp.inference = 'vote'", "global-prototypes"]),
         (
@@ -239,6 +244,11 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
         settings_from({"fuels.threshold": "absolute", "fuels.beta": 101.0}).method_settings.beta
         == 101.0
     )
+
+
+def test_settings_of_finished_runs_may_have_removed_keys() -> None:
+    removed = {"data.partition.minimum-stages": 0, "data.synthetic.windows": 40}
+    assert settings_from(removed) == settings_from({})
 
 
 def test_a_sources_own_stages_are_not_judged_by_the_settings() -> None:

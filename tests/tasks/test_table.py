@@ -152,8 +152,8 @@ def test_sequences_that_no_run_can_use(changes: dict[str, Any], message: str) ->
 
 
 def test_clusters_of_real_targets() -> None:
-    ev = {**SEQUENCES, "task": "sequence-regression"}
+    timed = {**SEQUENCES, "task": "sequence-regression", "data.sequences.target": "seconds"}
     with pytest.raises(
         DataError, match=r"^data\.clusters\.scheme = 'dirichlet': .*scheme = 'given'$"
     ):
-        reasons_against(settings("synthetic-ev", **ev))
+        reasons_against(settings("synthetic-air-writing", **timed))

@@ -18,7 +18,6 @@ from fedproto_app.data.sequences.recordings import load_recordings
 from fedproto_app.data.sequences.sequence_folder import load_sequence_folder
 from fedproto_app.data.sequences.sequence_npz import load_sequence_npz
 from fedproto_app.data.sequences.synthetic_air_writing import synthetic_air_writing
-from fedproto_app.data.sequences.synthetic_ev import synthetic_ev
 from fedproto_app.data.sequences.uea import load_uea
 from fedproto_app.data.source_checks import (
     PathKind,
@@ -39,7 +38,6 @@ SEQUENCE_SOURCES: dict[str, Loader] = {
     "sequence-folder": load_sequence_folder,
     "recordings": load_recordings,
     "synthetic-air-writing": synthetic_air_writing,
-    "synthetic-ev": synthetic_ev,
 }
 FILE_SOURCES: dict[str, PathKind] = {
     "sequence-npz": "a file",

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from fedproto_app.data.sequences.digit_forms import CLOSED, FORMS, Piece
 from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.errors import DataError
 from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings
 
@@ -32,6 +32,115 @@ RATE = 25.0  # positions a second
 SHORTEST, LONGEST = 20, 100  # positions of a sequence
 LINE_POINTS = 200  # of a centre line before it is written
 DECIMALS = 3  # of a centimetre, so that the last bit of a machine's exp() does not matter
+
+# The digits' centre lines, designed by hand; people write some of them in two forms. The unit is
+# the height of a digit.
+Piece = tuple[tuple[float, float], ...]  # points (right, up) that a smooth curve goes through
+Form = tuple[Piece, ...]  # a piece begins where the one before ends, with a corner there
+
+FORMS: dict[str, tuple[Form, ...]] = {
+    "0": (
+        (
+            (
+                (0.34, 1.0), (0.1, 0.84), (0.0, 0.48), (0.1, 0.14), (0.32, 0.0),
+                (0.53, 0.15), (0.6, 0.5), (0.53, 0.85), (0.32, 1.0),
+            ),
+        ),
+    ),
+    "1": (
+        (((0.08, 0.7), (0.34, 1.0)), ((0.34, 1.0), (0.32, 0.0))),
+        (((0.32, 1.0), (0.3, 0.0)),),
+    ),
+    "2": (
+        (
+            ((0.04, 0.76), (0.14, 0.95), (0.33, 1.0), (0.52, 0.84), (0.46, 0.56), (0.02, 0.0)),
+            ((0.02, 0.0), (0.6, 0.0)),
+        ),
+        (
+            (
+                (0.04, 0.78), (0.28, 1.0), (0.52, 0.8), (0.4, 0.42), (0.12, 0.03), (0.01, 0.12),
+                (0.14, 0.2), (0.36, 0.06), (0.6, 0.04),
+            ),
+        ),
+    ),
+    "3": (
+        (
+            ((0.06, 0.88), (0.28, 1.0), (0.51, 0.84), (0.44, 0.62), (0.22, 0.53)),
+            ((0.22, 0.53), (0.5, 0.44), (0.57, 0.2), (0.34, 0.0), (0.03, 0.12)),
+        ),
+        (
+            ((0.05, 0.98), (0.54, 1.0)),
+            ((0.54, 1.0), (0.24, 0.6)),
+            ((0.24, 0.6), (0.52, 0.5), (0.58, 0.22), (0.35, 0.0), (0.03, 0.1)),
+        ),
+    ),
+    "4": (
+        (
+            ((0.44, 1.0), (0.02, 0.32)),
+            ((0.02, 0.32), (0.62, 0.32)),
+            ((0.62, 0.32), (0.46, 0.68)),
+            ((0.46, 0.68), (0.44, 0.0)),
+        ),
+        (
+            ((0.1, 1.0), (0.03, 0.46)),
+            ((0.03, 0.46), (0.5, 0.44)),
+            ((0.5, 0.44), (0.52, 0.96)),
+            ((0.52, 0.96), (0.48, 0.0)),
+        ),
+    ),
+    "5": (
+        (
+            ((0.56, 1.0), (0.12, 0.98)),
+            ((0.12, 0.98), (0.07, 0.56)),
+            ((0.07, 0.56), (0.34, 0.63), (0.57, 0.4), (0.48, 0.1), (0.26, 0.0), (0.02, 0.1)),
+        ),
+        (
+            (
+                (0.56, 0.96), (0.3, 1.0), (0.1, 0.84), (0.18, 0.62), (0.44, 0.5), (0.55, 0.26),
+                (0.36, 0.02), (0.03, 0.08),
+            ),
+        ),
+    ),
+    "6": (
+        (
+            (
+                (0.48, 0.98), (0.2, 0.74), (0.04, 0.36), (0.12, 0.07), (0.33, 0.0), (0.55, 0.17),
+                (0.48, 0.42), (0.26, 0.48), (0.07, 0.28),
+            ),
+        ),
+    ),
+    "7": (
+        (((0.03, 0.98), (0.6, 1.0)), ((0.6, 1.0), (0.36, 0.5), (0.22, 0.0))),
+        (
+            ((0.05, 0.82), (0.05, 0.98)),
+            ((0.05, 0.98), (0.3, 0.94), (0.6, 1.0)),
+            ((0.6, 1.0), (0.2, 0.0)),
+        ),
+    ),
+    "8": (
+        (
+            (
+                (0.5, 0.86), (0.3, 1.0), (0.09, 0.8), (0.28, 0.54), (0.55, 0.24), (0.3, 0.0),
+                (0.04, 0.22), (0.26, 0.5), (0.48, 0.74), (0.46, 0.94),
+            ),
+        ),
+    ),
+    "9": (
+        (
+            (
+                (0.52, 0.84), (0.32, 1.0), (0.07, 0.8), (0.14, 0.54), (0.36, 0.54), (0.53, 0.84),
+            ),
+            ((0.53, 0.84), (0.5, 0.4), (0.44, 0.0)),
+        ),
+        (
+            (
+                (0.5, 0.9), (0.28, 1.0), (0.06, 0.78), (0.16, 0.52), (0.4, 0.6), (0.55, 0.86),
+                (0.57, 0.5), (0.42, 0.08), (0.1, 0.04),
+            ),
+        ),
+    ),
+}  # fmt: skip
+CLOSED = ("0", "8")  # the digits that can be written the other way round
 
 
 @dataclass(frozen=True)
@@ -60,38 +169,46 @@ def synthetic_air_writing(settings: DataSettings) -> SequencePool:
     """``settings.synthetic.sequences`` digits: x to the right, y up and z away, in centimetres.
 
     Digits and writers take turns, so classes are balanced, and writers too: with at least ten
-    sequences a writer each has every digit. The group of a writer is the hand.
+    sequences a writer each has every digit. The group of a writer is the hand. With
+    ``data.sequences.target = "seconds"`` the target of a sequence is how long the writing took
+    instead of the digit.
     """
-    synthetic = settings.synthetic
+    synthetic, target = settings.synthetic, settings.sequences.target
+    if target not in ("", "seconds"):
+        raise DataError(
+            f"data.sequences.target = {target!r}: of synthetic-air-writing it is 'seconds', or "
+            "empty for the digits"
+        )
     writers = [_writer(number, synthetic.seed) for number in range(synthetic.clients)]
     index = np.arange(synthetic.sequences)
-    labels, turn = index % len(FORMS), index // len(FORMS)
-    whose, repetition = turn % len(writers), turn // len(writers)
+    digits, turn = index % len(FORMS), index // len(FORMS)
+    numbers, repetitions = turn % len(writers), turn // len(writers)
     sequences = [
-        _written(writers[w], digit, numpy_stream(synthetic.seed, "air-written", w, digit, r))
-        for w, digit, r in zip(whose.tolist(), labels.tolist(), repetition.tolist(), strict=True)
+        _written(writers[n], digit, numpy_stream(synthetic.seed, "air-written", n, digit, r))
+        for n, digit, r in zip(numbers.tolist(), digits.tolist(), repetitions.tolist(), strict=True)
     ]
+    seconds = np.array([len(steps) / RATE for steps in sequences])
     return SequencePool(
         dimensions=("x", "y", "z"),
-        classes=tuple(FORMS),
+        classes=() if target else tuple(FORMS),
         sequences=sequences,
-        targets=labels.astype(np.int64),
-        clients=np.array([writer.name for writer in writers])[whose],
+        targets=seconds if target else digits.astype(np.int64),
+        clients=np.array([writer.name for writer in writers])[numbers],
         groups={writer.name: writer.hand for writer in writers},
     )
 
 
 def _writer(number: int, seed: int) -> Writer:
     rng = numpy_stream(seed, "writer", number)
-    left = number % 3 == 2
+    left_handed = number % 3 == 2
     return Writer(
         name=f"writer-{number:02d}",
-        hand="left" if left else "right",
+        hand="left" if left_handed else "right",
         forms=tuple(int(rng.integers(len(forms))) for forms in FORMS.values()),
-        clockwise=bool(rng.random() < (0.6 if left else 0.1)),
-        slant=float(rng.normal(-0.1 if left else 0.15, 0.12)),
+        clockwise=bool(rng.random() < (0.6 if left_handed else 0.1)),
+        slant=float(rng.normal(-0.1 if left_handed else 0.15, 0.12)),
         aspect=float(np.exp(rng.normal(0.1, 0.15))),
-        turn=float(rng.normal(-0.05 if left else 0.05, 0.08)),
+        turn=float(rng.normal(-0.05 if left_handed else 0.05, 0.08)),
         size=float(20 * np.exp(rng.normal(0, 0.2))),
         roundness=float(rng.uniform(0.02, 0.09)),
         flourish=(float(rng.uniform(0, 0.15)), float(rng.uniform(0, 0.2))),
@@ -99,7 +216,10 @@ def _writer(number: int, seed: int) -> Writer:
         tremor=float(rng.uniform(0.1, 0.4)),
         tempo=float(np.clip(1.2 * np.exp(rng.normal(0, 0.25)), 0.7, 2.2)),
         slowing=float(rng.uniform(0.2, 0.45)),
-        tilt=(float(rng.normal(0.15 if left else -0.15, 0.15)), float(rng.normal(0.2, 0.15))),
+        tilt=(
+            float(rng.normal(0.15 if left_handed else -0.15, 0.15)),
+            float(rng.normal(0.2, 0.15)),
+        ),
         bend=float(rng.uniform(0.05, 0.25)),
     )
 
@@ -112,10 +232,10 @@ def _written(writer: Writer, digit: int, rng: Generator) -> NDArray[np.float32]:
     seconds = writer.tempo * length**0.6 * np.exp(rng.normal(0, 0.08))
     steps = int(np.clip(round(seconds * RATE), SHORTEST, LONGEST))
     moments = _moments(line, writer, rng)
-    at = np.linspace(0, moments[-1], steps)
-    seen = np.stack([np.interp(at, moments, axis) for axis in path.T], axis=1)
-    tremor = _smoothed(rng.normal(size=seen.shape), 1.0)
-    return np.round(seen + writer.tremor * tremor, DECIMALS).astype(np.float32)
+    times = np.linspace(0, moments[-1], steps)
+    positions = np.stack([np.interp(times, moments, axis) for axis in path.T], axis=1)
+    tremor = _smoothed(rng.normal(size=positions.shape), 1.0)
+    return np.round(positions + writer.tremor * tremor, DECIMALS).astype(np.float32)
 
 
 def _centre_line(writer: Writer, digit: int, rng: Generator) -> Vector:
@@ -140,7 +260,7 @@ def _centre_line(writer: Writer, digit: int, rng: Generator) -> Vector:
 @cache
 def _spline(piece: Piece) -> Vector:
     """[40, n] the matrix that makes a smooth curve of the piece's n points, jittered or not."""
-    from scipy.interpolate import CubicSpline  # slow to import, and seldom used
+    from scipy.interpolate import CubicSpline  # slow to import, and needed by this source alone
 
     chords = np.linalg.norm(np.diff(np.array(piece), axis=0), axis=1)
     # The square root keeps a spline from overshooting between near points (centripetal).
@@ -155,8 +275,8 @@ def _at_equal_distances(line: Vector) -> Vector:
     """[n, 2] → [P, 2]."""
     steps = np.linalg.norm(np.diff(line, axis=0), axis=1)
     distance = np.concatenate([[0], np.cumsum(steps)])
-    at = np.linspace(0, distance[-1], LINE_POINTS)
-    return np.stack([np.interp(at, distance, axis) for axis in line.T], axis=1)
+    places = np.linspace(0, distance[-1], LINE_POINTS)
+    return np.stack([np.interp(places, distance, axis) for axis in line.T], axis=1)
 
 
 def _shaped(line: Vector, writer: Writer, rng: Generator) -> Vector:
@@ -212,7 +332,7 @@ def _smoothed(
     values: Vector, width: float, mode: Literal["reflect", "nearest"] = "reflect"
 ) -> Vector:
     """[n, ...] along the first axis, by a Gaussian; mode: what is beyond the ends."""
-    from scipy.ndimage import gaussian_filter1d  # slow to import, and seldom used
+    from scipy.ndimage import gaussian_filter1d  # slow to import, and needed by this source alone
 
     smooth: Vector = gaussian_filter1d(values, width, axis=0, mode=mode)
     return smooth

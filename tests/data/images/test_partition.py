@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.data.images.long_tail import long_tail_counts
-from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
+from fedproto_app.data.images.partition import (
+    Holding,
+    Stage,
+    draw_partition,
+    given_partition,
+    images_of_the_same_mix,
+)
+from fedproto_app.data.images.shares import long_tail_counts
 from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 
@@ -96,12 +102,6 @@ def test_names_sort_as_numbers() -> None:
     assert (many[7], many[-1]) == ("client-0007", "client-1000")
 
 
-def test_clients_can_have_different_numbers_of_stages() -> None:
-    holdings, rows = partition(clients=40, classes=2, stages=4, minimum_stages=2, each=500)
-    assert {len(holding.stages) for holding in holdings} == {2, 3, 4}
-    assert len(set(rows.sum(axis=1).tolist())) == 1
-
-
 def test_evaluation_follows_the_train_classes() -> None:
     train_labels, test_labels = labels(10, 500), labels(10, 200)
     chosen = PartitionSettings(clients=5, stages=2, imbalance_factor=10.0)
@@ -115,6 +115,37 @@ def test_evaluation_follows_the_train_classes() -> None:
         assert len(np.unique(stage.test)) == len(stage.test)
         # Unless a class has too few: 0.2 test images a train image.
         assert len(stage.test) <= 0.2 * len(stage.train) + 4
+
+
+def test_the_mix_of_the_test_images_is_the_one_of_the_train_images() -> None:
+    pool = [np.arange(100), 100 + np.arange(100), 200 + np.arange(10), 210 + np.arange(100)]
+    (drawn,) = images_of_the_same_mix(
+        pool, np.array([[50, 13, 1, 0]]), 0.2, np.random.default_rng(5)
+    )
+    # 10, 2.6 up to 3, 0.2 up to 1
+    assert np.bincount(np.searchsorted([100, 200, 210], drawn, "right")).tolist() == [10, 3, 1]
+
+
+def test_where_a_class_is_scarce_there_are_fewer_of_all() -> None:
+    pool = [np.arange(100), 100 + np.arange(10)]
+    (drawn,) = images_of_the_same_mix(pool, np.array([[60, 40]]), 0.5, np.random.default_rng(5))
+    assert np.bincount(drawn // 100).tolist() == [15, 10]
+
+
+def test_a_class_without_images_does_not_keep_the_others_out() -> None:
+    pool = [np.arange(10), np.empty(0, dtype=np.int64)]
+    (drawn,) = images_of_the_same_mix(pool, np.array([[20, 20]]), 0.5, np.random.default_rng(5))
+    assert drawn.tolist() == list(range(10))
+
+
+def test_stages_take_turns_through_the_images() -> None:
+    pool = [np.arange(10)]
+    drawn = images_of_the_same_mix(
+        pool, np.array([[20], [20], [20]]), 0.2, np.random.default_rng(5)
+    )
+    assert [len(set(part.tolist())) for part in drawn] == [4, 4, 4]
+    assert len(set(np.concatenate(drawn).tolist())) == 10  # 8 in two stages, then the last two
+    assert not set(drawn[0].tolist()) & set(drawn[1].tolist())
 
 
 def test_test_images_can_have_the_mix_of_all_clients() -> None:

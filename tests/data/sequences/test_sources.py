@@ -13,7 +13,7 @@ import pytest
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import FILE_SOURCES, load_sequences
 from fedproto_app.errors import DataError
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import DataSettings, SequenceSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 
 HERE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -94,8 +94,10 @@ def test_unknown_sources_and_paths(tmp_path: Path) -> None:
         DataError, match=r"^data\.source = 'digits': .* known are sequence-npz, uea"
     ):
         load_sequences(DataSettings(source="digits"))
-    with pytest.raises(DataError, match=r"synthetic-ev reads no path; .*: sequence-npz, uea-ts"):
-        load_sequences(DataSettings(source="synthetic-ev", path="mine.csv"))
+    with pytest.raises(
+        DataError, match=r"synthetic-air-writing reads no path; .*: sequence-npz, uea"
+    ):
+        load_sequences(DataSettings(source="synthetic-air-writing", path="mine.csv"))
     with pytest.raises(DataError, match="is a folder, but source sequence-npz reads a file"):
         load_sequences(DataSettings(source="sequence-npz", path=str(tmp_path)))
     for source in FILE_SOURCES:
@@ -103,12 +105,13 @@ def test_unknown_sources_and_paths(tmp_path: Path) -> None:
             load_sequences(DataSettings(source=source))
 
 
-@pytest.mark.parametrize("source", ["synthetic-air-writing", "synthetic-ev"])
-def test_embedded_sources_keep_the_rules(source: str) -> None:
-    pool = load_sequences(DataSettings(source=source))
+@pytest.mark.parametrize("target", ["", "seconds"])
+def test_the_embedded_source_keeps_the_rules(target: str) -> None:
+    sequences = SequenceSettings(target=target)
+    pool = load_sequences(DataSettings(source="synthetic-air-writing", sequences=sequences))
     assert pool.clients is not None
     assert set(pool.groups) == set(pool.clients.tolist())
-    assert bool(pool.classes) == (source == "synthetic-air-writing")
+    assert bool(pool.classes) == (target == "")
 
 
 @pytest.mark.parametrize("name", ["?", "unlabelled"])

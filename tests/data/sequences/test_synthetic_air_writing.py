@@ -8,10 +8,12 @@ import pytest
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.synthetic_air_writing import (
     LONGEST,
+    RATE,
     SHORTEST,
     synthetic_air_writing,
 )
-from fedproto_app.settings import DataSettings, SyntheticSettings
+from fedproto_app.errors import DataError
+from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
 
 
 @cache
@@ -59,6 +61,22 @@ def test_a_digit_takes_as_long_as_its_path_and_its_writer() -> None:
     assert digits.clients is not None
     of_writers = [lengths[digits.clients == name].mean() for name in digits.groups]
     assert max(of_writers) > 1.3 * min(of_writers)
+
+
+def test_the_time_of_a_writing_as_target() -> None:
+    digits, seconds = (
+        pool(2, 40),
+        DataSettings(
+            synthetic=SyntheticSettings(clients=2, sequences=40),
+            sequences=SequenceSettings(target="seconds"),
+        ),
+    )
+    timed = synthetic_air_writing(seconds)
+    assert timed.classes == ()
+    assert (timed.targets * RATE).tolist() == [len(steps) for steps in digits.sequences]
+    other = seconds.model_copy(update={"sequences": SequenceSettings(target="charge")})
+    with pytest.raises(DataError, match=r"^data\.sequences\.target = 'charge': .*'seconds'"):
+        synthetic_air_writing(other)
 
 
 def test_every_writer_has_every_digit_equally_often() -> None:

@@ -1,3 +1,5 @@
+"""Simulated vehicles: physics by hand, and windows that are the same for the same seed."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,30 +8,45 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedproto_app.data.sequences.electric_vehicle import KINDS
-from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.data.sequences.synthetic_ev import (
+from benchmarks.electric_vehicles import (
     FEATURES,
+    GRAVITY,
+    JOULES_PER_KWH,
+    KINDS,
+    ROTATING,
+    Drive,
+    Road,
+    Terrain,
+    Vehicle,
     Weather,
-    synthetic_ev,
+    battery_level,
+    battery_power,
+    charged_at_home,
+    drive_along,
+    load,
+    new_vehicle,
     trips,
 )
+from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
-from tests.data.sequences.made_vehicles import vehicle
 
 # Columns of a window.
 ELEVATION, TEMPERATURE, SPEED, LIMIT, ACCELERATION, KIND = range(2, 8)
 
 
+def vehicle(number: int = 0, seed: int = 0) -> Vehicle:
+    return new_vehicle(number, Terrain(seed), np.random.default_rng([seed, number]))
+
+
 @cache
-def pool(
-    clients: int = 12, windows: int = 30, seed: int = 0, window: int = 100, stride: int = 100
-) -> SequencePool:
-    return synthetic_ev(
+def pool(clients: int = 12, seed: int = 0, window: int = 100, stride: int = 100) -> SequencePool:
+    return load(
         DataSettings(
-            synthetic=SyntheticSettings(clients=clients, windows=windows, seed=seed),
+            synthetic=SyntheticSettings(clients=clients, seed=seed),
             sequences=SequenceSettings(window=window, stride=stride),
         )
     )
@@ -71,21 +88,6 @@ def test_kinds_take_turns_and_are_the_groups() -> None:
     assert cars.clients is not None
     for name, window in zip(cars.clients, cars.sequences, strict=True):
         assert KINDS[int(window[0, KIND])].name == cars.groups[str(name)]
-
-
-def test_vehicles_have_very_different_numbers_of_windows() -> None:
-    cars = pool(clients=40)
-    assert cars.clients is not None
-    counts = np.unique(cars.clients, return_counts=True)[1]
-    assert len(counts) == 40
-    assert 30 * 0.33 - 1 <= counts.min() < 15
-    assert 70 < counts.max() <= 30 * 3.5 + 1
-
-
-def test_more_windows_are_later_ones_of_the_same_drives() -> None:
-    few, many = pool(clients=1), pool(clients=1, windows=60)
-    assert len(many.targets) == pytest.approx(2 * len(few.targets), abs=1)
-    np.testing.assert_array_equal(few.targets, many.targets[: len(few.targets)])
 
 
 def test_window_and_stride_are_those_of_the_settings() -> None:
@@ -165,7 +167,7 @@ def test_the_hours_pass_while_a_vehicle_drives_and_stays() -> None:
 
 def test_the_charge_is_learned_from_a_vehicles_own_drives_only() -> None:
     """Ridge regression on means, extremes and last values of the features."""
-    cars = pool(clients=16, windows=60)
+    cars = pool(clients=16)
     steps = np.stack(cars.sequences).astype(np.float64)
     rows = np.concatenate([steps.mean(1), steps[:, -1], steps.min(1), steps.max(1)], axis=1)
     test = np.arange(len(rows)) % 4 == 0
@@ -191,3 +193,121 @@ def _ridge(rows: np.ndarray, targets: np.ndarray, asked: np.ndarray) -> np.ndarr
     weights = np.linalg.solve(gram, scaled.T @ (targets - targets.mean()))
     prediction: np.ndarray = (asked - mean) / scale @ weights + targets.mean()
     return prediction
+
+
+def idealised(number: int = 0, **changes: float) -> Vehicle:
+    """A vehicle without friction and aids, which pays for motion and height alone."""
+    usual = vehicle(number)
+    kind = replace(usual.kind, drag_area=0.0, rolling=0.0, auxiliary=0.0, heating=0.0)
+    return replace(usual, kind=kind, **changes)  # type: ignore[arg-type]
+
+
+def straight(metres: int, rise: float = 0.0, limit: float = 15.0, stops: float = 0.0) -> Road:
+    """A road with one limit (m/s) and a steady slope, `rise` metres in all."""
+    points = metres // 10 + 1
+    chance = np.zeros(points)
+    chance[50::50] = stops
+    return Road(
+        latitude=np.linspace(48, 48.1, points),
+        longitude=np.full(points, 11.0),
+        elevation=np.linspace(500, 500 + rise, points),
+        limit=np.full(points, limit),
+        stop_chance=chance,
+    )
+
+
+def kilowatt_hours(car: Vehicle, drive: Drive, celsius: float = 20.0) -> float:
+    power = battery_power(car, drive, np.full(len(drive.speed), celsius))
+    return float(power.sum() / JOULES_PER_KWH)
+
+
+def test_a_drive_keeps_limits_and_acceleration_and_stops_at_both_ends() -> None:
+    car = vehicle()
+    for road in car.roads:
+        drive = drive_along(road, car, np.random.default_rng(0))
+        assert drive.speed[0] == 0
+        assert drive.speed[-1] <= car.kind.acceleration
+        assert np.abs(drive.acceleration).max() <= car.kind.acceleration + 1e-9
+        assert drive.speed.max() <= car.kind.top_speed
+        metres = 10 * (len(road.limit) - 1)
+        assert (drive.speed + drive.acceleration / 2).sum() == pytest.approx(metres, rel=0.01)
+
+
+def test_a_drive_by_hand() -> None:
+    """1 km at 15 m/s with 1.6 m/s²: 9.4 s to get there, 9.4 s to stop, 859.4 m between."""
+    car = replace(vehicle(), haste=1.0)
+    drives = [drive_along(straight(1000), car, np.random.default_rng(s)) for s in range(40)]
+    seconds = np.mean([len(drive.speed) for drive in drives])
+    assert seconds == pytest.approx(2 * 15 / 1.6 + (1000 - 15**2 / 1.6) / 15, abs=1.5)
+
+
+def test_the_work_of_a_slope_is_the_gain_in_height() -> None:
+    car = idealised(efficiency=1.0, recovery=1.0)
+    drive = drive_along(straight(5000, 200), car, np.random.default_rng(1))
+    height = drive.elevation[-1] - drive.elevation[0]
+    energy = car.mass * (GRAVITY * height + ROTATING * drive.speed[-1] ** 2 / 2)
+    assert kilowatt_hours(car, drive) == pytest.approx(energy / JOULES_PER_KWH, rel=1e-9)
+
+
+@given(
+    number=st.integers(0, 7),
+    efficiency=st.floats(0.5, 1),
+    recovery=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_there_and_back_never_gives_energy(
+    number: int, efficiency: float, recovery: float, seed: int
+) -> None:
+    """Even without any friction; and with no loss at all it costs nothing."""
+    car = idealised(number, efficiency=efficiency, recovery=recovery)
+    rng = np.random.default_rng(seed)
+    there = drive_along(car.roads[0], car, rng)
+    back = drive_along(car.roads[0].back(), car, rng)
+    there, back = (_to_standstill(drive) for drive in (there, back))
+    slack = 2 * car.mass * GRAVITY * 0.5 / JOULES_PER_KWH  # the last metre may be missing
+    assert kilowatt_hours(car, there) + kilowatt_hours(car, back) >= -slack
+    if efficiency < 0.95 and recovery < 0.9:
+        assert kilowatt_hours(car, there) + kilowatt_hours(car, back) > 0
+
+
+def _to_standstill(drive: Drive) -> Drive:
+    speed = drive.speed.copy()
+    speed[-1] = 0
+    return replace(drive, speed=speed, acceleration=np.diff(speed, append=0.0))
+
+
+def test_the_level_falls_by_the_energy_over_the_capacity() -> None:
+    car = vehicle()
+    drive = drive_along(car.roads[0], car, np.random.default_rng(0))
+    level = battery_level(car, drive, np.full(len(drive.speed), 5.0), 90.0)
+    used = kilowatt_hours(car, drive, 5.0)
+    assert level[-1] == pytest.approx(90 - 100 * used / car.capacity)
+
+
+def test_home_charging_by_hand() -> None:
+    """3 kW into 20 kWh are 15 % an hour, up to 80 %."""
+    car = replace(vehicle(), capacity=20.0, charger=3.0, charge_to=80.0, plug_in_below=60.0)
+    assert charged_at_home(car, 40, hours=2) == 70
+    assert charged_at_home(car, 40, hours=5) == 80
+    assert charged_at_home(car, 60, hours=5) == 60  # the owner sees no need
+    eager = replace(car, plug_in_below=100.0)
+    assert charged_at_home(eager, 90, hours=5) == 90  # no charger takes anything out
+
+
+def test_a_full_battery_keeps_nothing_of_what_braking_gives() -> None:
+    """Downhill and up again: from 100 % the way down is for nothing, from 80 % it pays."""
+    car = vehicle()
+    rng = np.random.default_rng(0)
+    down, up = (drive_along(straight(3000, rise), car, rng) for rise in (-250, 250))
+    both = Drive(
+        **{
+            name: np.concatenate([getattr(down, name), getattr(up, name)])
+            for name in Drive.__dataclass_fields__
+        }
+    )
+    warm = np.full(len(both.speed), 20.0)
+    full, some = (battery_level(car, both, warm, charge) for charge in (100, 80))
+    assert full.max() <= 100
+    assert some.max() > 81
+    assert full[-1] - 100 < some[-1] - 80 - 1

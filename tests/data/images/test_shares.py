@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedproto_app.data.images.long_tail import (
+from fedproto_app.data.images.shares import (
     class_quotas,
     draw_classes,
-    draw_fair_classes,
     equal_share,
     long_tail_counts,
 )
@@ -101,32 +100,6 @@ def test_an_equal_share_by_hand() -> None:
     counts = np.array([90, 10, 10])
     # Rows 1 and 2 share classes 1 and 2, of which row 0 needs one image: (20 - 1) // 2.
     assert equal_share(held, counts) == 9
-
-
-@pytest.mark.parametrize("classes", [2, 3, 4])
-@pytest.mark.parametrize("factor", [10.0, 50.0, 100.0])
-@pytest.mark.parametrize("seed", range(4))
-def test_fair_classes_leave_few_images_unused(classes: int, factor: float, seed: int) -> None:
-    counts = long_tail_counts(np.full(10, 4750), factor)
-    held = draw_fair_classes(counts, counts, 100, classes, np.random.default_rng(seed))
-    assert (held.sum(axis=1) == classes).all()
-    assert held.any(axis=0).all()
-    assert (held.sum(axis=0) <= counts).all()
-    assert equal_share(held, counts) >= 0.9 * (counts.sum() // 100)
-
-
-def test_uniform_classes_would_leave_many_unused() -> None:
-    """Or the test above shows nothing: 2 of 10 classes, the head in a fifth of the rows."""
-    counts = long_tail_counts(np.full(10, 4750), 100.0)
-    held = draw_classes(counts, 100, 2, np.random.default_rng(0))
-    assert equal_share(held, counts) < 0.8 * (counts.sum() // 100)
-
-
-def test_where_no_swap_can_help_the_share_is_what_it_is() -> None:
-    counts = np.array([1000, 3])
-    held = draw_fair_classes(counts, counts, 2, 1, np.random.default_rng(0))
-    assert held.sum(axis=0).tolist() == [1, 1]  # no class goes without a row
-    assert equal_share(held, counts) == 3
 
 
 @pytest.mark.parametrize(
