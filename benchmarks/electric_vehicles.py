@@ -196,8 +196,8 @@ def load(settings: DataSettings) -> SequencePool:
     for number in range(synthetic.clients):
         rng = numpy_stream(synthetic.seed, "vehicle", number)
         vehicle = new_vehicle(number, terrain, rng)
-        wanted = max(1, round(WINDOWS * np.exp(rng.uniform(np.log(0.33), np.log(3.5)))))
-        windows, charges = _recorded(vehicle, wanted, weather, settings, rng)
+        number_of_windows = max(1, round(WINDOWS * np.exp(rng.uniform(np.log(0.33), np.log(3.5)))))
+        windows, charges = _recorded(vehicle, number_of_windows, weather, settings, rng)
         vehicles.append(vehicle)
         sequences += windows
         targets += charges
@@ -270,9 +270,9 @@ def _limits(points: Vector, rng: Generator) -> Vector:
 
 
 def _recorded(
-    vehicle: Vehicle, wanted: int, weather: Weather, settings: DataSettings, rng: Generator
+    vehicle: Vehicle, most: int, weather: Weather, settings: DataSettings, rng: Generator
 ) -> tuple[list[NDArray[np.float32]], list[float]]:
-    """The first `wanted` windows of the vehicle's trips, and the charge at the end of each."""
+    """The first `most` windows of the vehicle's trips, and the charge at the end of each."""
     length, stride = settings.sequences.window, settings.sequences.stride
     windows: list[NDArray[np.float32]] = []
     charges: list[float] = []
@@ -280,13 +280,13 @@ def _recorded(
         for first in range(0, len(steps) - length + 1, stride):
             windows.append(steps[first : first + length])
             charges.append(float(np.round(level[first + length - 1], DECIMALS)))
-        if len(windows) >= wanted:
+        if len(windows) >= most:
             break
         if number == PATIENCE and not windows:
             raise DataError(
                 f"data.sequences.window = {length}: no trip of {vehicle.name} takes so many seconds"
             )
-    return windows[:wanted], charges[:wanted]
+    return windows[:most], charges[:most]
 
 
 def trips(
@@ -297,7 +297,7 @@ def trips(
     for day in count(vehicle.first_day):
         hour = 24 * day + vehicle.leaves + rng.normal(0, 0.2)
         rounds = int(rng.integers(kind.rounds[0], kind.rounds[1], endpoint=True))
-        for left in reversed(range(rounds)):
+        for rounds_left in reversed(range(rounds)):
             favourite = rng.random() < vehicle.favourite
             road = vehicle.roads[0 if favourite else rng.integers(1, len(vehicle.roads))]
             for way in (road, road.back()):
@@ -309,7 +309,7 @@ def trips(
                 charge = FAST_CHARGE if level[-1] < RESERVE else float(level[-1])
                 hour = hours[-1] + (rng.uniform(*kind.stay) if way is road else 0)
             morning = 24 * (day + 1) + vehicle.leaves
-            pause = rng.uniform(*kind.pause) if left else morning - hour
+            pause = rng.uniform(*kind.pause) if rounds_left else morning - hour
             charge = charged_at_home(vehicle, charge, pause)
             hour += pause
 
@@ -350,15 +350,15 @@ def drive_along(road: Road, vehicle: Vehicle, rng: Generator) -> Drive:
     seconds = 2 * GRID / (pace[1:] + pace[:-1])  # of steady acceleration over a cell
     leaving = np.concatenate([[0], np.cumsum(seconds + waits[1:])])
     moments = np.stack([leaving - waits, leaving], axis=1).ravel()  # arrive, leave
-    now = np.arange(0, leaving[-1])
-    speed = np.interp(now, moments, pace.repeat(2))
-    at = np.interp(now, moments, np.arange(len(limit)).repeat(2))
+    seconds_driven = np.arange(0, leaving[-1])
+    speed = np.interp(seconds_driven, moments, pace.repeat(2))
+    point = np.interp(seconds_driven, moments, np.arange(len(limit)).repeat(2))
     points = np.arange(len(limit))
     return Drive(
-        latitude=np.interp(at, points, road.latitude),
-        longitude=np.interp(at, points, road.longitude),
-        elevation=np.interp(at, points, road.elevation),
-        limit=limit[at.astype(int)],
+        latitude=np.interp(point, points, road.latitude),
+        longitude=np.interp(point, points, road.longitude),
+        elevation=np.interp(point, points, road.elevation),
+        limit=limit[point.astype(int)],
         speed=speed,
         acceleration=np.diff(speed, append=speed[-1]),
     )

@@ -1,9 +1,9 @@
-"""The embedded data set: traffic at sites of four types, whose true groups are known.
+"""The embedded data set: traffic at sites of four types, which are the true groups.
 
 A site's traffic is its type's daily and weekly rhythm at the site's own scale, clock and growth,
-under three disturbances: slow swings and sudden bursts that sites of one type mostly share, and
-noise of the site's own. How long noise and bursts last is the type's own too, so types differ not
-only in shape but in how the next hour follows from the last ones: one model for all fits none well.
+with three disturbances: slow swings and sudden bursts, which sites of one type mostly share, and
+the site's own noise. The type also sets how long noise and bursts last, so types differ not only in
+shape but in how the next hour follows from the last ones: one model for all fits no site well.
 
 Every site draws from (seed, site number) and every type from (seed, type), so a site is the same
 however many others there are.
@@ -104,21 +104,21 @@ def load_synthetic_traffic(settings: DataSettings) -> Iterator[ClientSeries]:
 def _site(number: int, settings: DataSettings) -> ClientSeries:
     kind = number % len(SITE_TYPES)
     site_type, seed = SITE_TYPES[kind], settings.synthetic.seed
-    own = np.random.default_rng([seed, 1, number])
-    shared = np.random.default_rng([seed, 0, kind])
+    site_rng = np.random.default_rng([seed, 1, number])
+    type_rng = np.random.default_rng([seed, 0, kind])
     samples = settings.synthetic.days * settings.period
     hours = np.arange(samples, dtype=np.float64) * (24 / settings.period)
 
-    rhythm = 0.15 + _rhythm(site_type, hours + own.normal(0, 0.25))
-    growth = 1 + own.uniform(-0.1, 0.3) * hours / hours[-1]
-    swings = np.exp(_swings(hours, shared) + 0.3 * _swings(hours, own))
-    noise = np.exp(_noise(site_type, 24 / settings.period, len(hours), own))
-    traffic = rhythm * swings * noise + _bursts(site_type, hours, shared, own)
-    scale = 500 * np.exp(own.normal(0, 0.5))
+    rhythm = 0.15 + _rhythm(site_type, hours + site_rng.normal(0, 0.25))
+    growth = 1 + site_rng.uniform(-0.1, 0.3) * hours / hours[-1]
+    swings = np.exp(_swings(hours, type_rng) + 0.3 * _swings(hours, site_rng))
+    noise = np.exp(_noise(site_type, 24 / settings.period, len(hours), site_rng))
+    traffic = rhythm * swings * noise + _bursts(site_type, hours, type_rng, site_rng)
+    scale = 500 * np.exp(site_rng.normal(0, 0.5))
     values = np.round(scale * growth * traffic, DECIMALS)
 
-    late = _switch_on(settings.period, own)
-    _cut_gaps(values, settings.period, own)
+    late = _switch_on(settings.period, site_rng)
+    _cut_gaps(values, settings.period, site_rng)
     name = f"{site_type.name}-{number // len(SITE_TYPES):02d}"
     return ClientSeries(name, values[late:], start=late, group=site_type.name)
 
@@ -150,37 +150,37 @@ def _swings(hours: Vector, rng: Generator) -> Vector:
 
 def _noise(site_type: SiteType, step: float, length: int, rng: Generator) -> Vector:
     """[T] log of the site's own noise, with the type's persistence at any step (hours)."""
-    kept = site_type.persistence**step
-    shocks = rng.normal(0, site_type.noise * np.sqrt(1 - kept**2), length)
-    return _decaying_sums(shocks, kept)
+    decay = site_type.persistence**step
+    shocks = rng.normal(0, site_type.noise * np.sqrt(1 - decay**2), length)
+    return _decaying_sums(shocks, decay)
 
 
-def _decaying_sums(shocks: Vector, kept: float) -> Vector:
-    """[T] x_t = kept·x_{t-1} + shock_t."""
-    return np.array(list(accumulate(shocks, lambda level, shock: kept * level + shock)))
+def _decaying_sums(shocks: Vector, decay: float) -> Vector:
+    """[T] x_t = decay·x_{t-1} + shock_t."""
+    return np.array(list(accumulate(shocks, lambda level, shock: decay * level + shock)))
 
 
-def _bursts(site_type: SiteType, hours: Vector, shared: Generator, own: Generator) -> Vector:
+def _bursts(site_type: SiteType, hours: Vector, type_rng: Generator, site_rng: Generator) -> Vector:
     """[T] bursts in units of the scale; most sites of the type feel each, more or less strongly."""
-    number = int(shared.poisson(site_type.bursts * hours[-1] / (24 * 7)))
-    begins = shared.uniform(0, hours[-1], number)
-    heights = shared.uniform(0.2, 0.8, number)
-    felt = heights * own.uniform(0.5, 1.5, number) * (own.random(number) < 0.75)
+    number = int(type_rng.poisson(site_type.bursts * hours[-1] / (24 * 7)))
+    begins = type_rng.uniform(0, hours[-1], number)
+    heights = type_rng.uniform(0.2, 0.8, number)
+    sizes = heights * site_rng.uniform(0.5, 1.5, number) * (site_rng.random(number) < 0.75)
     since = hours[:, None] - begins  # [T, bursts]
     shape = np.where(since >= 0, np.exp(-np.abs(since) / site_type.burst_length), 0.0)
-    return shape @ felt
+    return shape @ sizes
 
 
-def _switch_on(period: int, own: Generator) -> int:
-    """Samples by which the site goes live late; most sites are there from the start."""
-    late = int(own.integers(1, 3 * period // 2, endpoint=True))
-    return late if own.random() < 0.2 else 0
+def _switch_on(period: int, site_rng: Generator) -> int:
+    """Return the samples by which a site starts late: 0 for most sites."""
+    late = int(site_rng.integers(1, 3 * period // 2, endpoint=True))
+    return late if site_rng.random() < 0.2 else 0
 
 
-def _cut_gaps(values: Vector, period: int, own: Generator) -> None:
+def _cut_gaps(values: Vector, period: int, site_rng: Generator) -> None:
     """Lose a few stretches of 2 to 12 hours at every fourth site or so."""
-    gappy = own.random() < 0.25
-    for _ in range(int(own.integers(1, 3, endpoint=True)) if gappy else 0):
-        length = max(1, int(own.uniform(2, 12) * period / 24))
-        first = int(own.integers(0, max(1, len(values) - length)))
+    gappy = site_rng.random() < 0.25
+    for _ in range(int(site_rng.integers(1, 3, endpoint=True)) if gappy else 0):
+        length = max(1, int(site_rng.uniform(2, 12) * period / 24))
+        first = int(site_rng.integers(0, max(1, len(values) - length)))
         values[first : first + length] = np.nan

@@ -1,8 +1,8 @@
-"""One client's labelled sequences, ready to train: scaled, resampled, split."""
+"""The labelled sequences of clients, ready to train: split, resampled, scaled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.sequences.clusters import Holding, Places
 from fedproto_app.data.sequences.pool import SequencePool, Targets
-from fedproto_app.data.sequences.preparation import resampled, scaling
 from fedproto_app.data.sequences.split import Split, split_holding, why_refused
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import DataSettings, SequenceSettings
+
+Steps = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class LabelledSequences:
     """values: [n] arrays [T_i, d] float32. targets: [n] labels int64, or real numbers float64, in
     the data's units."""
 
-    values: Sequence[NDArray[np.float32]]
+    values: Sequence[Steps]
     targets: Targets
 
     def __len__(self) -> int:
@@ -33,7 +34,7 @@ class ClientSequences:
 
     group: its true cluster, or "". class_counts: train sequences of each class, in one row (there
     are no stages); () where the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
-    sequences to train on whose class nobody has told; none where a run does not learn from such.
+    sequences to train on that have no label; empty if the run does not learn from such.
     """
 
     name: str
@@ -44,7 +45,7 @@ class ClientSequences:
     class_counts: tuple[tuple[int, ...], ...] = ()
     missing_share: float = 0.0
     note: str = ""
-    unlabelled: Sequence[NDArray[np.float32]] = ()
+    unlabelled: Sequence[Steps] = ()
 
     @property
     def train_samples(self) -> int:
@@ -60,7 +61,7 @@ def make_sequence_clients(
     *,
     unlabelled: bool = True,
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
-    """These clients with their sequences split and prepared, and why some cannot take part.
+    """Return the clients of these holdings, and why some cannot take part.
 
     unlabelled: whether they keep sequences without a label.
     """
@@ -81,17 +82,17 @@ def make_sequence_clients(
 def _client(
     pool: SequencePool, holding: Holding, split: Split, settings: DataSettings
 ) -> ClientSequences:
-    def read(places: Places) -> list[NDArray[np.float32]]:
+    def read(places: Places) -> list[Steps]:
         return [resampled(pool.sequences[place], settings.sequences.steps) for place in places]
 
     def targets(places: Places) -> Targets:
-        own = pool.targets[places]
-        return own if holding.names is None else holding.names[own.astype(np.int64)]
+        numbers = pool.targets[places]
+        return numbers if holding.names is None else holding.names[numbers.astype(np.int64)]
 
     train, unlabelled = read(split.train), read(split.unlabelled)
     scaled = scaling([*train, *unlabelled], settings.sequences)
 
-    def labelled(sequences: list[NDArray[np.float32]], places: Places) -> LabelledSequences:
+    def labelled(sequences: list[Steps], places: Places) -> LabelledSequences:
         return LabelledSequences([scaled(steps) for steps in sequences], targets(places))
 
     counts: tuple[tuple[int, ...], ...] = ()
@@ -107,3 +108,53 @@ def _client(
         counts,
         unlabelled=[scaled(steps) for steps in unlabelled],
     )
+
+
+def resampled(steps: Steps, longest: int) -> Steps:
+    """Return the steps [T, d] as [min(T, longest), d], interpolated linearly; the ends stay.
+
+    longest: 0 leaves sequences of any length as they are.
+    """
+    if longest == 0 or len(steps) <= longest:
+        return steps
+    index, places = np.arange(len(steps)), np.linspace(0, len(steps) - 1, longest)
+    columns = [np.interp(places, index, column) for column in steps.T]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Steps], Steps]:
+    """Return the function that scales a client's sequences, by ``data.sequences.scaling``.
+
+    train: what the client trains on, at least one sequence; "client" takes means and deviations
+    from it alone.
+    """
+    if settings.scaling == "sequence":
+        return scaled_by_itself
+    if settings.scaling == "none":
+        return lambda steps: steps
+    return _standardisation(np.concatenate(train))
+
+
+def scaled_by_itself(steps: Steps) -> Steps:
+    """Return the steps [T, d] minus their mean over time, divided by one scale.
+
+    The scale is the root of the dimensions' mean variance, so a shape keeps its proportions. A
+    constant sequence becomes zeros.
+    """
+    if (steps == steps[0]).all():
+        return np.zeros_like(steps)
+    centred = steps - steps.mean(axis=0, dtype=np.float64)
+    return np.asarray(centred / np.sqrt(np.square(centred).mean()), dtype=np.float32)
+
+
+def _standardisation(train: Steps) -> Callable[[Steps], Steps]:
+    """Return x → (x − mean) / deviation, by dimension over these steps [S, d]; 0 if constant."""
+    mean = train.mean(axis=0, dtype=np.float64)
+    deviation = train.std(axis=0, dtype=np.float64)
+    constant = (train == train[0]).all(axis=0)
+    factor = np.where(constant, 0.0, 1 / np.where(constant, 1.0, deviation))
+
+    def standardised(steps: Steps) -> Steps:
+        return np.asarray((steps - mean) * factor, dtype=np.float32)
+
+    return standardised

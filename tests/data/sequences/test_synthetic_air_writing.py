@@ -64,16 +64,14 @@ def test_a_digit_takes_as_long_as_its_path_and_its_writer() -> None:
 
 
 def test_the_time_of_a_writing_as_target() -> None:
-    digits, seconds = (
-        pool(2, 40),
-        DataSettings(
-            synthetic=SyntheticSettings(clients=2, sequences=40),
-            sequences=SequenceSettings(target="seconds"),
-        ),
+    digits = pool(2, 40)
+    seconds = DataSettings(
+        synthetic=SyntheticSettings(clients=2, sequences=40),
+        sequences=SequenceSettings(target="seconds"),
     )
     timed = synthetic_air_writing(seconds)
     assert timed.classes == ()
-    assert (timed.targets * RATE).tolist() == [len(steps) for steps in digits.sequences]
+    assert timed.targets.tolist() == [len(steps) / RATE for steps in digits.sequences]
     other = seconds.model_copy(update={"sequences": SequenceSettings(target="charge")})
     with pytest.raises(DataError, match=r"^data\.sequences\.target = 'charge': .*'seconds'"):
         synthetic_air_writing(other)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedproto_app.data.sequences.preparation import resampled, scaled_by_itself, scaling
+from fedproto_app.data.sequences.clients import resampled, scaled_by_itself, scaling
 from fedproto_app.settings import SequenceSettings
 
 
