@@ -113,16 +113,16 @@ def test_a_window_longer_than_any_trip_is_refused() -> None:
 
 
 def test_a_seed_is_a_data_set() -> None:
-    first, again, other = pool(), pool.__wrapped__(), pool(seed=1)
-    np.testing.assert_array_equal(first.targets, again.targets)
-    for one, same in zip(first.sequences, again.sequences, strict=True):
-        np.testing.assert_array_equal(one, same)
-    assert not np.array_equal(first.sequences[0], other.sequences[0])
+    first, repeated, other_seed = pool(), pool.__wrapped__(), pool(seed=1)
+    np.testing.assert_array_equal(first.targets, repeated.targets)
+    for window, repeated_window in zip(first.sequences, repeated.sequences, strict=True):
+        np.testing.assert_array_equal(window, repeated_window)
+    assert not np.array_equal(first.sequences[0], other_seed.sequences[0])
 
 
 def test_a_vehicle_is_the_same_among_more_vehicles() -> None:
-    few, many = pool(clients=2), pool(clients=12)
-    np.testing.assert_array_equal(few.targets, many.targets[: len(few.targets)])
+    fewer, more = pool(clients=2), pool(clients=12)
+    np.testing.assert_array_equal(fewer.targets, more.targets[: len(fewer.targets)])
 
 
 def test_a_trip_begins_where_the_last_one_ended_and_with_its_charge() -> None:
@@ -130,11 +130,11 @@ def test_a_trip_begins_where_the_last_one_ended_and_with_its_charge() -> None:
     charge is that of the way there."""
     weather, car = Weather(0), replace(vehicle(1), charger=50.0, plug_in_below=100.0)
     journey = list(islice(trips(car, weather, np.random.default_rng(0)), 20))
-    for (there, level), (back, later) in zip(journey[::2], journey[1::2], strict=True):
+    for (outward, level), (back, later) in zip(journey[::2], journey[1::2], strict=True):
         assert level[0] == pytest.approx(car.charge_to, abs=0.1)  # as after every night
         assert later[0] == pytest.approx(level[-1], abs=0.1)
-        np.testing.assert_allclose(back[0, :3], there[-1, :3], rtol=1e-4)
-        np.testing.assert_allclose(back[-1, :3], there[0, :3], rtol=1e-4)
+        np.testing.assert_allclose(back[0, :3], outward[-1, :3], rtol=1e-4)
+        np.testing.assert_allclose(back[-1, :3], outward[0, :3], rtol=1e-4)
 
 
 def test_an_almost_empty_battery_is_charged_on_the_way() -> None:
@@ -158,11 +158,11 @@ def test_the_hours_pass_while_a_vehicle_drives_and_stays() -> None:
     car, weather = vehicle(1), Weather(0)
     weather.temperature = lambda hours, elevation: hours  # type: ignore[method-assign]
     journey = [steps for steps, _ in islice(trips(car, weather, np.random.default_rng(0)), 12)]
-    for there, back in zip(journey[::2], journey[1::2], strict=True):
-        stay = back[0, TEMPERATURE] - there[-1, TEMPERATURE]
+    for outward, back in zip(journey[::2], journey[1::2], strict=True):
+        stay = back[0, TEMPERATURE] - outward[-1, TEMPERATURE]
         assert car.kind.stay[0] - 0.01 <= stay <= car.kind.stay[1] + 0.01
-        took = there[-1, TEMPERATURE] - there[0, TEMPERATURE]
-        assert took == pytest.approx(len(there) / 3600, abs=0.01)
+        took = outward[-1, TEMPERATURE] - outward[0, TEMPERATURE]
+        assert took == pytest.approx(len(outward) / 3600, abs=0.01)
 
 
 def test_the_charge_is_learned_from_a_vehicles_own_drives_only() -> None:
@@ -173,25 +173,27 @@ def test_the_charge_is_learned_from_a_vehicles_own_drives_only() -> None:
     test = np.arange(len(rows)) % 4 == 0
     assert cars.clients is not None
 
-    def error(own: np.ndarray, model: np.ndarray) -> float:
-        prediction = _ridge(rows[model & ~test], cars.targets[model & ~test], rows[own & test])
-        return float(np.sqrt(np.mean((prediction - cars.targets[own & test]) ** 2)))
+    def error(vehicle_rows: np.ndarray, model: np.ndarray) -> float:
+        prediction = _ridge(
+            rows[model & ~test], cars.targets[model & ~test], rows[vehicle_rows & test]
+        )
+        return float(np.sqrt(np.mean((prediction - cars.targets[vehicle_rows & test]) ** 2)))
 
-    everyone = np.full(len(rows), True)
-    whose = [cars.clients == name for name in cars.groups]
-    common = np.mean([error(own, everyone) for own in whose])
-    personal = np.mean([error(own, own) for own in whose])
-    mean_alone = np.mean([cars.targets[own].std() for own in whose])
+    all_rows = np.full(len(rows), True)
+    rows_by_vehicle = [cars.clients == name for name in cars.groups]
+    common = np.mean([error(vehicle_rows, all_rows) for vehicle_rows in rows_by_vehicle])
+    personal = np.mean([error(vehicle_rows, vehicle_rows) for vehicle_rows in rows_by_vehicle])
+    mean_alone = np.mean([cars.targets[vehicle_rows].std() for vehicle_rows in rows_by_vehicle])
     assert personal < 0.6 * common
     assert personal < 0.9 * mean_alone
 
 
-def _ridge(rows: np.ndarray, targets: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _ridge(rows: np.ndarray, targets: np.ndarray, questions: np.ndarray) -> np.ndarray:
     mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-3
     scaled = (rows - mean) / scale
     gram = scaled.T @ scaled + 1.0 * np.eye(rows.shape[1])
     weights = np.linalg.solve(gram, scaled.T @ (targets - targets.mean()))
-    prediction: np.ndarray = (asked - mean) / scale @ weights + targets.mean()
+    prediction: np.ndarray = (questions - mean) / scale @ weights + targets.mean()
     return prediction
 
 
@@ -262,13 +264,13 @@ def test_there_and_back_never_gives_energy(
     """Even without any friction; and with no loss at all it costs nothing."""
     car = idealised(number, efficiency=efficiency, recovery=recovery)
     rng = np.random.default_rng(seed)
-    there = drive_along(car.roads[0], car, rng)
+    outward = drive_along(car.roads[0], car, rng)
     back = drive_along(car.roads[0].back(), car, rng)
-    there, back = (_to_standstill(drive) for drive in (there, back))
+    outward, back = (_to_standstill(drive) for drive in (outward, back))
     slack = 2 * car.mass * GRAVITY * 0.5 / JOULES_PER_KWH  # the last metre may be missing
-    assert kilowatt_hours(car, there) + kilowatt_hours(car, back) >= -slack
+    assert kilowatt_hours(car, outward) + kilowatt_hours(car, back) >= -slack
     if efficiency < 0.95 and recovery < 0.9:
-        assert kilowatt_hours(car, there) + kilowatt_hours(car, back) > 0
+        assert kilowatt_hours(car, outward) + kilowatt_hours(car, back) > 0
 
 
 def _to_standstill(drive: Drive) -> Drive:
@@ -300,14 +302,14 @@ def test_a_full_battery_keeps_nothing_of_what_braking_gives() -> None:
     car = vehicle()
     rng = np.random.default_rng(0)
     down, up = (drive_along(straight(3000, rise), car, rng) for rise in (-250, 250))
-    both = Drive(
+    round_trip = Drive(
         **{
             name: np.concatenate([getattr(down, name), getattr(up, name)])
             for name in Drive.__dataclass_fields__
         }
     )
-    warm = np.full(len(both.speed), 20.0)
-    full, some = (battery_level(car, both, warm, charge) for charge in (100, 80))
+    warm = np.full(len(round_trip.speed), 20.0)
+    full, partly = (battery_level(car, round_trip, warm, charge) for charge in (100, 80))
     assert full.max() <= 100
-    assert some.max() > 81
-    assert full[-1] - 100 < some[-1] - 80 - 1
+    assert partly.max() > 81
+    assert full[-1] - 100 < partly[-1] - 80 - 1

@@ -18,11 +18,11 @@ def by_optimiser(weights: np.ndarray, least: np.ndarray, samples: int, counts: n
     w, low = weights[rows, columns], least[rows, columns]
     row_sums = (np.arange(len(weights))[:, None] == rows).astype(float)
     column_sums = (np.arange(len(counts))[:, None] == columns).astype(float)
-    found = minimize(
+    solution = minimize(
         lambda x: float((x * (np.log(x / w) - 1)).sum()),
         np.maximum(w / w.sum() * samples, low + 0.5),
         jac=lambda x: np.log(x / w),
-        bounds=[(max(one, 1e-9), None) for one in low],
+        bounds=[(max(bound, 1e-9), None) for bound in low],
         constraints=[
             LinearConstraint(row_sums, samples, samples),
             LinearConstraint(column_sums, -np.inf, counts),
@@ -30,9 +30,9 @@ def by_optimiser(weights: np.ndarray, least: np.ndarray, samples: int, counts: n
         method="SLSQP",
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    assert found.success, found.message
+    assert solution.success, solution.message
     table = np.zeros(weights.shape)
-    table[rows, columns] = found.x
+    table[rows, columns] = solution.x
     return table
 
 
@@ -40,12 +40,12 @@ def by_optimiser(weights: np.ndarray, least: np.ndarray, samples: int, counts: n
 def test_mixes_are_those_of_a_general_optimiser(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts = np.array([60, 30, 12, 6])
-    held = draw_classes(counts, 5, 2, rng)
-    weights, least = held * counts.astype(float), held.astype(np.int64)
-    samples = equal_share(held, counts) * 4 // 5  # at the limit the scales would be infinite
+    mask = draw_classes(counts, 5, 2, rng)
+    weights, least = mask * counts.astype(float), mask.astype(np.int64)
+    samples = equal_share(mask, counts) * 4 // 5  # at the limit the scales would be infinite
     mixes = maximum_entropy(weights, least, samples, counts)
     np.testing.assert_allclose(
-        mixes, by_optimiser(weights, least, samples, counts), atol=0.02, err_msg=f"{held}"
+        mixes, by_optimiser(weights, least, samples, counts), atol=0.02, err_msg=f"{mask}"
     )
 
 
@@ -84,12 +84,12 @@ def test_sums_are_exact_even_at_the_largest_share(
     tail: list[int], rows: int, classes: int, seed: int
 ) -> None:
     counts = np.array(tail) + rows
-    held = draw_classes(counts, rows, classes, np.random.default_rng(seed))
-    samples = equal_share(held, counts)
-    shares = spread(held * counts.astype(float), held.astype(np.int64), samples, counts)
+    mask = draw_classes(counts, rows, classes, np.random.default_rng(seed))
+    samples = equal_share(mask, counts)
+    shares = spread(mask * counts.astype(float), mask.astype(np.int64), samples, counts)
     assert (shares.sum(axis=1) == samples).all()
     assert (shares.sum(axis=0) <= counts).all()
-    assert ((shares >= 1) == held).all()
+    assert ((shares >= 1) == mask).all()
 
 
 def test_whole_numbers_are_next_to_the_mix() -> None:

@@ -46,7 +46,7 @@ def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> lis
     Raises `DataError` if there are too few, or no classes to make mixes of.
     """
     if settings.clusters.scheme == "given":
-        holdings = _given(pool, settings.title)
+        holdings = _source_clients(pool, settings.title)
     else:
         _require_dealable(pool, settings)
         rng = numpy_stream(seed, "clusters")
@@ -54,13 +54,18 @@ def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> lis
         holdings = _dealt(labels, len(pool.classes), settings.clusters, rng)
         if settings.clusters.renamed:
             holdings = _renamed(holdings, len(pool.classes), numpy_stream(seed, "class names"))
-    return chosen(holdings, lambda one: one.name, settings, settings.path or settings.source)
+    return chosen(
+        holdings, lambda holding: holding.name, settings, settings.path or settings.source
+    )
 
 
 def cluster_sizes(clients: int, clusters: int) -> list[int]:
-    """⌊N / C⌋ clients each, and the remainder besides in the last: 50 in 3 are 16, 16 and 18."""
-    each = clients // clusters
-    return [each] * (clusters - 1) + [clients - each * (clusters - 1)]
+    """Return ⌊N / C⌋ clients for each cluster; the last cluster also gets the remainder.
+
+    50 clients in 3 clusters are 16, 16 and 18.
+    """
+    size = clients // clusters
+    return [size] * (clusters - 1) + [clients - size * (clusters - 1)]
 
 
 def draw_mixes(classes: int, settings: ClusterSettings, rng: Generator) -> NDArray[np.float64]:
@@ -83,13 +88,13 @@ def _require_dealable(pool: SequencePool, settings: DataSettings) -> None:
             f"most {orders}, the orders of {len(pool.classes)} classes of {settings.source}"
         )
     clients, total = settings.clusters.clients, int(pool.has_target.sum())
-    wanted = max(1, settings.clusters.samples)
-    if clients * wanted > total:
-        each = f" with data.clusters.samples = {wanted}" if settings.clusters.samples else ""
+    fewest = max(1, settings.clusters.samples)
+    if clients * fewest > total:
+        quota = f" with data.clusters.samples = {fewest}" if settings.clusters.samples else ""
         labelled = " with a label" if total < len(pool.targets) else ""
         raise DataError(
             f"data.clusters.clients = {clients}: {settings.source} has {total} sequences"
-            f"{labelled}, enough for at most {total // wanted} clients{each}"
+            f"{labelled}, enough for at most {total // fewest} clients{quota}"
         )
 
 
@@ -98,8 +103,7 @@ def _dealt(
 ) -> list[Holding]:
     """The clients of the scheme "dirichlet", each with the same number of sequences.
 
-    Every client's mix of labels is the one nearest to its cluster's distribution (by maximum
-    entropy) that the sequences there are allow for all clients together: none is dealt twice.
+    Every client's mix of labels is the closest to its cluster's distribution (by maximum entropy) that the sequences there are allow for all clients together: none is dealt twice.
     Sequences without a label have no place in a mix and are dealt to nobody.
     """
     mixes = draw_mixes(classes, settings, rng)
@@ -122,15 +126,15 @@ def _dealt(
 def _renamed(holdings: list[Holding], classes: int, rng: Generator) -> list[Holding]:
     """The same, each cluster with names for the classes that no other one has."""
     names: dict[str, Names] = {}
-    for group in sorted({one.group for one in holdings}):
+    for group in sorted({holding.group for holding in holdings}):
         drawn = rng.permutation(classes)
-        while any((drawn == others).all() for others in names.values()):
+        while any((drawn == other_names).all() for other_names in names.values()):
             drawn = rng.permutation(classes)
         names[group] = drawn
-    return [replace(one, names=names[one.group]) for one in holdings]
+    return [replace(holding, names=names[holding.group]) for holding in holdings]
 
 
-def _given(pool: SequencePool, default_name: str) -> list[Holding]:
+def _source_clients(pool: SequencePool, default_name: str) -> list[Holding]:
     """The source's own clients, in ascending order of names; without any, one has all.
 
     A client that only the groups name is one without sequences.

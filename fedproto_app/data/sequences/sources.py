@@ -64,17 +64,17 @@ def load_sequences(settings: DataSettings) -> SequencePool:
                 f"data.classes = {settings.classes!r}: the targets of {where} are real numbers"
             )
         return pool
-    named = [name for name in pool.classes if name not in NO_CLASS]
-    if not named or not pool.has_target.any():
+    class_names = [name for name in pool.classes if name not in NO_CLASS]
+    if not class_names or not pool.has_target.any():
         raise DataError(f"{where}: no sequence has a label; every client needs some")
-    classes, label_of = listed_classes(tuple(named), settings, where)
+    classes, label_of = listed_classes(tuple(class_names), settings, where)
     if none := set(NO_CLASS) & set(classes):
         raise DataError(
             f"data.classes = {settings.classes!r}: {none.pop()!r} is what sequences without a "
             "label are called; leave it out"
         )
     new = np.full(len(pool.classes) + 1, UNLABELLED)  # the last one is that of UNLABELLED
-    new[[pool.classes.index(name) for name in named]] = label_of
+    new[[pool.classes.index(name) for name in class_names]] = label_of
     return replace(pool, classes=classes, targets=new[pool.targets.astype(np.int64)])
 
 
@@ -89,13 +89,13 @@ def _require_pool(pool: object, where: str) -> None:
         )
     if not len(pool.sequences):
         raise DataError(f"{where}: no sequence in it")
-    given: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "targets": pool.targets,
         "clients": pool.clients,
         "is_test": pool.is_test,
     }
     types = {"targets": "int64" if pool.classes else "float64", "clients": "str", "is_test": "bool"}
-    for title, values in given.items():
+    for title, values in columns.items():
         if values is None and title != "targets":
             continue
         require_column(values, types[title], f"{where}: {title}")
@@ -109,18 +109,18 @@ def _require_pool(pool: object, where: str) -> None:
 def _require_steps(pool: SequencePool, where: str) -> None:
     """Refuse sequences that are not [T ≥ 1, d] of finite float32."""
     for number, steps in enumerate(pool.sequences):
-        one = f"{where}: sequence {number}"
+        name = f"{where}: sequence {number}"
         if not isinstance(steps, np.ndarray) or steps.dtype != np.float32:
-            found = steps.dtype if isinstance(steps, np.ndarray) else type(steps).__name__
-            raise DataError(f"{one} is {found}, expected an array of float32")
+            actual = steps.dtype if isinstance(steps, np.ndarray) else type(steps).__name__
+            raise DataError(f"{name} is {actual}, expected an array of float32")
         if steps.ndim != 2 or steps.shape[0] < 1 or steps.shape[1] != len(pool.dimensions):
             raise DataError(
-                f"{one} has shape {steps.shape}, expected [T, {len(pool.dimensions)}] with T ≥ 1"
+                f"{name} has shape {steps.shape}, expected [T, {len(pool.dimensions)}] with T ≥ 1"
             )
         if not np.isfinite(steps).all():
             step, dimension = np.argwhere(~np.isfinite(steps))[0].tolist()
             raise DataError(
-                f"{one}: {pool.dimensions[dimension]} at step {step} is {steps[step, dimension]}, "
+                f"{name}: {pool.dimensions[dimension]} at step {step} is {steps[step, dimension]}, "
                 "expected a finite number"
             )
 
@@ -128,8 +128,8 @@ def _require_steps(pool: SequencePool, where: str) -> None:
 def _require_targets(pool: SequencePool, where: str) -> None:
     if pool.classes:
         require_class_names(pool.classes, where)
-        if (known := pool.targets[pool.has_target].astype(np.int64)).size:
-            require_labels(known, len(pool.classes), where)
+        if (labels := pool.targets[pool.has_target].astype(np.int64)).size:
+            require_labels(labels, len(pool.classes), where)
     elif not np.isfinite(pool.targets).all():
         number = int(np.argmin(np.isfinite(pool.targets)))
         raise DataError(

@@ -17,28 +17,31 @@ from fedproto_app.settings import DataSettings, PartitionSettings
 CLASSES = ("ant", "bee")
 
 
-def split(title: str, each: int, corrupt: set[int], asked: list[int]) -> ImageSplit:
+def split(title: str, per_class: int, corrupt: set[int], decoded: list[int]) -> ImageSplit:
     """`each` images of both classes; an image's pixels are its position."""
-    labels = np.repeat(np.arange(2), each)
+    labels = np.repeat(np.arange(2), per_class)
 
     def load(positions: NDArray[np.int64]) -> LoadedImages:
-        asked.extend(positions.tolist())
+        decoded.extend(positions.tolist())
         pixels = np.broadcast_to(positions.reshape(-1, 1, 1, 1), (len(positions), 1, 2, 2))
         bad = {row: "cut off" for row, p in enumerate(positions.tolist()) if p in corrupt}
         return LoadedImages(pixels.astype(np.uint8), bad)
 
-    return ImageSplit(labels, [f"{title}/{n}.png" for n in range(2 * each)], load)
+    return ImageSplit(labels, [f"{title}/{n}.png" for n in range(2 * per_class)], load)
 
 
 def clients_of(
     corrupt: set[int] = frozenset(),
-    each: int = 40,
+    per_class: int = 40,
     **changes: Any,  # type: ignore[assignment]
 ) -> tuple[dict[str, Any], dict[str, str], list[int]]:
     """Four clients of both classes at two stages; and the train images that were decoded."""
-    asked: list[int] = []
+    decoded: list[int] = []
     pool = ImagePool(
-        CLASSES, (1, 2, 2), split("train", each, corrupt, asked), split("test", 10, set(), [])
+        CLASSES,
+        (1, 2, 2),
+        split("train", per_class, corrupt, decoded),
+        split("test", 10, set(), []),
     )
     dealt = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 1.0, **changes}
     settings = DataSettings(
@@ -47,14 +50,14 @@ def clients_of(
         partition=PartitionSettings(**dealt),
     )
     holdings = partition_pool(pool, settings, 0)
-    return *make_image_clients(pool, holdings, settings), asked
+    return *make_image_clients(pool, holdings, settings), decoded
 
 
 def test_clients_hold_the_pixels_of_their_images() -> None:
-    clients, refused, asked = clients_of()
+    clients, refused, decoded = clients_of()
     assert list(clients) == [f"client-00{n}" for n in range(4)]
     assert not refused
-    assert len(asked) == len(set(asked))
+    assert len(decoded) == len(set(decoded))
     for client in clients.values():
         assert client.train_samples == sum(map(sum, client.class_counts))
         for stage, counts in zip(client.stages, client.class_counts, strict=True):
@@ -66,8 +69,8 @@ def test_clients_hold_the_pixels_of_their_images() -> None:
 
 
 def test_shared_images_are_decoded_once() -> None:
-    _, _, asked = clients_of(samples=30)
-    assert len(asked) == len(set(asked))
+    _, _, decoded = clients_of(samples=30)
+    assert len(decoded) == len(set(decoded))
 
 
 def test_a_corrupt_image_is_refused_by_name() -> None:
@@ -76,7 +79,7 @@ def test_a_corrupt_image_is_refused_by_name() -> None:
 
 
 def test_or_left_out_with_a_note() -> None:
-    whole, _, _ = clients_of()
+    complete, _, _ = clients_of()
     clients, _, _ = clients_of({7, 50}, corrupt_images="skip")
     notes = [client.note for client in clients.values() if client.note]
     assert sorted(name for note in notes for name in note.split(": ")[1].split(", ")) == [
@@ -84,13 +87,13 @@ def test_or_left_out_with_a_note() -> None:
         "train/7.png",
     ]
     missing = [
-        sum(len(s.train) + len(s.validation) for s in whole[name].stages)
+        sum(len(s.train) + len(s.validation) for s in complete[name].stages)
         - sum(len(s.train) + len(s.validation) for s in client.stages)
         for name, client in clients.items()
     ]
     assert sum(missing) == 2
-    held = np.concatenate([s.train.pixels for c in clients.values() for s in c.stages])
-    assert not np.isin(held, [7, 50]).any()
+    pixels = np.concatenate([s.train.pixels for c in clients.values() for s in c.stages])
+    assert not np.isin(pixels, [7, 50]).any()
 
 
 def test_a_client_whose_images_are_all_corrupt_cannot_take_part() -> None:

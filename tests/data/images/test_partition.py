@@ -22,16 +22,16 @@ from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 
 
-def labels(classes: int, each: int) -> np.ndarray:
+def labels(classes: int, per_class: int) -> np.ndarray:
     """Every class mixed in with the others, as in a real file."""
-    return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), each))
+    return np.random.default_rng(1).permutation(np.repeat(np.arange(classes), per_class))
 
 
 def partition(
-    each: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
+    per_class: int = 100, num_classes: int = 10, test: int = 50, seed: int = 0, **chosen: Any
 ) -> tuple[list[Holding], np.ndarray]:
     """The clients, and [R, C] the train images of each row."""
-    train_labels = labels(num_classes, each)
+    train_labels = labels(num_classes, per_class)
     holdings = draw_partition(
         train_labels, labels(num_classes, test), num_classes, PartitionSettings(**chosen), seed
     )
@@ -61,7 +61,7 @@ def test_no_image_twice_and_equal_parts(
     scheme: str, clients: int, classes: int, stages: int, factor: float, share: float, seed: int
 ) -> None:
     holdings, rows = partition(
-        each=1500,  # 30 of the last class: one for every row that could want it
+        per_class=1500,  # 30 of the last class: one for every row that could want it
         num_classes=6,
         seed=seed,
         scheme=scheme,
@@ -88,18 +88,22 @@ def test_no_image_twice_and_equal_parts(
 
 @pytest.mark.parametrize("scheme", ["long-tail", "dirichlet"])
 def test_a_seed_is_a_partition(scheme: str) -> None:
-    first, again, other = (partition(each=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2))
-    assert places(first) == places(again)
-    assert places(first) != places(other)
+    first, repeated, other_seed = (
+        partition(per_class=500, seed=seed, scheme=scheme)[0] for seed in (1, 1, 2)
+    )
+    assert places(first) == places(repeated)
+    assert places(first) != places(other_seed)
 
 
 def test_names_sort_as_numbers() -> None:
     assert [h.name for h in partition(clients=2)[0]] == ["client-000", "client-001"]
-    many = [
+    names = [
         h.name
-        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, each=200)[0]
+        for h in partition(clients=1001, stages=1, classes=1, imbalance_factor=1.0, per_class=200)[
+            0
+        ]
     ]
-    assert (many[7], many[-1]) == ("client-0007", "client-1000")
+    assert (names[7], names[-1]) == ("client-0007", "client-1000")
 
 
 def test_evaluation_follows_the_train_classes() -> None:
@@ -152,7 +156,7 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
     """Training stays as it was; every client is then asked for all classes, rare ones rarely."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
-    own, everybody = (
+    own, common = (
         stages_of(
             draw_partition(
                 train_labels, test_labels, 4, PartitionSettings(**chosen, test_mix=mix), 0
@@ -161,12 +165,14 @@ def test_test_images_can_have_the_mix_of_all_clients() -> None:
         for mix in ("own", "everybody")
     )
     dealt = np.concatenate([train_labels[stage.train] for stage in own])
-    whole = np.bincount(dealt, minlength=4)
-    expected = np.floor(whole * 0.5 / 8 + 0.5)  # of eight client stages
-    for mine, theirs in zip(own, everybody, strict=True):
-        assert mine.train.tolist() == theirs.train.tolist()
-        assert mine.validation.tolist() == theirs.validation.tolist()
-        assert np.bincount(test_labels[theirs.test], minlength=4).tolist() == expected.tolist()
+    dealt_counts = np.bincount(dealt, minlength=4)
+    expected = np.floor(dealt_counts * 0.5 / 8 + 0.5)  # of eight client stages
+    for own_stage, common_stage in zip(own, common, strict=True):
+        assert own_stage.train.tolist() == common_stage.train.tolist()
+        assert own_stage.validation.tolist() == common_stage.validation.tolist()
+        assert (
+            np.bincount(test_labels[common_stage.test], minlength=4).tolist() == expected.tolist()
+        )
 
 
 def test_a_small_alpha_makes_clients_more_different() -> None:
@@ -182,7 +188,7 @@ def test_a_small_alpha_makes_clients_more_different() -> None:
 
 def test_dirichlet_shares_of_almost_nothing_still_deal_everything() -> None:
     _, rows = partition(
-        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, each=90,
+        scheme="dirichlet", alpha=0.001, clients=9, stages=1, imbalance_factor=1.0, per_class=90,
         validation_share=0.0,
     )  # fmt: skip
     assert rows.sum(axis=1).tolist() == [100] * 9
@@ -197,7 +203,7 @@ def test_shared_images_follow_the_long_tail() -> None:
         class_draw="uniform",
         samples=55,
         imbalance_factor=100.0,
-        each=100,
+        per_class=100,
         validation_share=0.0,
     )
     # Of the classes' 100, 10 and 1 images; no row of the last two has 55.
@@ -240,7 +246,7 @@ def test_a_class_without_train_images_and_a_strange_label_are_refused() -> None:
 def test_the_papers_settings_on_cifar10(clients: int, stages: int, factor: float) -> None:
     begin = perf_counter()
     _, rows = partition(
-        each=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
+        per_class=5000, test=1000, clients=clients, stages=stages, imbalance_factor=factor
     )
     assert perf_counter() - begin < 10  # 0.1 s on an idle machine
     share = long_tail_counts(np.full(10, 4750), factor).sum() // 100
@@ -287,10 +293,10 @@ def test_test_images_can_have_clients_and_stages_too() -> None:
     assert given_clients(train_stages=STAGES, test_stages=times) == {
         "all": [([0, 1, 2, 3], [0, 1]), ([6, 7], []), ([4, 5], [])]
     }
-    both = given_clients(
+    with_both = given_clients(
         train_clients=CLIENTS, train_stages=STAGES, test_clients=owners, test_stages=times
     )
-    assert both["c"] == [([], [1]), ([6, 7], [2])]
+    assert with_both["c"] == [([], [1]), ([6, 7], [2])]
     unknown_stage = given_clients(train_clients=CLIENTS, train_stages=STAGES, test_clients=owners)
     assert unknown_stage["c"] == [([], []), ([6, 7], [1])]  # no class 2 there
 
@@ -301,10 +307,10 @@ def test_stages_of_one_client_alone() -> None:
     }
 
 
-@pytest.mark.parametrize("what", ["clients", "stages"])
-def test_what_only_test_images_have_is_refused(what: str) -> None:
-    with pytest.raises(DataError, match=f"test images have {what}, but the train images"):
-        given_clients(**{f"test_{what}": np.arange(4)})
+@pytest.mark.parametrize("kind", ["clients", "stages"])
+def test_what_only_test_images_have_is_refused(kind: str) -> None:
+    with pytest.raises(DataError, match=f"test images have {kind}, but the train images"):
+        given_clients(**{f"test_{kind}": np.arange(4)})
 
 
 def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> None:

@@ -52,30 +52,30 @@ def test_cifar10_has_the_counts_of_its_usual_long_tailed_versions() -> None:
 def test_rows_hold_different_classes_within_the_limits(
     limits: list[int], rows: int, classes: int, seed: int
 ) -> None:
-    most = np.minimum(limits, rows)
-    if classes > len(limits) or most.sum() < rows * classes:
+    row_limits = np.minimum(limits, rows)
+    if classes > len(limits) or row_limits.sum() < rows * classes:
         return
-    held = draw_classes(np.array(limits), rows, classes, np.random.default_rng(seed))
-    assert (held.sum(axis=1) == classes).all()
-    assert (held.sum(axis=0) <= most).all()
+    mask = draw_classes(np.array(limits), rows, classes, np.random.default_rng(seed))
+    assert (mask.sum(axis=1) == classes).all()
+    assert (mask.sum(axis=0) <= row_limits).all()
     if rows * classes >= len(limits):
-        assert held.any(axis=0).all()
+        assert mask.any(axis=0).all()
 
 
 def test_free_draws_are_uniform() -> None:
     rng = np.random.default_rng(0)
-    held = draw_classes(np.full(10, 5000), 5000, 4, rng)
-    assert np.abs(held.mean(axis=0) - 0.4).max() < 4 * np.sqrt(0.24 / 5000)
+    mask = draw_classes(np.full(10, 5000), 5000, 4, rng)
+    assert np.abs(mask.mean(axis=0) - 0.4).max() < 4 * np.sqrt(0.24 / 5000)
 
 
-def share_by_hall(held: np.ndarray, counts: np.ndarray) -> int:
+def share_by_hall(mask: np.ndarray, counts: np.ndarray) -> int:
     """The largest n by trying every set of classes: its spare images must do for its rows."""
-    rows, classes = held.shape
-    degree, spare, best = int(held[0].sum()), counts - held.sum(axis=0), int(counts.sum()) // rows
+    rows, classes = mask.shape
+    degree, spare, best = int(mask[0].sum()), counts - mask.sum(axis=0), int(counts.sum()) // rows
     for size in range(1, classes + 1):
         for chosen in combinations(range(classes), size):
             outside = np.setdiff1d(np.arange(classes), chosen)
-            bound = int((~held[:, outside].any(axis=1)).sum())
+            bound = int((~mask[:, outside].any(axis=1)).sum())
             if bound:
                 best = min(best, degree + int(spare[list(chosen)].sum()) // bound)
     return best
@@ -91,15 +91,15 @@ def test_the_equal_share_is_the_one_of_halls_condition(
     tail: list[int], rows: int, classes: int, seed: int
 ) -> None:
     counts = np.array(tail) + rows  # an image for every row
-    held = draw_classes(counts, rows, classes, np.random.default_rng(seed))
-    assert equal_share(held, counts) == share_by_hall(held, counts)
+    mask = draw_classes(counts, rows, classes, np.random.default_rng(seed))
+    assert equal_share(mask, counts) == share_by_hall(mask, counts)
 
 
 def test_an_equal_share_by_hand() -> None:
-    held = np.array([[1, 1, 0], [0, 1, 1], [0, 1, 1]], dtype=np.bool_)
+    mask = np.array([[1, 1, 0], [0, 1, 1], [0, 1, 1]], dtype=np.bool_)
     counts = np.array([90, 10, 10])
     # Rows 1 and 2 share classes 1 and 2, of which row 0 needs one image: (20 - 1) // 2.
-    assert equal_share(held, counts) == 9
+    assert equal_share(mask, counts) == 9
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ def test_resampling_is_linear_and_keeps_the_ends() -> None:
     assert resampled(long, 4).dtype == np.float32
 
 
-@pytest.mark.parametrize("most", [0, 5, 6])
-def test_what_is_short_enough_stays(most: int) -> None:
+@pytest.mark.parametrize("longest", [0, 5, 6])
+def test_what_is_short_enough_stays(longest: int) -> None:
     short = steps([0, 1, 4, 9, 16])
-    assert resampled(short, most) is short
+    assert resampled(short, longest) is short
 
 
 def test_a_sequence_is_scaled_by_itself_without_changing_its_proportions() -> None:
@@ -48,13 +48,13 @@ def test_a_clients_scale_comes_from_its_train_steps() -> None:
     train = [steps([1, 3], [0.1, 0.1]), steps([5, 7], [0.1, 0.1])]
     scaled = scaling(train, SequenceSettings(scaling="client"))
     np.testing.assert_allclose(scaled(train[0])[:, 0], [-3 / 5**0.5, -1 / 5**0.5], rtol=1e-6)
-    other = scaled(steps([4, 9], [3, 4]))
-    np.testing.assert_allclose(other, [[0, 0], [5**0.5, 0]], rtol=1e-6)
-    assert other.dtype == np.float32
+    changed = scaled(steps([4, 9], [3, 4]))
+    np.testing.assert_allclose(changed, [[0, 0], [5**0.5, 0]], rtol=1e-6)
+    assert changed.dtype == np.float32
 
 
 def test_other_scalings() -> None:
-    one = steps([1, 2, 4])
-    assert scaling([one], SequenceSettings(scaling="none"))(one) is one
-    by_itself = scaling([one], SequenceSettings(scaling="sequence"))
-    np.testing.assert_array_equal(by_itself(one), scaled_by_itself(one))
+    constant = steps([1, 2, 4])
+    assert scaling([constant], SequenceSettings(scaling="none"))(constant) is constant
+    by_itself = scaling([constant], SequenceSettings(scaling="sequence"))
+    np.testing.assert_array_equal(by_itself(constant), scaled_by_itself(constant))

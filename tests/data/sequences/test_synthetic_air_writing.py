@@ -24,18 +24,18 @@ def pool(clients: int = 12, sequences: int = 600, seed: int = 0) -> SequencePool
 
 def resampled(digits: SequencePool) -> np.ndarray:
     """[n, 90] thirty points at equal times, without place and size."""
-    at = np.linspace(0, 1, 30)
+    places = np.linspace(0, 1, 30)
     rows = []
     for sequence in digits.sequences:
         when = np.linspace(0, 1, len(sequence))
-        points = np.stack([np.interp(at, when, axis) for axis in sequence.T], axis=1)
+        points = np.stack([np.interp(places, when, axis) for axis in sequence.T], axis=1)
         rows.append(((points - points.mean(axis=0)) / points.std(axis=0)).ravel())
     return np.array(rows)
 
 
-def nearest(rows: np.ndarray, known: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def nearest(rows: np.ndarray, training: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The label of the nearest known row."""
-    distance = (rows**2).sum(1)[:, None] + (known**2).sum(1) - 2 * rows @ known.T
+    distance = (rows**2).sum(1)[:, None] + (training**2).sum(1) - 2 * rows @ training.T
     return labels[distance.argmin(axis=1)]
 
 
@@ -72,17 +72,17 @@ def test_the_time_of_a_writing_as_target() -> None:
     timed = synthetic_air_writing(seconds)
     assert timed.classes == ()
     assert timed.targets.tolist() == [len(steps) / RATE for steps in digits.sequences]
-    other = seconds.model_copy(update={"sequences": SequenceSettings(target="charge")})
+    other_set = seconds.model_copy(update={"sequences": SequenceSettings(target="charge")})
     with pytest.raises(DataError, match=r"^data\.sequences\.target = 'charge': .*'seconds'"):
-        synthetic_air_writing(other)
+        synthetic_air_writing(other_set)
 
 
 def test_every_writer_has_every_digit_equally_often() -> None:
     digits = pool()
     assert digits.clients is not None
     for name in digits.groups:
-        own = digits.targets[digits.clients == name]
-        assert np.bincount(own, minlength=10).tolist() == [5] * 10
+        chosen = digits.targets[digits.clients == name]
+        assert np.bincount(chosen, minlength=10).tolist() == [5] * 10
 
 
 def test_the_pool_has_as_many_sequences_as_it_is_told() -> None:
@@ -94,21 +94,21 @@ def test_the_pool_has_as_many_sequences_as_it_is_told() -> None:
 
 
 def test_a_seed_is_a_data_set() -> None:
-    first, other = pool(2, 40), pool(2, 40, seed=1)
+    first, other_set = pool(2, 40), pool(2, 40, seed=1)
     synthetic = SyntheticSettings(clients=2, sequences=40)
-    again = synthetic_air_writing(DataSettings(synthetic=synthetic))
-    for one, same in zip(first.sequences, again.sequences, strict=True):
-        np.testing.assert_array_equal(one, same)
+    repeated = synthetic_air_writing(DataSettings(synthetic=synthetic))
+    for first_sequence, repeated_sequence in zip(first.sequences, repeated.sequences, strict=True):
+        np.testing.assert_array_equal(first_sequence, repeated_sequence)
     assert not any(
-        np.array_equal(one, another)
-        for one, another in zip(first.sequences, other.sequences, strict=True)
+        np.array_equal(first_sequence, another)
+        for first_sequence, another in zip(first.sequences, other_set.sequences, strict=True)
     )
 
 
 def test_a_sequence_is_the_same_among_more_writers_and_more_repetitions() -> None:
-    few, many = pool(2, 20), pool(5, 150)
-    for one, other in zip(few.sequences, many.sequences[:20], strict=True):
-        np.testing.assert_array_equal(one, other)
+    fewer, more = pool(2, 20), pool(5, 150)
+    for first_sequence, other_set in zip(fewer.sequences, more.sequences[:20], strict=True):
+        np.testing.assert_array_equal(first_sequence, other_set)
 
 
 def test_no_two_writings_are_alike() -> None:
@@ -119,26 +119,26 @@ def test_no_two_writings_are_alike() -> None:
 def test_the_nearest_neighbour_tells_digits_apart() -> None:
     digits = pool()
     rows = resampled(digits)
-    known = np.arange(len(rows)) < 480  # all writers, four repetitions of five
-    told = nearest(rows[~known], rows[known], digits.targets[known])
-    assert (told == digits.targets[~known]).mean() > 0.93
+    training = np.arange(len(rows)) < 480  # all writers, four repetitions of five
+    predicted = nearest(rows[~training], rows[training], digits.targets[training])
+    assert (predicted == digits.targets[~training]).mean() > 0.93
 
 
 def test_digits_are_told_apart_even_of_writers_never_seen() -> None:
     digits = pool()
     rows = resampled(digits)
     assert digits.clients is not None
-    known = digits.clients < "writer-08"
-    told = nearest(rows[~known], rows[known], digits.targets[known])
-    assert (told == digits.targets[~known]).mean() > 0.85
+    training = digits.clients < "writer-08"
+    predicted = nearest(rows[~training], rows[training], digits.targets[training])
+    assert (predicted == digits.targets[~training]).mean() > 0.85
 
 
 def test_few_examples_do_not_suffice() -> None:
     """Else no method could show that it learns."""
     digits = pool()
     rows = resampled(digits)
-    told = nearest(rows[20:], rows[:20], digits.targets[:20])
-    assert (told == digits.targets[20:]).mean() < 0.85
+    predicted = nearest(rows[20:], rows[:20], digits.targets[:20])
+    assert (predicted == digits.targets[20:]).mean() < 0.85
 
 
 @pytest.mark.parametrize("digit", range(10))
@@ -146,8 +146,8 @@ def test_a_writer_is_known_by_the_style(digit: int) -> None:
     """The nearest writing of the same digit is often the same writer's; chance is 4 in 59."""
     digits = pool()
     assert digits.clients is not None
-    own = digits.targets == digit
-    rows, names = resampled(digits)[own], digits.clients[own]
+    chosen = digits.targets == digit
+    rows, names = resampled(digits)[chosen], digits.clients[chosen]
     distance = np.linalg.norm(rows[:, None] - rows, axis=2)
     np.fill_diagonal(distance, np.inf)
     assert (names[distance.argmin(axis=1)] == names).mean() > 0.25
