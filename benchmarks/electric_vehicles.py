@@ -24,9 +24,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings
 
 Vector = NDArray[np.float64]

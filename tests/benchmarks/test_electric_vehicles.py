@@ -30,8 +30,8 @@ from benchmarks.electric_vehicles import (
     new_vehicle,
     trips,
 )
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
 
 # Columns of a window.

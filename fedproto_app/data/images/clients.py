@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.partition import Holding, Stage, reserved_places
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 _NAMES_SHOWN = 3  # corrupt images named in a note; the others are counted

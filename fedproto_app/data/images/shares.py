@@ -12,8 +12,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.mixes import spread
-from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 
 Counts = NDArray[np.int64]

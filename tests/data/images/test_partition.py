@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.partition import (
     Holding,
     Stage,
@@ -18,7 +19,6 @@ from fedproto_app.data.images.partition import (
     images_of_the_same_mix,
 )
 from fedproto_app.data.images.shares import long_tail_counts
-from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 
 

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.synthetic_air_writing import (
     LONGEST,
@@ -12,7 +13,6 @@ from fedproto_app.data.sequences.synthetic_air_writing import (
     SHORTEST,
     synthetic_air_writing,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
 
 
