@@ -118,11 +118,13 @@ def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
     if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
         raise SettingsError("flsc.overlap: is called fed-react.overlap now")
     data = table.get("data")
-    for name, key, default, instead in REMOVED if isinstance(data, dict) else ():
+    if not isinstance(data, dict):
+        return
+    for name, key, default, instead in REMOVED:
         section = data.get(name)
         if isinstance(section, dict) and section.pop(key, default) != default:
             raise SettingsError(f"data.{name}.{key}: is not a setting any more; {instead}")
-    if isinstance(data, dict) and data.get("source") == "synthetic-ev":
+    if data.get("source") == "synthetic-ev":
         raise SettingsError(
             "data.source = 'synthetic-ev': is 'benchmarks.electric_vehicles:load' now, in the "
             "repository; the package has 'synthetic-air-writing' with data.sequences.target = "
