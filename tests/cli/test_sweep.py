@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.core.run_lock import RunLock
-from fedproto_app.experiments.sweep import one_run
-from fedproto_app.experiments.sweep.conduct import Sweep
-from fedproto_app.experiments.sweep.plan import read_plan
-from fedproto_app.experiments.sweep.progress import SweepProgress
-from fedproto_app.settings import flat_settings
+from fedproto_app.experiments.sweep.runs import SweepProgress
+from fedproto_app.experiments.sweep.sweep import read_plan
 from tests.cli.conftest import Fedproto
 
 PROGRAM = [sys.executable, "-c", "from fedproto_app.cli.main import main; main()"]
@@ -85,13 +82,10 @@ def test_a_killed_sweep_goes_on_to_the_same_numbers(
     assert outcome.code == 0
     assert "2 trials × 1 seed = 2 runs, of them 1 done" in outcome.err
     assert (folder / "001-s0" / "summary.json").stat().st_mtime_ns == finished
-    plan, trials = read_plan(folder)
-    whole = Sweep(tmp_path / "whole", plan, trials)
-    for trial in trials:
-        settings = whole.settings(trial, 0)
-        one_run.make(one_run.Order(flat_settings(settings), plan.nodes, 1))
-        name = trial.run_name(0)
-        ours, theirs = ((one / name / "clients.csv") for one in (folder, tmp_path / "whole"))
+    whole = tmp_path / "whole"
+    assert fedproto("sweep", *words[:3], "--output", whole).code == 0
+    for name in ("001-s0", "002-s0"):
+        ours, theirs = (place / name / "clients.csv" for place in (folder, whole))
         assert ours.read_bytes() == theirs.read_bytes()
 
     told = json.loads((folder / "sweep.json").read_text())["trials"]
@@ -134,7 +128,13 @@ def test_ctrl_c_ends_the_runs_and_tells_how_to_go_on(
             ["--grid", "methods=fuels"],
             "methods: unknown setting; did you mean method or method-settings?",
         ),
-        (["--range", "fuels.beta=1..5"], "a grid has no ranges"),
+        (["--range", "fuels.beta=1..5"], "--range fuels.beta: a grid tries all values"),
+        (
+            ["--search=random", "--trials=2", "--range", "fuels.beta=5..1"],
+            "range of fuels.beta = '5..1': expected LOW..HIGH",
+        ),
+        (["--grid", "rounds"], "--grid rounds: expected KEY="),
+        (["--grid", "rounds=1", "--grid", "rounds=2"], "rounds: is swept twice"),
         (["--search", "random", "--trials", 3, "--range", "rounds=-5..0"], "rounds = -"),
         (["--grid", "rounds=1", "--seeds", "0,x"], "--seeds 0,x: expected whole numbers"),
         (["--grid", "rounds=1", "--set", "data.path=x"], "data.path"),
@@ -189,11 +189,11 @@ method = ["naive", "seasonal-naive"]
     outcome = fedproto("sweep", config, "--trials", "1", "--grid", "method=naive")
     assert outcome.code == 0
     assert "1 trial × 1 seed = 1 run:" in outcome.err
-    plan, trials = read_plan(Path("told"))
-    assert (plan.seeds, plan.nodes, plan.search, len(trials)) == ((5,), 1, "random", 1)
+    plan = read_plan(Path("told"))
+    assert (plan.seeds, plan.nodes, plan.search, plan.trials) == ([5], 1, "random", 1)
     assert (Path("told") / "001-s5" / "summary.json").exists()
     other = fedproto("sweep", config, "--trials", "1", "--grid", "method=seasonal-naive")
-    assert "told holds another sweep: method: seasonal-naive, was naive" in other.err
+    assert "another sweep: grid.method = ['seasonal-naive'], was ['naive']" in other.err
     more = fedproto("sweep", config, "--trials", "1", "--grid", "method=naive", "--seeds", "5,6")
     assert "say --extend to let it grow" in more.err
     asked = fedproto("sweep", "--resume", "told", "--seeds", "5,6")
@@ -204,14 +204,8 @@ method = ["naive", "seasonal-naive"]
     ("table", "told"),
     [
         ("sweep = 3", "sweep = 3: must be a table"),
-        ("[sweep]\nseed = [1]", "sweep.seed: unknown; did you mean 'seeds'"),
-        ("[sweep]\nseeds = 3", "sweep.seeds = 3: must be whole numbers"),
-        ("[sweep]\ntrials = 0", "sweep.trials = 0: must be a whole number from 1 on"),
-        ("[sweep]\nsearch = 'gird'", "did you mean 'grid'"),
-        ("[sweep]\ngrid = 3", "sweep.grid = 3: must be a table"),
-        ("[sweep]\noutput = 3\n[sweep.grid]\nrounds = [1]", "sweep.output = 3: must be a folder"),
-        ("[sweep.grid]\nrounds = 3", "sweep.grid.rounds = 3: expected a list"),
-        ("[sweep.range]\nrounds = [1, 3]", "sweep.range.rounds = [1, 3]: expected LOW..HIGH"),
+        ("[sweep]\nseed = [1]", "sweep.seed: unknown setting; did you mean sweep.seeds?"),
+        ("[sweep.grid]\nrounds = 3", "sweep.grid.rounds = 3: input should be a valid list"),
     ],
 )
 def test_a_wrong_table_is_refused(fedproto: Fedproto, config: Path, table: str, told: str) -> None:
@@ -219,12 +213,3 @@ def test_a_wrong_table_is_refused(fedproto: Fedproto, config: Path, table: str, 
     outcome = fedproto("sweep", config)
     assert outcome.code == 2
     assert told in outcome.err
-
-
-def test_a_folder_of_something_else_is_left_alone(fedproto: Fedproto, config: Path) -> None:
-    Path("mine").mkdir()
-    Path("mine/letter.txt").write_text("dear")
-    outcome = fedproto("sweep", config, "--grid", "rounds=1", "--output", "mine")
-    assert outcome.code == 2
-    assert "holds no sweep, but 'letter.txt'" in outcome.err
-    assert Path("mine/letter.txt").exists()

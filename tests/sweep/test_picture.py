@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.experiments.sweep.axes import Values
 from fedproto_app.experiments.sweep.picture import draw, is_geometric, through_choice
 from fedproto_app.experiments.sweep.plan import Plan, Trial
 from fedproto_app.experiments.sweep.results import Result, ranked, result_of
 from tests.report.made_runs import make_run
 
-BETA = Values("fuels.beta", (10, 30, 90))
-NOISE = Values("fuels.noise", ("none", "laplace"))
-PLAN = Plan({}, (BETA, NOISE), "grid", 0, (0, 1), 2, 0, 4)
+BETA, NOISE = "fuels.beta", "fuels.noise"
+PLAN = Plan(nodes=2, base={}, grid={BETA: [10, 30, 90], NOISE: ["none", "laplace"]}, seeds=[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -47,7 +45,7 @@ def trials(folder: Path) -> list[Result]:
     }
     return [
         result_of(
-            Trial(number, dict(zip((BETA.key, NOISE.key), changes, strict=True))),
+            Trial(number, dict(zip((BETA, NOISE), changes, strict=True))),
             "forecasting",
             {
                 seed: make_run(
@@ -68,8 +66,8 @@ def test_the_line_goes_through_the_choice(tmp_path: Path) -> None:
     """Every other setting as in the choice, in the order of the values."""
     known = ranked(trials(tmp_path))
     joined = through_choice(BETA, known)
-    assert [one.trial.changes[BETA.key] for one in joined] == [10, 30, 90]
-    assert {one.trial.changes[NOISE.key] for one in joined} == {"laplace"}
+    assert [one.trial.changes[BETA] for one in joined] == [10, 30, 90]
+    assert {one.trial.changes[NOISE] for one in joined} == {"laplace"}
     assert [round(one.mean.mean, 3) for one in joined if one.mean] == [0.417, 0.35, 0.65]
     assert [round(one.median.mean, 3) for one in joined if one.median] == [0.15, 0.35, 0.65]
     assert through_choice(BETA, []) == []
