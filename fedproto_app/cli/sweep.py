@@ -46,7 +46,7 @@ def sweep(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Settings over the defaults; its table \\[sweep] may say what the options say.",
+            help="Settings over the defaults; its table \\[sweep] takes the options below.",
         ),
     ] = None,
     grid: Annotated[
@@ -66,7 +66,7 @@ def sweep(
         SearchName | None,
         typer.Option(
             help="grid: every combination of the values. random: --trials of them are drawn. "
-            "optuna: drawn by what came of the last ones. Default: grid."
+            "optuna: drawn by what earlier trials gave. Default: grid."
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="How many to draw.")] = None,
@@ -85,7 +85,7 @@ def sweep(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Go on with the sweep in this folder, as it was told."),
+        typer.Option(metavar="DIR", help="Go on with the sweep in this folder."),
     ] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Let the folder's sweep get more trials or seeds.")
@@ -98,24 +98,24 @@ def sweep(
         int | None, typer.Option(min=1, help=f"Simulated nodes of each run. Default: {NODES}.")
     ] = None,
     search_seed: Annotated[
-        int | None, typer.Option(min=0, help="Of what is drawn. Default: 0.")
+        int | None, typer.Option(min=0, help="Seed of the draws. Default: 0.")
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Trials that Optuna suggests before it hears of the first of them. Default: 4.",
+            help="Trials that Optuna suggests before it learns their results. Default: 4.",
         ),
     ] = None,
 ) -> None:
     """Try settings on several seeds, and choose by validation error.
 
-    All is checked before anything starts. The runs are processes beside each
-    other, and lie in one folder with the plan. Stopped or killed, the sweep
-    goes on by the same command, or by --resume with its folder. In the end
-    it prints the trials, the lowest mean validation error first, and the
-    test error of that one alone; sweep.csv, sweep.json and sweep.png say the
-    same. Models of other trials are removed as better ones are found.
+    All settings and data are checked before anything starts. The runs are
+    processes, several at a time, and write into one folder. A sweep that was
+    stopped or killed goes on with the same command, or with --resume and its
+    folder. It ends with a table, the lowest mean validation error first, and
+    the test error of the best trial only; sweep.csv, sweep.json and sweep.png
+    show the same. Models are kept for the best trial only.
     Exit code: 0 completed, 1 runs failed, 2 wrong settings or data.
 
     [bold]Examples[/bold]
@@ -135,7 +135,7 @@ def sweep(
     options = {
         "search": search and str(search),
         "trials": trials,
-        "seeds": _seeds(seeds) if seeds else None,
+        "seeds": None if seeds is None else _seeds(seeds),
         "nodes": nodes,
         "search-seed": search_seed,
         "batch": batch,
@@ -151,7 +151,7 @@ def sweep(
             or any(value not in (None, {}) for value in options.values())
         ):
             raise SettingsError(
-                f"--resume {resume}: goes on as it was told; only --parallel may be given"
+                f"--resume {resume}: the sweep goes on unchanged; only --parallel may be given"
             )
         plan, folder = read_plan(resume), resume
     else:
@@ -163,8 +163,8 @@ def sweep(
         prepare(ready, extend)
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
         console.print(
-            f"{_counted(count // seed_count, 'trial')} × {_counted(seed_count, 'seed')} = "
-            f"{_counted(count, 'run')}{f', of them {done} done' if done else ''}: {folder}",
+            f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
+            f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {folder}",
             soft_wrap=True,
         )
         stop.says = lambda: (
@@ -193,10 +193,10 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
     out.print(results_table(sweep.plan, results, tests))
     for result in chosen:
         run = result.folders[sweep.plan.seeds[0]]
-        again = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
-        again += ["--set", "output.dir=runs", "--set", 'output.name=""']
+        command = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
+        command += ["--set", "output.dir=runs", "--set", 'output.name=""']
         line = f"the choice: trial {result.trial.number}, {run.name}; once more: "
-        out.print(line + shlex.join(again), markup=False)
+        out.print(line + shlex.join(command), markup=False)
     out.print(f"results: {sweep.folder}/sweep.csv, .json, .png")
 
 
@@ -210,9 +210,11 @@ def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) 
     if not isinstance(listed, dict):
         raise SettingsError(f"{config}: sweep = {listed!r}: must be a table")
     table = SweepTable.read(listed).model_dump(by_alias=True)
-    for kind, other in (("grid", "range"), ("range", "grid")):
-        kept = {key: value for key, value in table[kind].items() if key not in options[other]}
-        options[kind] = {**kept, **options[kind]}
+    for kind, replacing in (("grid", "range"), ("range", "grid")):
+        remaining = {
+            key: value for key, value in table[kind].items() if key not in options[replacing]
+        }
+        options[kind] = {**remaining, **options[kind]}
     table |= {key: value for key, value in options.items() if value is not None}
 
     base = {**given_settings(app, None, []), **flat(file), **told(None, changes)}
@@ -229,12 +231,12 @@ def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]
     """The values of a repeated ``KEY=…``, each key once."""
     table: dict[str, Any] = {}
     for text in texts or []:
-        key, equals, rest = (part.strip() for part in text.partition("="))
-        if not (key and equals and rest):
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not (key and equals and values):
             raise SettingsError(f"{option} {text}: expected KEY=…, as in fedproto sweep --help")
         if key in table:
             raise SettingsError(f"{key}: is swept twice")
-        table[key] = read(rest)
+        table[key] = read(values)
     return table
 
 
@@ -261,5 +263,5 @@ def _default_name(plan: Plan) -> str:
     return f"{plain[:60]}-{plan.digest()}"
 
 
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

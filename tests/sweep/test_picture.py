@@ -34,7 +34,7 @@ def test_geometric(values: tuple[float, ...], expected: bool) -> None:
 
 
 def trials(folder: Path) -> list[Result]:
-    """β and noise; the lowest mean is that of β = 30 with laplace, the lowest median that of 10."""
+    """β and noise; β = 30 with laplace has the lowest mean, β = 10 the lowest median."""
     clients = {
         (10, "none"): (0.5, 0.5, 0.5),
         (30, "none"): (0.4, 0.4, 0.7),
@@ -64,16 +64,20 @@ def trials(folder: Path) -> list[Result]:
 
 def test_the_line_goes_through_the_choice(tmp_path: Path) -> None:
     """Every other setting as in the choice, in the order of the values."""
-    known = ranked(trials(tmp_path))
-    joined = through_choice(BETA, known)
-    assert [one.trial.changes[BETA] for one in joined] == [10, 30, 90]
-    assert {one.trial.changes[NOISE] for one in joined} == {"laplace"}
-    assert [round(one.mean.mean, 3) for one in joined if one.mean] == [0.417, 0.35, 0.65]
-    assert [round(one.median.mean, 3) for one in joined if one.median] == [0.15, 0.35, 0.65]
+    results = ranked(trials(tmp_path))
+    joined = through_choice(BETA, results)
+    assert [result.trial.changes[BETA] for result in joined] == [10, 30, 90]
+    assert {result.trial.changes[NOISE] for result in joined} == {"laplace"}
+    assert [round(result.mean.mean, 3) for result in joined if result.mean] == [0.417, 0.35, 0.65]
+    assert [round(result.median.mean, 3) for result in joined if result.median] == [
+        0.15,
+        0.35,
+        0.65,
+    ]
     assert through_choice(BETA, []) == []
 
 
 def test_it_is_drawn(tmp_path: Path) -> None:
-    known = trials(tmp_path)
-    draw(tmp_path / "sweep.png", PLAN, known, {5})
+    results = trials(tmp_path)
+    draw(tmp_path / "sweep.png", PLAN, results, {5})
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")

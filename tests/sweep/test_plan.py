@@ -31,7 +31,7 @@ def test_a_grid_is_every_combination() -> None:
     "values", [[1, 1.0, True, "1", "true"], [["a"], ["b", "c"]], ["a b", " x", "it's", '"', ""]]
 )
 def test_values_keep_their_types(values: list[Any]) -> None:
-    tried = [one["a"] for one in changes({**GRID, "grid": {"a": values}})]
+    tried = [change["a"] for change in changes({**GRID, "grid": {"a": values}})]
     assert [repr(value) for value in tried] == [repr(value) for value in values]
 
 
@@ -40,7 +40,7 @@ def test_drawn_trials_are_seeded_and_more_of_them_leave_the_first_as_they_are() 
     assert changes(DRAWN) == drawn
     assert changes({**DRAWN, "trials": 9})[:5] == drawn
     assert changes({**DRAWN, "search-seed": 1}) != drawn
-    rates = [one["rate"] for one in changes({**DRAWN, "trials": 200})]
+    rates = [change["rate"] for change in changes({**DRAWN, "trials": 200})]
     assert all(1e-4 <= rate <= 1e-2 and rate == float(f"{rate:.4g}") for rate in rates)
     assert 0.3 < sum(rate < 1e-3 for rate in rates) / 200 < 0.7  # even in logarithms
 
@@ -52,7 +52,7 @@ def test_drawn_trials_are_seeded_and_more_of_them_leave_the_first_as_they_are() 
 def test_ends_of_ranges(text: str, tried: set[float]) -> None:
     """Equal draws are one trial. Rounding to few digits stays in the range."""
     table = {"nodes": 2, "base": {}, "search": "random", "trials": 60, "range": {"k": text}}
-    drawn = [one["k"] for one in changes(table)]
+    drawn = [change["k"] for change in changes(table)]
     assert len(drawn) == len(set(drawn))
     assert set(drawn) <= tried
     assert all(type(value) is type(next(iter(tried))) for value in drawn)
@@ -74,7 +74,7 @@ def test_before_drawing_all_values_and_ends_are_checked_with_each_method() -> No
         ({"grid": {"a": 3}}, "sweep.grid.a = 3: input should be a valid list"),
         ({"grid": 3}, "sweep.grid = 3: input should be a valid dictionary"),
         ({"grid": {"seed": [0, 1]}}, "--seeds"),
-        ({"grid": {"output.dir": ["a"]}}, "output.dir: a sweep has one --output"),
+        ({"grid": {"output.dir": ["a"]}}, "output.dir: a sweep has change --output"),
         ({"seeds": [0, 0]}, "seeds = [0, 0]"),
         ({"seeds": []}, "seeds = []"),
         ({"seeds": [-1]}, "sweep.seeds.0 = -1: input should be greater than or equal to 0"),

@@ -46,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     killed: raise `Killed` instead of that run, counted from 0. failing: names of runs that fail.
     """
 
-    def made(
+    def make_sweep(
         folder: Path,
         table: dict[str, Any],
         *,
@@ -92,7 +92,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         prepare(sweep, extend)
         return sweep.run(1, Console(quiet=True))[0]
 
-    return made
+    return make_sweep
 
 
 def tried(results: Sequence[Result]) -> list[Any]:
@@ -101,19 +101,21 @@ def tried(results: Sequence[Result]) -> list[Any]:
 
 @pytest.mark.parametrize("killed", [0, 2, 7, 12])
 def test_a_killed_search_goes_on_to_the_same_trials(tmp_path: Path, run: Run, killed: int) -> None:
-    whole = tried(run(tmp_path / "whole", OPTUNA))
-    assert [number for number, _ in whole] == list(range(1, 15))
-    assert all(isinstance(changes["fuels.beta"], int) for _, changes in whole)
+    uninterrupted = tried(run(tmp_path / "whole", OPTUNA))
+    assert [number for number, _ in uninterrupted] == list(range(1, 15))
+    assert all(isinstance(changes["fuels.beta"], int) for _, changes in uninterrupted)
     with pytest.raises(Killed):
         run(tmp_path / "killed", OPTUNA, killed=killed)
-    assert tried(run(tmp_path / "killed", OPTUNA)) == whole
-    assert tried(run(tmp_path / "killed", OPTUNA)) == whole  # all is done: the results once more
+    assert tried(run(tmp_path / "killed", OPTUNA)) == uninterrupted
+    assert (
+        tried(run(tmp_path / "killed", OPTUNA)) == uninterrupted
+    )  # all is done: the results once more
 
 
 def test_a_search_grows_to_what_a_larger_one_would_have_tried(tmp_path: Path, run: Run) -> None:
-    whole = tried(run(tmp_path / "whole", OPTUNA))
+    uninterrupted = tried(run(tmp_path / "whole", OPTUNA))
     run(tmp_path / "grown", {**OPTUNA, "trials": 5})
-    assert tried(run(tmp_path / "grown", OPTUNA, extend=True)) == whole
+    assert tried(run(tmp_path / "grown", OPTUNA, extend=True)) == uninterrupted
 
 
 def test_failed_runs_are_tried_again_and_their_trial_is_not_chosen(

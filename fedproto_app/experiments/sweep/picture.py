@@ -32,8 +32,8 @@ _LINES = ("mean over clients, which chooses", "median client, kept models")
 
 def draw(file: Path, plan: Plan, results: Sequence[Result], chosen: Collection[int]) -> None:
     """A panel for each setting; nothing where no trial has an error. chosen: trials by number."""
-    known = [result for result in ranked(results) if result.mean is not None]
-    if not known:
+    complete = [result for result in ranked(results) if result.mean is not None]
+    if not complete:
         return
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -48,11 +48,11 @@ def draw(file: Path, plan: Plan, results: Sequence[Result], chosen: Collection[i
             panel.set_visible(False)
         legend: dict[str, Any] = {}
         for (key, axis), panel in zip(axes, panels.flat, strict=False):
-            _draw_panel(panel, key, axis, known, chosen)
+            _draw_panel(panel, key, axis, complete, chosen)
             handles, labels = panel.get_legend_handles_labels()
             legend |= dict(zip(labels, handles, strict=True))
         for panel in panels[:, 0]:
-            panel.set_ylabel(known[0].measure.round_validation)
+            panel.set_ylabel(complete[0].measure.round_validation)
         figure.suptitle("validation error, mean ± standard error over seeds", fontsize=12)
         figure.legend(
             legend.values(), legend.keys(), loc="outside lower center", ncols=min(columns, 2)
@@ -64,10 +64,15 @@ def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
     """The trials that differ from the first choice in this setting alone, by its value, the choice
     among them; none without a choice."""
 
-    def others(result: Result) -> str:
+    def other_settings(result: Result) -> str:
         return repr({name: v for name, v in result.trial.changes.items() if name != key})
 
-    alike = [r for best in choices(results)[:1] for r in results if others(r) == others(best)]
+    alike = [
+        r
+        for best in choices(results)[:1]
+        for r in results
+        if other_settings(r) == other_settings(best)
+    ]
     return sorted(alike, key=lambda result: result.trial.changes[key])
 
 
@@ -85,22 +90,22 @@ def _unevenness(ordered: Sequence[float]) -> float:
 
 
 def _draw_panel(
-    panel: Axes, key: str, axis: Axis, known: Sequence[Result], chosen: Collection[int]
+    panel: Axes, key: str, axis: Axis, complete: Sequence[Result], chosen: Collection[int]
 ) -> None:
-    values = [result.trial.changes[key] for result in known]
+    values = [result.trial.changes[key] for result in complete]
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
 
     def draw_errors(results: Sequence[Result], means: Sequence[Mean | None], **look: Any) -> None:
-        at = [result.trial.changes[key] for result in results]
-        x = at if numeric else [names.index(str(value)[:_MOST_LETTERS]) for value in at]
+        values = [result.trial.changes[key] for result in results]
+        x = values if numeric else [names.index(str(value)[:_MOST_LETTERS]) for value in values]
         y = [mean.mean for mean in means if mean]
         panel.errorbar(x, y, [mean.error or 0.0 for mean in means if mean], **look)
 
-    line = through_choice(key, known) if numeric else []
+    line = through_choice(key, complete) if numeric else []
     joined = line if len(line) > 1 else []
-    best = [result for result in known if result.trial.number in chosen]
-    if aside := [r for r in known if r not in joined and r not in best]:
+    best = [result for result in complete if result.trial.number in chosen]
+    if aside := [r for r in complete if r not in joined and r not in best]:
         means = [result.mean for result in aside]
         draw_errors(aside, means, fmt="o", color="0.65", markersize=5, label="other trials")
     for number, label in enumerate(_LINES if joined else ()):

@@ -28,7 +28,7 @@ Axis = CategoricalDistribution | FloatDistribution | IntDistribution
 
 MOST_RUNS = 10_000
 _RANGE = re.compile(r"\s*(?P<low>.+?)\s*\.\.\s*(?P<high>.+?)\s*(?P<log>:log)?\s*")
-_WHOLE = re.compile(r"[+-]?\d+")
+_INTEGER = re.compile(r"[+-]?\d+")
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep reports its progress itself
 _DIGITS = 4  # significant digits of a drawn number, so that people can read the setting
 
@@ -96,7 +96,7 @@ class Plan(SweepTable):
         }
 
     def listed(self) -> list[dict[str, Any]]:
-        """The parameters of the trials that are known before any run, equal ones once.
+        """Return the parameters of the trials that can be listed before any run, each once.
 
         A grid is in the order of its values: Optuna's own grid sampler goes through it at random,
         and starts again when the grid grows.
@@ -199,7 +199,7 @@ def _range(key: str, text: str) -> Axis:
         if match is None:
             raise ValueError
         low, high, log = match["low"], match["high"], bool(match["log"])
-        if _WHOLE.fullmatch(low) and _WHOLE.fullmatch(high):
+        if _INTEGER.fullmatch(low) and _INTEGER.fullmatch(high):
             return IntDistribution(int(low), int(high), log=log)
         if not math.isfinite(float(high) - float(low)):
             raise ValueError

@@ -105,9 +105,9 @@ class Runner:
         ended: called with each run that ended, and why it failed or "". look: called now and then.
         """
         futures = {self._pool.submit(self._make, job): job for job in jobs if not job.finished}
-        left = set(futures)
-        while left:
-            done, left = wait(left, timeout=_LOOK_EVERY, return_when="FIRST_COMPLETED")
+        running = set(futures)
+        while running:
+            done, running = wait(running, timeout=_LOOK_EVERY, return_when="FIRST_COMPLETED")
             for future in done:
                 ended(futures[future], future.result())
             look()
@@ -183,8 +183,8 @@ class SweepProgress:
         if reason:
             self._console.print(f"[yellow]{escape(f'{text}  failed: {reason}')}", soft_wrap=True)
         elif not self._console.is_terminal:
-            left = self._bar.tasks[0].time_remaining
-            text += "" if left is None else f"  {clock_text(left)} left"
+            seconds = self._bar.tasks[0].time_remaining
+            text += "" if seconds is None else f"  {clock_text(seconds)} left"
             self._console.print(escape(text), soft_wrap=True)
 
     def look(self) -> None:

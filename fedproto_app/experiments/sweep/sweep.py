@@ -1,9 +1,9 @@
 """A sweep in its folder, from its plan to its results.
 
 An Optuna study in the folder holds the plan and the settings of every trial. A trial is *running*
-there until all its runs have a result. So a sweep that was stopped or killed, or in which runs
-failed, knows what is left. What is drawn next depends on earlier batches alone, not on what runs in
-parallel or where the sweep was interrupted.
+there until all its runs have a result, so the study shows what is left to do after a crash or a
+failed run. What is drawn next depends on earlier batches alone, not on what runs in parallel or
+where the sweep was interrupted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Sweep:
 
     @property
     def trials(self) -> list[Trial]:
-        """The trials that are known so far; ``search = "optuna"`` draws them batch by batch."""
+        """The trials in the study; ``search = "optuna"`` draws them batch by batch."""
         return trials_of([trial.params for trial in self.study.get_trials(deepcopy=False)])
 
     @property
@@ -84,7 +84,7 @@ class Sweep:
             Runner(at_once, max(1, cores() // at_once), self.plan.nodes) as runner,
         ):
             while trials := self._trials_behind(len(results)):
-                results += self._made(trials, runner, progress)
+                results += self._make(trials, runner, progress)
         return results, choices(results)
 
     def check(self, trials: Sequence[Trial]) -> None:
@@ -94,26 +94,28 @@ class Sweep:
             try:
                 settings = self._settings(trial, self.plan.seeds[0])
             except SettingsError as error:  # a fault of several settings may not name all
-                named = len(trial.changes) == 1 or all(key in str(error) for key in trial.changes)
-                text = str(error) if named else f"{error} (with {trial.text()})"
+                complete = len(trial.changes) == 1 or all(
+                    key in str(error) for key in trial.changes
+                )
+                text = str(error) if complete else f"{error} (with {trial.text()})"
                 raise SettingsError(text) from None
-            tables = ("task", "method", "data", "graph", "encoder")
+            tables = ("task", "method", "data", "graph", "encoder", "privacy")
             of_data = {k: v for k, v in trial.changes.items() if k.partition(".")[0] in tables}
             different.setdefault(repr(of_data), settings)
         for settings in different.values():
             check_pretraining(settings)
             check_data(settings, folder_of_users_code(settings))
 
-    def _trials_behind(self, made: int) -> list[Trial]:
-        """The trials after the first so many; a batch is drawn as a whole."""
+    def _trials_behind(self, count: int) -> list[Trial]:
+        """The trials after the first `count`; a batch is drawn as a whole."""
         if self.plan.search == "optuna":
             trials, batch = self.study.get_trials(deepcopy=False), self.plan.batch
-            end = min((made // batch + 1) * batch, self.plan.trials or 0)
-            for params in self.plan.drawn(range(len(trials), end), trials[:made]):
+            end = min((count // batch + 1) * batch, self.plan.trials or 0)
+            for params in self.plan.drawn(range(len(trials), end), trials[:count]):
                 _add(self.study, self.plan, params)
-        return self.trials[made:]
+        return self.trials[count:]
 
-    def _made(
+    def _make(
         self, trials: Sequence[Trial], runner: Runner, progress: SweepProgress
     ) -> list[Result]:
         """Make the runs of these trials, and tell the study their validation errors."""
@@ -121,8 +123,8 @@ class Sweep:
             trial.number: [Job(trial, s, self._settings(trial, s)) for s in self.plan.seeds]
             for trial in trials
         }
-        every = [job for of_trial in jobs.values() for job in of_trial]
-        progress.add(every)
+        all_jobs = [job for of_trial in jobs.values() for job in of_trial]
+        progress.add(all_jobs)
         for of_trial in jobs.values():
             self._make_room(of_trial)
 
@@ -132,7 +134,7 @@ class Sweep:
                 self.failed[job.name] = reason
             self._make_room(jobs[job.trial.number])
 
-        runner.make(every, ended, progress.look)
+        runner.make(all_jobs, ended, progress.look)
         results = [self._result(of_trial) for of_trial in jobs.values()]
         in_study = self.study.get_trials(deepcopy=False)
         for result in results:
@@ -143,9 +145,9 @@ class Sweep:
 
     def _settings(self, trial: Trial, seed: int) -> Settings:
         output = {"dir": str(self.folder), "name": trial.run_name(seed), "resume": False}
-        given = {**self.plan.base, **trial.changes, "seed": seed, "output.pictures": False}
-        given |= {f"output.{key}": value for key, value in output.items()}
-        return unclaimed_settings(given, self.plan.nodes)
+        changes = {**self.plan.base, **trial.changes, "seed": seed, "output.pictures": False}
+        changes |= {f"output.{key}": value for key, value in output.items()}
+        return unclaimed_settings(changes, self.plan.nodes)
 
     def _result(self, jobs: Sequence[Job]) -> Result:
         done = {job.seed: job.folder for job in jobs if job.finished}
@@ -169,26 +171,29 @@ class Sweep:
 
 
 def prepare(sweep: Sweep, extend: bool) -> None:
-    """Check the sweep as a whole, and put it into its folder, or go on with the one there.
+    """Check the sweep as a whole, and put it into its folder, or go on with the sweep there.
 
     The caller holds the folder's lock. extend: the plan may be larger than the folder's. Raises
     `SettingsError` or `DataError` for what cannot run, and then removes a new folder.
     """
     folder, plan = sweep.folder, sweep.plan
     file, beside = folder / STUDY, folder / f"{STUDY}.new"
-    listed, before = plan.listed(), read_plan(folder) if file.exists() else None
-    others = sorted({path.name for path in folder.iterdir()} - {LOCK, beside.name})
-    if before is None and others:
-        what = "a sweep of version 0.1" if "plan.json" in others else f"no sweep, but {others[0]!r}"
-        raise SettingsError(f"{folder}: holds {what}; choose another --output")
+    before = read_plan(folder) if file.exists() else None
+    other_files = sorted({path.name for path in folder.iterdir()} - {LOCK, beside.name})
+    if before is None and other_files:
+        old = "plan.json" in other_files
+        content = "a sweep of version 0.1" if old else f"no sweep, but {other_files[0]!r}"
+        raise SettingsError(f"{folder}: holds {content}; choose another --output")
     tried = _study(file).get_trials() if before else []
-    known = [trial.params for trial in tried]
-    new = [params for params in listed if params not in known]
+    listed = {frozenset(params.items()): params for params in plan.listed()}
+    tried_settings = {frozenset(trial.params.items()) for trial in tried}
+    new = [params for key, params in listed.items() if key not in tried_settings]
     if before:
-        lost = bool(listed) and any(params not in listed for params in known)
-        _require_growth(folder, before, plan, lost, extend)
+        _require_growth(
+            folder, before, plan, bool(listed) and not tried_settings <= listed.keys(), extend
+        )
     try:
-        sweep.check(trials_of([*known, *new]) or plan.corners())
+        sweep.check(trials_of([*(trial.params for trial in tried), *new]) or plan.corners())
     except BaseException:
         if before is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -225,13 +230,13 @@ def lock(folder: Path) -> RunLock:
         raise SettingsError(f"{folder}: {error.strerror}") from None
 
 
-def _require_growth(folder: Path, before: Plan, now: Plan, lost: bool, extend: bool) -> None:
+def _require_growth(folder: Path, before: Plan, after: Plan, lost: bool, extend: bool) -> None:
     """Raise `SettingsError` unless the plan is the folder's, or a larger one with `extend`.
 
     lost: the folder has trials that the plan has not.
     """
-    grows = {"output", "seeds", "trials"} | ({"grid"} if now.search == "grid" else set())
-    old, new = (flat(plan.model_dump(by_alias=True, exclude=grows)) for plan in (before, now))
+    grows = {"output", "seeds", "trials"} | ({"grid"} if after.search == "grid" else set())
+    old, new = (flat(plan.model_dump(by_alias=True, exclude=grows)) for plan in (before, after))
     if differing := [
         f"{key.removeprefix('base.')} = {new.get(key, 'not set')}, was {old.get(key, 'not set')}"
         for key in sorted(old.keys() | new.keys())
@@ -242,7 +247,7 @@ def _require_growth(folder: Path, before: Plan, now: Plan, lost: bool, extend: b
         )
     sizes = [
         (set(plan.seeds), plan.trials or 0, sum(map(len, plan.grid.values())))
-        for plan in (before, now)
+        for plan in (before, after)
     ]
     if lost or not sizes[0][0] <= sizes[1][0] or sizes[0][1] > sizes[1][1]:
         raise SettingsError(
