@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
-from benchmarks.page_tables import Lines
-from benchmarks.result_runs import ROOT, made_line, write_section
+from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
 from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
 from fedproto_app.report.pairs import asked_alike
 from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
@@ -265,15 +264,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("rules", rules),
         ("rivals", rivals),
     ):
-        write_section(PAGE, name, MAKER, ["", *_markdown(lines(found)), ""])
-    made = made_line([run.folder for run in runs])
-    write_section(PAGE, "made", MAKER, ["", f"{len(runs)} runs, {made}.", ""])
-
-
-def _markdown(lines: Lines) -> list[str]:
-    head, *rest = lines
-    ruled = [head, ["---"] * len(head), *rest]
-    return [f"| {' | '.join(line)} |" for line in ruled]
+        write_section(PAGE, name, MAKER, ["", *table_texts(lines(found), others="---"), ""])
+    made = provenance([run.folder for run in runs])
+    days = " to ".join(sorted({min(made.dates), max(made.dates)}))
+    note = "; ".join([days, *sorted(made.machines)])
+    write_section(PAGE, "made", MAKER, ["", f"{len(runs)} runs, {note}.", ""])
 
 
 if __name__ == "__main__":

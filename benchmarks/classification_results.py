@@ -16,20 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from benchmarks.classification_tables import (
-    EVERYBODY,
-    Papers,
-    ablation_table,
-    methods_table,
-    one_stage_table,
+from benchmarks.pages import Lines
+from benchmarks.result_page import (
+    Changes,
+    Experiment,
+    Page,
+    Row,
+    Table,
+    command,
+    number,
+    percent,
 )
-from benchmarks.result_page import Experiment, Page, Row, Table, command
-from benchmarks.result_runs import Changes
-from fedproto_app.report.runs import Run
+from fedproto_app.report.runs import Group, Run
+from fedproto_app.report.task_report import UNKNOWN, percent_text
 
 CIFAR10 = "cifar10_jpeg.zip"
 Variants = Mapping[str, Changes]
+# The paper's A_glo and A_loc (in the ablation A_sel) in percent, by method, GLDP's by inference.
+Papers = Mapping[str, tuple[float | None, float | None]]
 # The rows of a table of methods; the second is what validation chose over the first.
 METHODS: dict[str, Changes] = {
     "gldp": {"method": "gldp"},
@@ -57,7 +63,7 @@ CENSUS: dict[str, Changes] = {
         "census.logit-adjustment": 0.0,
     },
 }
-# What a client makes of FedAvg's model, or of prototypes of classes alone (docs/personalised.md).
+# Personalised methods of other libraries (docs/compared.md).
 PERSONALISED: dict[str, Changes] = {
     name: {"method": name}
     for name in ("fedavg-ft", "fedala", "knn-per", "fedtgp", "per-fedavg", "pfedme")
@@ -159,6 +165,35 @@ ABLATION_TITLES = {
 }
 
 
+INFERENCES = {
+    "local-prototypes": "local prototypes",
+    "global-prototypes": "global prototypes",
+    "head": "head",
+}
+# Of rows that are not called by their method alone.
+TITLES = {
+    "naive": "most frequent class",
+    "census": "**Census**",
+    "census-learned": "Census, no fixed features",
+    "census-plain": "Census, no fixed features, plain loss",
+    "analytic": "closed form",
+    "analytic-even": "closed form, even",
+    "analytic-few": "closed form, 25 filters",
+    "analytic-many": "closed form, 200 filters",
+    "analytic-alone": "closed form, alone",
+}
+# The figures of a table of methods, by their key in a run's summary.
+_FIGURES = {
+    "balanced_local": "balanced A_loc",
+    "balanced_global": "balanced A_glo",
+    "few_local": "few-shot A_loc",
+}
+_CLASSES = ("own classes", "everybody's")
+EVERYBODY = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
+
+_PERCENT_POINT = 0.01
+
+
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
     digits = _rows("digits", METHODS)
@@ -178,11 +213,11 @@ def experiments() -> dict[str, Experiment]:
     first, paper = "gldp-cifar10.toml", "gldp-cifar10-paper.toml"
     return {
         "digits": on_digits("gldp-digits.toml", digits, methods_table),
-        "digits-closed": on_digits("gldp-digits.toml", closed, methods_table),
+        "digits-closed": on_digits("gldp-digits.toml", closed, _plain_table),
         "digits-census": on_digits(
             "gldp-digits.toml",
             _with_ends("digits-census", digits, closed, {}),
-            methods_table,
+            _plain_table,
         ),
         "digits-personalised": on_digits(
             "gldp-digits.toml",
@@ -190,19 +225,19 @@ def experiments() -> dict[str, Experiment]:
                 **_rows("digits-personalised", PERSONALISED),
                 **{name: digits[name] for name in ("fedavg", "solo")},
             },
-            methods_table,
+            _plain_table,
         ),
         "cifar10-census-if50": on_cifar10(
             first,
             _with_ends("cifar10-census-if50", if50, closed50, {**_tail(50), "evaluate-every": 5}),
-            methods_table,
+            _plain_table,
         ),
         "digits-reserved": on_digits(
-            "gldp-digits.toml", _rows("digits-reserved", SERVER_METHODS, RESERVED), methods_table
+            "gldp-digits.toml", _rows("digits-reserved", SERVER_METHODS, RESERVED), _plain_table
         ),
-        "cifar10-closed-if50": replace(on_cifar10(first, closed50, methods_table), seeds=(0, 1, 2)),
+        "cifar10-closed-if50": replace(on_cifar10(first, closed50, _plain_table), seeds=(0, 1, 2)),
         "cifar10-closed-if100": replace(
-            on_cifar10(first, closed100, methods_table), seeds=(0, 1, 2)
+            on_cifar10(first, closed100, _plain_table), seeds=(0, 1, 2)
         ),
         "digits-paper": on_digits("gldp-digits-paper.toml", digits_paper, methods_table),
         "digits-paper-ablation": on_digits(
@@ -300,6 +335,124 @@ def about(runs: Sequence[Run]) -> str:
     )
     shape = f"[N, S, M] = [{summary['clients']}, {classes}, {stages}]"
     return f"{shape}, IF {imbalance:g}; {summary['rounds']} rounds"
+
+
+# --- the tables ---------------------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """What a line of a table is of: a method, or GLDP with one rule of inference."""
+
+    title: str
+    paper_name: str  # the key of the paper's figures
+    averaged: str  # A_glo
+    own: str  # A_loc
+    papers_own: str  # A_loc, of the model that the paper counts as a client's own
+    complete: bool  # only of a run's chosen inference is there more than the accuracies
+
+
+def methods_table(
+    groups: Mapping[str, Group], paper: Papers | None = None, *, as_paper: bool = True
+) -> Lines:
+    """A row for each method, for gldp for each inference; beside the paper's figures where given.
+
+    as_paper: with a column for the model that the paper counts as a client's own.
+    """
+    accuracies = ["A_glo", "A_loc", *(["A_loc, as the paper"] if as_paper else [])]
+    accuracies += ["paper's A_glo", "paper's A_loc"] if paper else []
+    lines = [["method", *accuracies, *_FIGURES.values(), "values sent", "seeds"]]
+    for name, group in groups.items():
+        rest = [percent(group, figure) for figure in _FIGURES]
+        costs = [number(group, "parameters_up_per_client_round"), str(len(group.runs))]
+        for line in _scores(name, group):
+            if not line.complete and f"{name}-{line.paper_name}" in groups:
+                continue  # another row has all its figures
+            own = [line.averaged, line.own, *([line.papers_own] if as_paper else [])]
+            more = rest if line.complete else [UNKNOWN] * len(rest)
+            lines.append([line.title, *own, *_papers(paper, line.paper_name), *more, *costs])
+    return lines
+
+
+def _plain_table(groups: Mapping[str, Group]) -> Lines:
+    return methods_table(groups, as_paper=False)
+
+
+def one_stage_table(groups: Mapping[str, Group], paper: Papers | None = None) -> Lines:
+    """One row a method and inference, with M = 1: tested on own classes and on everybody's.
+
+    groups: those with `EVERYBODY` behind a method's name are of the same training.
+    """
+    tested = [f"{head}, {whose}" for whose in _CLASSES for head in ("A_glo", "A_loc")]
+    lines = [["method", *tested, *(["paper's A_loc"] if paper else []), "seeds"]]
+    for name, group in groups.items():
+        if name.endswith(EVERYBODY):
+            continue
+        other = groups.get(name + EVERYBODY)
+        theirs = _scores(name, other) if other else []
+        for place, line in enumerate(_scores(name, group)):
+            both = [(line.averaged, line.own)]
+            both += [(theirs[place].averaged, theirs[place].own) if other else (UNKNOWN, UNKNOWN)]
+            papers = _papers(paper, line.paper_name)[1:]
+            lines.append([line.title, *both[0], *both[1], *papers, str(len(group.runs))])
+    return lines
+
+
+def ablation_table(
+    groups: Mapping[str, Group], titles: Mapping[str, str], paper: Papers | None = None
+) -> Lines:
+    """One row a variant of gldp, by every inference.
+
+    By the paper's table 2 its table 4 tells A_glo by global prototypes.
+    """
+    ways = [f"{m}, {title}" for m in ("A_glo", "A_loc") for title in INFERENCES.values()]
+    beside = ["A_sel", "paper's A_glo", "paper's A_sel"] if paper else []
+    lines = [["variant", *ways, *beside, "seeds"]]
+    for name, group in groups.items():
+        scores = [
+            percent(group, f"by_inference.{inference}.{model}")
+            for model in ("global", "local")
+            for inference in INFERENCES
+        ]
+        if paper:
+            scores += [percent(group, "accuracy_selected"), *_papers(paper, name)]
+        lines.append([titles[name], *scores, str(len(group.runs))])
+    return lines
+
+
+def _scores(name: str, group: Group) -> list[Scores]:
+    """A line for each rule of inference; for a method without such rules one.
+
+    What the paper counts as a client's own model: GLDP's is the shared encoder with what the client
+    adds to it, since its tables have one figure for both. Of the others it is the model as local
+    training left it.
+    """
+    if group.method != "gldp":
+        averaged, own = (percent(group, f"accuracy_{model}") for model in ("global", "local"))
+        title = TITLES.get(name, name)
+        found = [Scores(title, name, averaged, own, own, complete=True)]
+        if group.method == "census":
+            own = percent(group, "by_inference.head.local")
+            found.append(Scores(f"{title}, head", name, UNKNOWN, own, own, complete=False))
+        return found
+    chosen = str(group.runs[0].settings["gldp.inference"])
+    # What is inferred otherwise than by default trains alike: its row is there to complete one.
+    shown = INFERENCES if chosen == "local-prototypes" else [chosen]
+    found = []
+    for inference in shown:
+        averaged, own = (
+            percent(group, f"by_inference.{inference}.{model}") for model in ("global", "local")
+        )
+        title = f"{name.removesuffix(f'-{inference}')}, {INFERENCES[inference]}"
+        complete = inference == chosen
+        found.append(Scores(title, inference, averaged, own, averaged, complete))
+    return found
+
+
+def _papers(paper: Papers | None, name: str) -> list[str]:
+    if paper is None:
+        return []
+    figures = paper.get(name, (None, None))
+    return [percent_text(None if one is None else one * _PERCENT_POINT) for one in figures]
 
 
 PAGE = Page(

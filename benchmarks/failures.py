@@ -30,7 +30,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 from fedproto_app.data.images.decoding import decode
 from fedproto_app.data.sources import load_series
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 
 PAGE = ROOT / "docs" / "tutorial-your-data.md"
 MAKER = "benchmarks.first_report"

@@ -21,9 +21,16 @@ from functools import partial
 from math import inf
 
 from benchmarks import pooled_trees
-from benchmarks.page_tables import Lines
-from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
-from benchmarks.result_runs import Changes, data_root
+from benchmarks.pages import Lines, data_root
+from benchmarks.result_page import (
+    Changes,
+    Experiment,
+    Page,
+    Row,
+    command,
+    number,
+    spread_text,
+)
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.task_report import BETTER_OFF, UNKNOWN, error_text, percent_text
@@ -205,13 +212,13 @@ def _table(groups: Mapping[str, Group]) -> Lines:
     completed = with_better_off(list(groups.values()))
     rows = zip(groups, completed, strict=True)
     lines = [[TITLES[name], *_cells(group)] for name, group in rows]
-    return [["", *_COLUMNS], *lines, *_pooled_trees(groups)]
+    return [["method", *_COLUMNS], *lines, *_pooled_trees(groups)]
 
 
 def _lowest_median_first(lines: Lines) -> Lines:
     """Those without a median behind, what is no federation last."""
     head, *rows = lines
-    median = head.index("median")
+    median = head.index("median MSE")
 
     def place(row: Sequence[str]) -> tuple[bool, float]:
         mean = row[median].partition(" ± ")[0]
@@ -231,9 +238,7 @@ def _pooled_trees(groups: Mapping[str, Group]) -> list[list[str]]:
     cells = dict.fromkeys(_COLUMNS, UNKNOWN)
     for column, figure in (
         ("MSE", "mse"),
-        ("median", "mse_median"),
-        ("worst tenth", "mse_worst_tenth"),
-        ("MASE", "mase_median"),
+        ("median MSE", "mse_median"),
     ):
         cells[column] = error_text(figures[figure])
     return [[_POOLED, *cells.values()]]
@@ -250,14 +255,9 @@ def _percent(group: Group, figure: str) -> str:
 
 _COLUMNS: dict[str, Cell] = {
     "MSE": partial(spread_text, figure="mse", text=error_text),
-    "median": partial(spread_text, figure="mse_median", text=error_text),
-    "worst tenth": partial(spread_text, figure="mse_worst_tenth", text=error_text),
-    "MASE": partial(spread_text, figure="mase_median", text=error_text),
+    "median MSE": partial(spread_text, figure="mse_median", text=error_text),
     "better off": partial(_percent, figure=BETTER_OFF),
-    "in 80%": partial(_percent, figure="coverage_80"),
-    "in 95%": partial(_percent, figure="coverage_95"),
     "values sent": partial(number, figure="parameters_up_per_client"),
-    "rounds": partial(number, figure="rounds"),
     "seconds": partial(number, figure="seconds"),
     "seeds": lambda group: str(len(group.runs)),
 }

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from benchmarks.forecasting_results import FILES
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT, data_root, write_section
+from benchmarks.pages import ROOT, data_root, write_section
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values

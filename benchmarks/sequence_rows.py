@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.result_page import Row
-from benchmarks.result_runs import Changes
+from benchmarks.result_page import Changes, Row
 
 Variants = dict[str, Changes]
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT, data_root, write_section
+from benchmarks.pages import ROOT, data_root, write_section
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts

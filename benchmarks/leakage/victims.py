@@ -15,7 +15,7 @@ from flwr.app import Message, MessageType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.result_runs import data_root
+from benchmarks.pages import data_root
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
