@@ -351,7 +351,7 @@ def command(page: Page, description: str | None) -> None:
             refused.append(f"{page.path.name}, {name}: {error}")
             is_shown = False
             texts, stay = section(name, experiment, output)
-        shown = texts or [f"{name}: no finished run in {output}"]
+        shown = list(texts) or [f"{name}: no finished run in {output}"]
         if stay:
             shown.append(f"kept on the page, of more seeds or figures: {'; '.join(stay)}")
         console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)

@@ -197,22 +197,15 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    titles = [
-        *("data", "steps", "periods", "clients", "alone / before", "Kindred / before"),
-        *("before: Kindred / alone", "Kindred / alone", "median", "mean", "clients better off"),
-        "all alike / alone",
-    ]
+    titles = ["data", "steps", "periods", "clients", "Kindred / alone", "clients better off"]
+    titles.append("all alike / alone")
     lines = [f"| {' | '.join(titles)} |", f"|---|{' ---: |' * (len(titles) - 1)}"]
     for cell in cells:
         errors = cell["errors"]
         shared = ratio(errors, KINDRED, ALONE)
         row = [
             *(cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), str(len(shared))),
-            f"{geometric(ratio(errors, ALONE, ALONE + BEFORE)):.3f}",
-            f"{geometric(ratio(errors, KINDRED, KINDRED + BEFORE)):.3f}",
-            f"{geometric(ratio(errors, KINDRED + BEFORE, ALONE + BEFORE)):.3f}",
             f"**{geometric(shared):.3f}**",
-            *(f"{kind(shared):.3f}" for kind in (np.median, np.mean)),
             f"{np.mean(shared < 1):.0%}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
         ]

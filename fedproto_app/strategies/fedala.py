@@ -35,7 +35,7 @@ from fedproto_app.tasks.task import AnyTask
 
 
 class FedAlaSettings(Section):
-    """``[fedala]`` (docs: personalised.md)."""
+    """``[fedala]`` (docs: compared.md)."""
 
     layers: CountOrZero = setting(
         1, "p, the top layers whose parameters a client mixes with its own; 0: all"

@@ -51,7 +51,7 @@ from fedproto_app.tasks.images.task import ClassificationTask
 
 
 class CreffSettings(Section):
-    """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: creff-fedic.md)."""
+    """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: compared.md)."""
 
     features_per_class: Count = setting(100, "m, federated features of a class at the server")
     match_steps: Count = setting(100, "a round, that move them towards the clients' gradients")

@@ -12,7 +12,7 @@ from fedproto_app.core.section import CountOrZero, Positive, Section, setting
 
 
 class KindredSettings(Section):
-    """``[kindred]``: our own method (docs: forecasting.md)."""
+    """``[kindred]``: our own method (docs: closed-forms.md)."""
 
     sharing: Literal["kin", "common", "random", "none"] = setting(
         "kin",
