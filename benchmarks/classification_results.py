@@ -52,8 +52,8 @@ CLOSED: dict[str, Changes] = {
     "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
 }
 SIMPLEST: dict[str, Changes] = {name: CLOSED[name] for name in ("naive", "analytic")}
-# Each step from FedAvg to Census. What its averaged head says with a client's own class frequencies
-# is told by the same runs.
+# Each step from FedAvg to Census. The same runs have the accuracy of the averaged
+# head with a client's class frequencies.
 CENSUS: dict[str, Changes] = {
     "census": {"method": "census"},
     "census-learned": {"method": "census", "census.features": 0},
@@ -95,7 +95,7 @@ ONE_STAGE: Changes = {
     "data.partition.test-ratio": 1.0,
 }
 
-# What gldp is compared with in an ablation; the full method's row is that of the table of methods.
+# The variants of an ablation; the full method's row comes from the table of methods.
 ABLATION: dict[str, Changes] = {
     "lambda-0": {"gldp.balance": 0.0},
     "lambda-1": {"gldp.balance": 1.0},
@@ -138,7 +138,7 @@ PAPER: dict[str, Papers] = {
 # A_loc with one stage: table 1, CIFAR-10, by the number of classes and the imbalance factor.
 _TABLE_1 = ("fedavg", "fedrep", "fedprox", "apfl", "global-prototypes", "local-prototypes")
 PAPER_ONE_STAGE: dict[tuple[int, int], Papers] = {
-    setting: {name: (None, one) for name, one in zip(_TABLE_1, figures, strict=True)}
+    setting: {name: (None, x) for name, x in zip(_TABLE_1, figures, strict=True)}
     for setting, figures in {
         (4, 10): (43.10, 42.25, 44.55, 30.37, 63.39, 60.52),
         (4, 50): (50.53, 49.00, 53.15, 46.73, 75.79, 75.20),
@@ -189,7 +189,7 @@ _FIGURES = {
     "few_local": "few-shot A_loc",
 }
 _CLASSES = ("own classes", "everybody's")
-EVERYBODY = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
+ON_ALL_CLASSES = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
 
 _PERCENT_POINT = 0.01
 
@@ -301,11 +301,11 @@ def _tail(imbalance: int) -> Changes:
 
 def _one_stage(folder: str, common: Changes) -> dict[str, Row]:
     """Each method twice, the second time tested on everybody's classes."""
-    both = {"": {}, EVERYBODY: {"data.partition.test-mix": "everybody"}}
+    tests = {"": {}, ON_ALL_CLASSES: {"data.partition.test-mix": "everybody"}}
     variants = {
         name + suffix: {**ONE_STAGE, **tested, **changes}
         for name, changes in (METHODS | SIMPLEST).items()
-        for suffix, tested in both.items()
+        for suffix, tested in tests.items()
     }
     return _rows(folder, variants, common)
 
@@ -346,8 +346,8 @@ class Scores(NamedTuple):
     title: str
     paper_name: str  # the key of the paper's figures
     averaged: str  # A_glo
-    own: str  # A_loc
-    papers_own: str  # A_loc, of the model that the paper counts as a client's own
+    personal: str  # A_loc
+    papers_personal: str  # A_loc, of the model that the paper counts as a client's own
     complete: bool  # only of a run's chosen inference is there more than the accuracies
 
 
@@ -362,14 +362,14 @@ def methods_table(
     accuracies += ["paper's A_glo", "paper's A_loc"] if paper else []
     lines = [["method", *accuracies, *_FIGURES.values(), "values sent", "seeds"]]
     for name, group in groups.items():
-        rest = [percent(group, figure) for figure in _FIGURES]
+        figures = [percent(group, figure) for figure in _FIGURES]
         costs = [number(group, "parameters_up_per_client_round"), str(len(group.runs))]
         for line in _scores(name, group):
             if not line.complete and f"{name}-{line.paper_name}" in groups:
                 continue  # another row has all its figures
-            own = [line.averaged, line.own, *([line.papers_own] if as_paper else [])]
-            more = rest if line.complete else [UNKNOWN] * len(rest)
-            lines.append([line.title, *own, *_papers(paper, line.paper_name), *more, *costs])
+            scores = [line.averaged, line.personal, *([line.papers_personal] if as_paper else [])]
+            more = figures if line.complete else [UNKNOWN] * len(figures)
+            lines.append([line.title, *scores, *_papers(paper, line.paper_name), *more, *costs])
     return lines
 
 
@@ -382,18 +382,20 @@ def one_stage_table(groups: Mapping[str, Group], paper: Papers | None = None) ->
 
     groups: those with `EVERYBODY` behind a method's name are of the same training.
     """
-    tested = [f"{head}, {whose}" for whose in _CLASSES for head in ("A_glo", "A_loc")]
+    tested = [f"{head}, {classes}" for classes in _CLASSES for head in ("A_glo", "A_loc")]
     lines = [["method", *tested, *(["paper's A_loc"] if paper else []), "seeds"]]
     for name, group in groups.items():
-        if name.endswith(EVERYBODY):
+        if name.endswith(ON_ALL_CLASSES):
             continue
-        other = groups.get(name + EVERYBODY)
-        theirs = _scores(name, other) if other else []
+        all_classes = groups.get(name + ON_ALL_CLASSES)
+        all_scores = _scores(name, all_classes) if all_classes else []
         for place, line in enumerate(_scores(name, group)):
-            both = [(line.averaged, line.own)]
-            both += [(theirs[place].averaged, theirs[place].own) if other else (UNKNOWN, UNKNOWN)]
+            pairs = [(line.averaged, line.personal)]
+            pairs.append((UNKNOWN, UNKNOWN))
+            if all_classes:
+                pairs[1] = (all_scores[place].averaged, all_scores[place].personal)
             papers = _papers(paper, line.paper_name)[1:]
-            lines.append([line.title, *both[0], *both[1], *papers, str(len(group.runs))])
+            lines.append([line.title, *pairs[0], *pairs[1], *papers, str(len(group.runs))])
     return lines
 
 
@@ -427,32 +429,33 @@ def _scores(name: str, group: Group) -> list[Scores]:
     training left it.
     """
     if group.method != "gldp":
-        averaged, own = (percent(group, f"accuracy_{model}") for model in ("global", "local"))
+        averaged, personal = (percent(group, f"accuracy_{model}") for model in ("global", "local"))
         title = TITLES.get(name, name)
-        found = [Scores(title, name, averaged, own, own, complete=True)]
+        scores = [Scores(title, name, averaged, personal, personal, complete=True)]
         if group.method == "census":
-            own = percent(group, "by_inference.head.local")
-            found.append(Scores(f"{title}, head", name, UNKNOWN, own, own, complete=False))
-        return found
+            personal = percent(group, "by_inference.head.local")
+            head = f"{title}, head"
+            scores.append(Scores(head, name, UNKNOWN, personal, personal, complete=False))
+        return scores
     chosen = str(group.runs[0].settings["gldp.inference"])
     # What is inferred otherwise than by default trains alike: its row is there to complete one.
     shown = INFERENCES if chosen == "local-prototypes" else [chosen]
-    found = []
+    scores = []
     for inference in shown:
-        averaged, own = (
+        averaged, personal = (
             percent(group, f"by_inference.{inference}.{model}") for model in ("global", "local")
         )
         title = f"{name.removesuffix(f'-{inference}')}, {INFERENCES[inference]}"
         complete = inference == chosen
-        found.append(Scores(title, inference, averaged, own, averaged, complete))
-    return found
+        scores.append(Scores(title, inference, averaged, personal, averaged, complete))
+    return scores
 
 
 def _papers(paper: Papers | None, name: str) -> list[str]:
     if paper is None:
         return []
     figures = paper.get(name, (None, None))
-    return [percent_text(None if one is None else one * _PERCENT_POINT) for one in figures]
+    return [percent_text(None if x is None else x * _PERCENT_POINT) for x in figures]
 
 
 PAGE = Page(

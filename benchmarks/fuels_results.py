@@ -83,7 +83,7 @@ SWEEPS: dict[str, dict[str, Changes]] = {
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
     milano = partial(Experiment, "fuels-milano.toml", MILANO)
-    few: Changes = {"data.max-clients": 25, "rounds": 100}
+    subset: Changes = {"data.max-clients": 25, "rounds": 100}
     tables = {
         "milano": milano(SEEDS, _variants("milano", {}), _compared, _about),
         "electricity": Experiment(
@@ -94,7 +94,7 @@ def experiments() -> dict[str, Experiment]:
             _compared,
             _about,
         ),
-        "m4": Experiment("fuels-m4.toml", M4, SEEDS, _variants("m4", few), _compared, _about),
+        "m4": Experiment("fuels-m4.toml", M4, SEEDS, _variants("m4", subset), _compared, _about),
     }
     shown = {name: tables["milano"].rows[name] for name in COURSES}
     causes = milano(SEEDS[:1], shown, _courses, _about, keys=2)
@@ -105,9 +105,9 @@ def experiments() -> dict[str, Experiment]:
     return {**tables, "causes": causes, **sweeps}
 
 
-def _variants(folder: str, every: Changes) -> dict[str, Row]:
+def _variants(folder: str, common: Changes) -> dict[str, Row]:
     return {
-        name: Row(f"{folder}-{name}", {**_MEASURED, **every, **changes})
+        name: Row(f"{folder}-{name}", {**_MEASURED, **common, **changes})
         for name, changes in VARIANTS.items()
     }
 
@@ -190,9 +190,9 @@ def _test_errors(run: Run) -> dict[str, float]:
 
 def _kept_pairs(group: Group) -> str:
     """The share of W's entries above 0 after the last round."""
-    kept = [read_rounds(run.folder)[-1]["loss"].get("filter-kept") for run in group.runs]
-    known = [share for share in kept if share is not None]
-    return f"{percent_text(fmean(known))}%" if known else UNKNOWN
+    shares = [read_rounds(run.folder)[-1]["loss"].get("filter-kept") for run in group.runs]
+    reported = [share for share in shares if share is not None]
+    return f"{percent_text(fmean(reported))}%" if reported else UNKNOWN
 
 
 _ERRORS: dict[str, Cell] = {

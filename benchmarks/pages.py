@@ -16,7 +16,7 @@ from typing import NamedTuple
 Lines = Sequence[Sequence[str]]  # a table: the column names, then its rows
 
 ROOT = Path(__file__).parents[1]
-MADE = "made.json"  # in a run's folder: the day and the machine of the run
+RUN_NOTE = "made.json"  # in a run's folder: the day and the machine of the run
 UNKNOWN = "-"
 _SEEDS = "seeds"  # the last column of tables that state how many runs a row summarises
 
@@ -38,8 +38,8 @@ def has_section(page: Path, name: str, maker: str) -> bool:
 def read_section(page: Path, name: str, maker: str) -> list[str]:
     """Return the lines of the page between the section's markers."""
     begin, end = _markers(name, maker)
-    _, rest = page.read_text(encoding="utf-8").split(begin)
-    return rest.split(end)[0].split("\n")[1:-1]
+    _, after = page.read_text(encoding="utf-8").split(begin)
+    return after.split(end)[0].split("\n")[1:-1]
 
 
 def write_section(page: Path, name: str, maker: str, lines: Sequence[str]) -> None:
@@ -48,8 +48,8 @@ def write_section(page: Path, name: str, maker: str, lines: Sequence[str]) -> No
     maker: the module that writes the section, named in its first marker.
     """
     begin, end = _markers(name, maker)
-    before, rest = page.read_text(encoding="utf-8").split(begin)
-    _, after = rest.split(end)
+    before, section = page.read_text(encoding="utf-8").split(begin)
+    _, after = section.split(end)
     page.write_text("\n".join([before + begin, *lines, end]) + after, encoding="utf-8")
 
 
@@ -57,10 +57,10 @@ def _markers(name: str, maker: str) -> tuple[str, str]:
     return f"<!-- {name}: written by {maker} -->", f"<!-- /{name} -->"
 
 
-def table_texts(lines: Lines, first: str = "---", others: str = "---:") -> list[str]:
-    """Return the table as Markdown. first, others: how columns are aligned."""
+def table_texts(lines: Lines, first: str = "---", further: str = "---:") -> list[str]:
+    """Return the table as Markdown. first, further: how columns are aligned."""
     head, *rows = lines
-    rule = [first, *[others] * (len(head) - 1)]
+    rule = [first, *[further] * (len(head) - 1)]
     return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
 
 
@@ -153,8 +153,8 @@ class Provenance(NamedTuple):
         versions, machines = ", ".join(sorted(self.versions)), " and ".join(sorted(self.machines))
         return f"Made {days} with {versions or 'unknown versions'} on {machines or 'a machine'}."
 
-    def __or__(self, other: Provenance) -> Provenance:
-        return Provenance(*(a | b for a, b in zip(self, other, strict=True)))
+    def __or__(self, more: Provenance) -> Provenance:
+        return Provenance(*(a | b for a, b in zip(self, more, strict=True)))
 
 
 _PROVENANCE = re.compile(r"Made ([\d-]+)(?: to ([\d-]+))? with (.+?) on (.+)\.$")
@@ -173,8 +173,8 @@ def provenance(folders: Iterable[Path], versions: Iterable[str] = ()) -> Provena
     """Return when and where runs were made, from `made.json` or the day of their summary."""
     dates, machines = set(), set()
     for folder in folders:
-        if (folder / MADE).exists():
-            note = json.loads((folder / MADE).read_text(encoding="utf-8"))
+        if (folder / RUN_NOTE).exists():
+            note = json.loads((folder / RUN_NOTE).read_text(encoding="utf-8"))
             dates.add(note["date"])
             machines.add(note["machine"])
         else:

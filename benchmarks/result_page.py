@@ -26,8 +26,8 @@ from rich.progress import Progress
 
 from benchmarks.machine import processors
 from benchmarks.pages import (
-    MADE,
     ROOT,
+    RUN_NOTE,
     CannotMerge,
     Lines,
     data_root,
@@ -138,10 +138,10 @@ class Experiment:
         chosen = [row for key, row in self.rows.items() if not only or key in only]
         learners = [row.encoder for row in chosen if row.encoder]
         first = {row.folder: row for row in [*learners, *chosen] if not row.encoder}
-        then = [row for row in chosen if row.encoder]
+        dependent = [row for row in chosen if row.encoder]
         return [
             [row.job(self, seed, output) for seed in seeds for row in wave]
-            for wave in (list(first.values()), then)
+            for wave in (list(first.values()), dependent)
         ]
 
 
@@ -181,8 +181,8 @@ def run(job: Job, output: Path) -> None:
         return
     started, command = folder.with_name(f".{folder.name}.begun"), _command(job, folder)
     text = "\n".join([*command, (ROOT / "configs" / job.config).read_text(encoding="utf-8")])
-    same = started.exists() and started.read_text(encoding="utf-8") == text
-    if same and (folder / "checkpoint").exists():
+    is_same = started.exists() and started.read_text(encoding="utf-8") == text
+    if is_same and (folder / "checkpoint").exists():
         command = ["run", "--resume", str(folder), "--nodes", "1", "--quiet"]
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -195,7 +195,7 @@ def run(job: Job, output: Path) -> None:
     started.unlink()
     shutil.rmtree(folder / "state", ignore_errors=True)  # gigabytes over all runs
     note = {"date": date.today().isoformat(), "machine": processors()}
-    (folder / MADE).write_text(json.dumps(note) + "\n", encoding="utf-8")
+    (folder / RUN_NOTE).write_text(json.dumps(note) + "\n", encoding="utf-8")
 
 
 def _command(job: Job, folder: Path) -> list[str]:
@@ -237,8 +237,8 @@ def finished(experiment: Experiment, output: Path) -> dict[str, Group]:
             if path.parent.name.rpartition("-s")[0] == Path(row.folder).name
         ]
         runs = sorted((read_run(folder) for folder in folders), key=lambda run: run.summary["seed"])
-        for made in runs:
-            _require_settings(made, experiment.config, row)
+        for summary_run in runs:
+            _require_settings(summary_run, experiment.config, row)
         if runs:
             groups[name] = Group(tuple(replace(run, summary=flat(run.summary)) for run in runs))
     return groups
@@ -246,23 +246,23 @@ def finished(experiment: Experiment, output: Path) -> dict[str, Group]:
 
 def _require_settings(run: Run, config: str, row: Row) -> None:
     text = (ROOT / "configs" / config).read_text(encoding="utf-8")
-    wanted = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
+    row_settings = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
     # If a setting is younger than the run, the run did what is the default now.
     actual = {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
     pairs = [
         (key, actual[key], value)
-        for key, value in wanted.items()
+        for key, value in row_settings.items()
         if key not in _IRRELEVANT and not key.startswith(("output.", "nodes."))
     ]
     # The folder of the runs does not matter, but which run trained the encoder does.
     learner = row.encoder.run_name(run.summary["seed"]) if row.encoder else ""
     path = Path(str(run.settings.get("encoder.path", "")))
     pairs.append(("encoder.path", path.parts[-2:], Path(learner).parts))
-    for key, made, value in pairs:
-        if made != value:
+    for key, run_value, value in pairs:
+        if run_value != value:
             raise SystemExit(
-                f"{run.folder}: made with {key} = {made!r}, which is {value!r} now; delete the "
-                "folder to repeat the run"
+                f"{run.folder}: made with {key} = {run_value!r}, which is {value!r} now; "
+                "delete the folder to repeat the run"
             )
 
 
@@ -291,9 +291,9 @@ def section(
         for package in _VERSIONS
         if f"versions.{package}" in run.summary
     }
-    made = provenance([run.folder for run in runs], versions)
-    made = made | (parse_provenance(paragraph) or made)
-    note = f"`{name}`, `configs/{experiment.config}`: {experiment.about(runs)}. {made.text()}"
+    summary = provenance([run.folder for run in runs], versions)
+    summary = summary | (parse_provenance(paragraph) or summary)
+    note = f"`{name}`, `configs/{experiment.config}`: {experiment.about(runs)}. {summary.text()}"
     return [*table_texts(experiment.arrange(lines)), "", note], stay
 
 
@@ -362,11 +362,11 @@ def command(page: Page, description: str | None) -> None:
 
 
 def _arguments(page: Page, description: str | None) -> argparse.Namespace:
-    known = page.experiments
+    experiments = page.experiments
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=", ".join(known))
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=", ".join(experiments))
     parser.add_argument("--output", type=Path, help=f"default: runs/{page.folder}")
     parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 1)))
     parser.add_argument("--seeds", type=int, nargs="+", help="default: each experiment's seeds")
@@ -380,13 +380,13 @@ def _arguments(page: Page, description: str | None) -> argparse.Namespace:
     )
     arguments = parser.parse_args()
     for name in arguments.experiments:
-        if name not in known:
-            parser.error(f"unknown experiment {name!r}; known: {', '.join(known)}")
+        if name not in experiments:
+            parser.error(f"unknown experiment {name!r}; known: {', '.join(experiments)}")
     arguments.experiments = arguments.experiments or [
-        name for name in known if arguments.page_only or not known[name].on_request
+        name for name in experiments if arguments.page_only or not experiments[name].on_request
     ]
     arguments.only = [row for row in arguments.only.split(",") if row]
-    rows = {row for name in arguments.experiments for row in known[name].rows}
+    rows = {row for name in arguments.experiments for row in experiments[name].rows}
     for row in arguments.only:
         if row not in rows:
             parser.error(f"--only {row}: unknown row; known: {', '.join(sorted(rows))}")

@@ -193,13 +193,13 @@ def about(runs: Sequence[Run]) -> str:
         betas = sorted({float(run.settings["data.clusters.beta"]) for run in runs})
         count = settings["data.clusters.clusters"]
         clients += f" in {count} clusters, β = {', '.join(f'{beta:g}' for beta in betas)}"
-    said, methods = [clients], [METHODS[run.settings["method"]] for run in runs]
+    parts, methods = [clients], [METHODS[run.settings["method"]] for run in runs]
     if any(method.pretraining for method in methods):
         rounds, steps = settings["encoder.rounds"], settings["encoder.steps"]
-        said.append(f"encoder: {rounds} rounds of {steps} steps")
+        parts.append(f"encoder: {rounds} rounds of {steps} steps")
     if any(not method.pretraining and method.rounds is None for method in methods):
-        said.append(f"supervised: {settings['local-epochs']} local epochs")
-    return "; ".join(said)
+        parts.append(f"supervised: {settings['local-epochs']} local epochs")
+    return "; ".join(parts)
 
 
 def of_columns(
@@ -234,15 +234,15 @@ def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
     head += [f"Rand index, {TITLES[name]}" for name in _OF_CLUSTERS]
     lines = [[*head, "seeds"]]
     for beta, labels in pairs:
-        there = {name: groups.get(f"{beta}/{labels}/{name}") for name in _OF_LABELS}
-        some = [group for group in there.values() if group]
+        by_method = {name: groups.get(f"{beta}/{labels}/{name}") for name in _OF_LABELS}
+        present = [group for group in by_method.values() if group]
         accuracies = [
-            percent(group, "accuracy_rounds") if group else UNKNOWN for group in there.values()
+            percent(group, "accuracy_rounds") if group else UNKNOWN for group in by_method.values()
         ]
-        error = max((standard_error(group, "accuracy") for group in some), default=0.0)
+        error = max((standard_error(group, "accuracy") for group in present), default=0.0)
         rand = _digits("rand_index_rounds")
-        indices = [rand(group) if (group := there[name]) else UNKNOWN for name in _OF_CLUSTERS]
-        seeds = str(max((len(group.runs) for group in some), default=0))
+        indices = [rand(group) if (group := by_method[name]) else UNKNOWN for name in _OF_CLUSTERS]
+        seeds = str(max((len(group.runs) for group in present), default=0))
         lines.append([beta, labels, *accuracies, percent_text(error), *indices, seeds])
     return lines
 
@@ -281,10 +281,10 @@ _LAST = {
     "last": _percent("accuracy"),
     "standard error": _error("accuracy", percent_text),
 }
-_SENT: Mapping[str, Cell] = {
-    "values sent": partial(number, figure="parameters_up_per_client_round")
+CLOSED = {
+    **_LAST,
+    "values sent": partial(number, figure="parameters_up_per_client_round"),
 }
-CLOSED = {**_LAST, **_SENT}
 ENCODER = {"kept": _percent("accuracy_kept"), **CLOSED}
 ROUNDS = {"mean of rounds": _percent("accuracy_rounds"), **CLOSED}
 CLUSTERS = {

@@ -88,35 +88,31 @@ GRIDS: dict[str, list[Changes]] = {
 
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
-    known = forecasting_results.experiments()
-    made = {
+    forecasts, shown = forecasting_results.experiments(), (*PRINTED, *OURS)
+    tables = {
         name: replace(
-            known[name],
-            rows={
-                row: known[name].rows[row] for row in (*PRINTED, *OURS) if row in known[name].rows
-            },
+            forecasts[name],
+            rows={row: forecasts[name].rows[row] for row in shown if row in forecasts[name].rows},
             table=partial(_beside_paper, name),
-            arrange=partial(_in_order, [TITLES[row] for row in (*PRINTED, *OURS)]),
+            arrange=partial(_in_order, [TITLES[row] for row in shown]),
         )
         for name in BESIDE
     }
     rows = {
-        _named(changes): Row(_folder(method, number), {"method": method, **_CHOICE, **changes})
+        _setting_name(changes): Row(
+            f"milano-choice-{method}-{number}", {"method": method, **_CHOICE, **changes}
+        )
         for method, grid in GRIDS.items()
         for number, changes in enumerate(grid)
     }
-    made["milano-choice"] = Experiment(
+    tables["milano-choice"] = Experiment(
         "fuels-milano.toml", FILES["milano"], (0,), rows, _choices, _about, arrange=_lowest_bold
     )
-    return made
+    return tables
 
 
-def _named(changes: Changes) -> str:
+def _setting_name(changes: Changes) -> str:
     return " ".join(f"{key}={value}" for key, value in changes.items())
-
-
-def _folder(method: str, number: int) -> str:
-    return f"milano-choice-{method}-{number}"
 
 
 def _about(runs: Sequence[Run]) -> str:
@@ -134,8 +130,8 @@ def _choices(groups: Mapping[str, Group]) -> Lines:
     """A line a setting."""
     lines = [["setting", "validation MSE", "round kept"]]
     for name, group in groups.items():
-        error, kept = _validation(group.runs[0].folder)
-        lines.append([_cell(name), error_text(error), f"{kept:.0f}"])
+        error, kept_round = _validation(group.runs[0].folder)
+        lines.append([_cell(name), error_text(error), f"{kept_round:.0f}"])
     return lines
 
 
@@ -145,13 +141,13 @@ def _cell(name: str) -> str:
 
 def _lowest_bold(lines: Lines) -> Lines:
     """In the order of the grids; the lowest validation error of each is bold."""
-    grids = [[_cell(_named(changes)) for changes in grid] for grid in GRIDS.values()]
+    grids = [[_cell(_setting_name(changes)) for changes in grid] for grid in GRIDS.values()]
     head, *rows = _in_order([title for grid in grids for title in grid], lines)
     errors = {title: error.replace("**", "") for title, error, _ in rows}
     for grid in grids:
-        there = [title for title in grid if title in errors]
-        if there:
-            best = min(there, key=lambda title: float(errors[title]))
+        listed = [title for title in grid if title in errors]
+        if listed:
+            best = min(listed, key=lambda title: float(errors[title]))
             errors[best] = f"**{errors[best]}**"
     return [head, *([title, errors[title], kept] for title, _, kept in rows)]
 
@@ -170,12 +166,12 @@ def _beside_paper(name: str, groups: Mapping[str, Group]) -> Lines:
     place, data = BESIDE[name]
     lines = [["method", "MSE", "values sent a round", f"A, {data}: MSE", "A: values"]]
     for row, group in groups.items():
-        sent = number(group, "parameters_up_per_client_round")
+        values_sent = number(group, "parameters_up_per_client_round")
         printed = [UNKNOWN, UNKNOWN]
         if row in PRINTED:
             errors, values = PRINTED[row]
             printed = [f"{errors[place]:.2f}", values if place < 2 else UNKNOWN]
-        lines.append([TITLES[row], spread_text(group, "mse", error_text), sent, *printed])
+        lines.append([TITLES[row], spread_text(group, "mse", error_text), values_sent, *printed])
     return lines
 
 

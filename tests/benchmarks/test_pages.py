@@ -44,7 +44,7 @@ PAGES = [
     )
 ]
 HEAD = ["method", "MSE", "seeds"]
-THERE = [HEAD, ["A", "1", "3"], ["**B**", "2", "3"], ["C", "3", "1"]]
+TABLE = [HEAD, ["A", "1", "3"], ["**B**", "2", "3"], ["C", "3", "1"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.file)
@@ -69,7 +69,7 @@ def test_the_sections_of_the_pages_are_as_their_command_writes_them(page: Page) 
         (sequence_results.PAGE, sequence_rows.TITLES),
         (fuels_results.PAGE, fuels_results.TITLES),
     ],
-    ids=lambda one: getattr(one, "file", ""),
+    ids=lambda page: getattr(page, "file", ""),
 )
 def test_no_two_rows_of_a_table_are_called_alike(page: Page, called: Mapping[str, str]) -> None:
     for experiment in page.experiments.values():
@@ -81,8 +81,8 @@ def test_no_two_rows_of_a_table_are_called_alike(page: Page, called: Mapping[str
 def test_no_two_lines_of_a_table_of_images_are_called_alike() -> None:
     for experiment in classification_results.PAGE.experiments.values():
         settings = {
-            row: {"gldp.inference": "local-prototypes", **one.changes}
-            for row, one in experiment.rows.items()
+            row: {"gldp.inference": "local-prototypes", **definition.changes}
+            for row, definition in experiment.rows.items()
         }
         groups = {
             row: Group((Run(Path(), {"method": of["method"]}, of),)) for row, of in settings.items()
@@ -91,7 +91,7 @@ def test_no_two_lines_of_a_table_of_images_are_called_alike() -> None:
 
 
 def test_new_rows_replace_rows_of_their_title_and_the_others_stay_in_place() -> None:
-    lines, stay = merge(THERE, [HEAD, ["D", "4", "3"], ["B", "5", "3"], ["E", "6", "1"]])
+    lines, stay = merge(TABLE, [HEAD, ["D", "4", "3"], ["B", "5", "3"], ["E", "6", "1"]])
     assert lines == [
         HEAD,
         ["D", "4", "3"],  # first in the new table
@@ -101,7 +101,7 @@ def test_new_rows_replace_rows_of_their_title_and_the_others_stay_in_place() -> 
         ["C", "3", "1"],
     ]
     assert stay == []
-    assert merge([], THERE) == (THERE, [])
+    assert merge([], TABLE) == (TABLE, [])
 
 
 def test_two_cells_may_identify_a_row() -> None:
@@ -112,7 +112,7 @@ def test_two_cells_may_identify_a_row() -> None:
 
 
 def test_a_row_of_more_seeds_stays() -> None:
-    lines, stay = merge(THERE, [HEAD, ["A", "9", "2"], ["C", "9", "2"], ["B", "9", "3"]])
+    lines, stay = merge(TABLE, [HEAD, ["A", "9", "2"], ["C", "9", "2"], ["B", "9", "3"]])
     assert lines == [HEAD, ["A", "1", "3"], ["B", "9", "3"], ["C", "9", "2"]]
     assert stay == ["A"]
 
@@ -129,13 +129,13 @@ def test_a_row_stays_if_the_new_row_lacks_a_figure(old: str, new: str) -> None:
 
 def test_a_table_of_other_columns_is_refused() -> None:
     with pytest.raises(CannotMerge, match=r"method, MSE, seeds, .+ method, MAE, seeds") as e:
-        merge(THERE, [["method", "MAE", "seeds"], ["A", "1", "3"]])
+        merge(TABLE, [["method", "MAE", "seeds"], ["A", "1", "3"]])
     assert "--whole" in str(e.value)
 
 
 def test_titles_that_are_not_unique_are_refused() -> None:
     twice = [HEAD, ["A", "1", "1"], ["**A**", "2", "1"]]
-    for page, new in ((twice, THERE), (THERE, twice), ([], twice)):
+    for page, new in ((twice, TABLE), (TABLE, twice), ([], twice)):
         with pytest.raises(CannotMerge, match="several rows are called 'A'"):
             merge(page, new)
 
@@ -153,7 +153,7 @@ def test_titles_that_are_not_unique_are_refused() -> None:
 def test_a_section_of_another_form_is_refused(texts: list[str]) -> None:
     with pytest.raises(CannotMerge, match="not as this command writes it"):
         parse_table(texts)
-    assert parse_table([*table_texts(THERE), "", "Made."]) == (THERE, "Made.")
+    assert parse_table([*table_texts(TABLE), "", "Made."]) == (TABLE, "Made.")
 
 
 def test_a_note_covers_the_runs_of_old_and_new_rows() -> None:
@@ -162,9 +162,9 @@ def test_a_note_covers_the_runs_of_old_and_new_rows() -> None:
     assert old is not None
     assert old.text() == text.removeprefix("`a`: 3 clients. ")
     new = Provenance(frozenset(["2026-02-01", "2026-01-05"]), frozenset(["torch 2"]), frozenset())
-    both = (old | new).text()
-    assert both == "Made 2026-01-02 to 2026-02-01 with torch 1, torch 2 on 2 cores, X."
-    assert parse_provenance(both) is not None
+    union = (old | new).text()
+    assert union == "Made 2026-01-02 to 2026-02-01 with torch 1, torch 2 on 2 cores, X."
+    assert parse_provenance(union) is not None
     assert parse_provenance("by hand") is None
 
 
@@ -236,9 +236,11 @@ def test_a_new_row_leaves_the_other_rows_of_the_page(
     assert (rows["Per-FedAvg"][-1], rows["FedRep"][-1]) == ("1", "3")
     figures = {"mse_median": 0.12095, "seconds": 90.0, "parameters_up": 0, "parameters_down": 0}
     make_row(tmp_path / "runs", experiment, "solo", figures=figures)  # of one seed
-    sent = {"parameters_up": 9, "parameters_down": 9, "seconds": 60.0}
+    costs = {"parameters_up": 9, "parameters_down": 9, "seconds": 60.0}
     for seed in (0, 1):
-        make_row(tmp_path / "runs", experiment, "per-fedavg", seed, {"mse_median": 0.12095, **sent})
+        make_row(
+            tmp_path / "runs", experiment, "per-fedavg", seed, {"mse_median": 0.12095, **costs}
+        )
     call(page, monkeypatch, "milano")
 
     new, note = parse_table(read_section(page.path, "milano", page.maker))
@@ -247,21 +249,21 @@ def test_a_new_row_leaves_the_other_rows_of_the_page(
     assert medians == sorted(medians)
     assert new[place][1:3] == ["0.3750 ± 0.0000", "0.1210 ± 0.0000"]
     assert new[place][-1] == "2"
-    others = [line for line in new if line[0] != "Per-FedAvg"]
-    assert others == [line for line in old if line[0] != "Per-FedAvg"]
-    first, both = parse_provenance(old_note), parse_provenance(note)
+    further = [line for line in new if line[0] != "Per-FedAvg"]
+    assert further == [line for line in old if line[0] != "Per-FedAvg"]
+    first, second = parse_provenance(old_note), parse_provenance(note)
     assert first is not None
-    assert both is not None
-    assert min(first.dates) == min(both.dates)
-    assert first.versions <= both.versions
+    assert second is not None
+    assert min(first.dates) == min(second.dates)
+    assert first.versions <= second.versions
     assert "kept on the page, of more seeds or figures: Solo" in capsys.readouterr().out
     written = "\n".join([*table_texts(new), "", note])
     assert page.path.read_text() == before.replace(
         "\n".join([*table_texts(old), "", old_note]), written
     )
     call(page, monkeypatch, "milano", "--whole")
-    whole, _ = parse_table(read_section(page.path, "milano", page.maker))
-    assert [line[0] for line in whole[1:]] == ["Solo", "Per-FedAvg"]
+    replaced, _ = parse_table(read_section(page.path, "milano", page.maker))
+    assert [line[0] for line in replaced[1:]] == ["Solo", "Per-FedAvg"]
 
 
 def test_tables_that_do_not_fit_are_reported_at_the_end_and_stay(

@@ -112,12 +112,14 @@ def test_a_run_of_other_settings_begins_anew(
 ) -> None:
     commands: list[list[str]] = []
 
-    def begun(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    def fail_after_checkpoint(
+        command: list[str], **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "page" / "small" / "checkpoint").mkdir(parents=True)
         commands.append(command[1:])
         return subprocess.CompletedProcess(command, 1, "", "")
 
-    monkeypatch.setattr(subprocess, "run", begun)
+    monkeypatch.setattr(subprocess, "run", fail_after_checkpoint)
     for job in (JOB, replace(JOB, changes={"rounds": 7})):
         with pytest.raises(SystemExit):
             run(job, tmp_path)

@@ -16,11 +16,11 @@ def group_of(folder: Path, *seeds: tuple[float, ...], **summary: float) -> Group
     """A run for each seed, with these accuracies of its clients."""
     runs = []
     for seed, accuracies in enumerate(seeds):
-        own = folder / str(seed)
-        own.mkdir(parents=True)
+        run_folder = folder / str(seed)
+        run_folder.mkdir(parents=True)
         lines = [f"c{place},{accuracy}" for place, accuracy in enumerate(accuracies)]
-        (own / "clients.csv").write_text("\n".join(["client,accuracy", *lines]) + "\n")
-        runs.append(Run(own, summary, {}))
+        (run_folder / "clients.csv").write_text("\n".join(["client,accuracy", *lines]) + "\n")
+        runs.append(Run(run_folder, summary, {}))
     return Group(tuple(runs))
 
 
