@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from benchmarks.forecasting_results import FILES
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, data_root, write_section
+from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
@@ -244,7 +244,7 @@ def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
     by mean and at each client."""
     methods = max((list(errors) for errors in of_days.values()), key=len)
     titles = ["days", *methods, "less than the best of the others", "clients better off"]
-    lines = [f"| {' | '.join(titles)} |", f"|{' ---: |' * len(titles)}"]
+    lines = [titles]
     for days, errors in of_days.items():
         cells = [
             f"{np.mean(errors[method]):.4f} / {np.median(errors[method]):.4f}"
@@ -256,8 +256,8 @@ def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
         ours = np.array(errors[KINDRED])
         gain = 1 - ours.mean() / rivals.mean(axis=1).min()
         better = float(np.mean(ours < rivals.min(axis=0)))
-        lines.append(f"| {' | '.join([days, *cells, f'{gain:.0%}', f'{better:.0%}'])} |")
-    return lines
+        lines.append([days, *cells, f"{gain:.0%}", f"{better:.0%}"])
+    return table_texts(lines, first="---:")
 
 
 def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, data_root, write_section
+from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
@@ -204,7 +204,7 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     titles = ["data", "steps", "periods", "clients", "Kindred / alone", "clients better off"]
     titles.append("all alike / alone")
-    lines = [f"| {' | '.join(titles)} |", f"|---|{' ---: |' * (len(titles) - 1)}"]
+    lines = [titles]
     for cell in cells:
         errors = cell["errors"]
         shared = ratio(errors, KINDRED, ALONE)
@@ -214,8 +214,8 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
             f"{np.mean(shared < 1):.0%}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        lines.append(row)
+    return table_texts(lines)
 
 
 def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
@@ -228,7 +228,7 @@ def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     ahead = [cell for cell in cells if cell["periods"] == 1 and cell["steps"] > 1]
     short = [cell for cell in cells if cell["periods"]]
     better = [float(np.mean(ratio(cell["errors"], KINDRED, ALONE) < 1)) for cell in short]
-    rows = []
+    lines = [["ratio", "cells", "geometric mean", "largest", "above 1.01 / 1.02"]]
     for title, method, rival, chosen in (
         ("Kindred / Kindred before, 7 periods", KINDRED, KINDRED + BEFORE, week),
         ("Kindred / Kindred before, 1 period, several steps", KINDRED, KINDRED + BEFORE, ahead),
@@ -239,12 +239,10 @@ def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     ):
         ratios = means(method, rival, chosen)
         over = f"{np.sum(ratios > 1.01)} / {np.sum(ratios > 1.02)}"
-        row = [title, str(len(chosen)), f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
-        rows.append(f"| {' | '.join(row)} |")
+        figures = [f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
+        lines.append([title, str(len(chosen)), *figures])
     return [
-        "| ratio | cells | geometric mean | largest | above 1.01 / 1.02 |",
-        "|---| ---: | ---: | ---: | ---: |",
-        *rows,
+        *table_texts(lines),
         "",
         f"With 1 to 7 periods at least 80% of the clients are better off with Kindred than alone "
         f"in {sum(share >= 0.8 for share in better)} of {len(better)} cells, at least half in "
