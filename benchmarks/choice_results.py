@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("rules", rules),
         ("rivals", rivals),
     ):
-        write_section(PAGE, name, MAKER, ["", *table_texts(lines(by_table), others="---"), ""])
+        write_section(PAGE, name, MAKER, ["", *table_texts(lines(by_table), further="---"), ""])
     summary = provenance([run.folder for run in runs])
     days = " to ".join(sorted({min(summary.dates), max(summary.dates)}))
     note = "; ".join([days, *sorted(summary.machines)])

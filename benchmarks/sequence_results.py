@@ -277,22 +277,23 @@ def _digits(figure: str) -> Cell:
     return partial(spread_text, figure=figure, text=_two_digits)
 
 
-_LAST = {
+Columns = Mapping[str, Cell]
+_LAST: Columns = {
     "last": _percent("accuracy"),
     "standard error": _error("accuracy", percent_text),
 }
-CLOSED = {
+CLOSED: Columns = {
     **_LAST,
     "values sent": partial(number, figure="parameters_up_per_client_round"),
 }
-ENCODER = {"kept": _percent("accuracy_kept"), **CLOSED}
-ROUNDS = {"mean of rounds": _percent("accuracy_rounds"), **CLOSED}
-CLUSTERS = {
+ENCODER: Columns = {"kept": _percent("accuracy_kept"), **CLOSED}
+ROUNDS: Columns = {"mean of rounds": _percent("accuracy_rounds"), **CLOSED}
+CLUSTERS: Columns = {
     "mean of rounds": _percent("accuracy_rounds"),
     "standard error": _LAST["standard error"],
     "Rand index": _digits("rand_index_rounds"),
 }
-EV = {
+EV: Columns = {
     "last": _digits("rmse"),
     "standard error": _error("rmse", _two_digits),
     "kept": _digits("rmse_kept"),
