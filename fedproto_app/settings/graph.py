@@ -1,4 +1,4 @@
-"""``[graph]``: which clients of series are neighbours (docs: compared.md)."""
+"""``[graph]``: which clients of series are neighbours (docs: graph.md)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ class GraphSettings(Section):
     """``[graph]``: where the edges between clients and their weights come from."""
 
     source: Literal["profiles", "positions", "file"] = setting(
-        "profiles",
-        "[what makes the edges](compared.md#the-graph-over-clients): days that clients send, "
-        "places, or a file",
+        "profiles", "[what makes the edges](graph.md): days that clients send, places, or a file"
     )
     path: str = setting(
         "",

@@ -59,7 +59,7 @@ class ModelSettings(Section):
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
         "what the widths in front of the representation are multiplied by; with several numbers "
-        "every client draws one, [how](compared.md#models-of-different-widths)",
+        "every client draws one, [how](personalised.md#models-of-different-widths)",
         "numbers > 0 between commas",
     )
     module: str = setting(

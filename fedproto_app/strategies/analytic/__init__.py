@@ -28,12 +28,12 @@ class AnalyticSettings(Section):
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
         "each client's own solution, one of all clients' samples, its own pulled towards that, or "
-        "of classes also towards [those that mean the same](closed-forms.md#clusters)",
+        "of classes also towards [those that mean the same](closed-form-classes.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,
         "of the solution of all clients' samples; of classes in 3 r/n of their mean variance "
-        "([why](closed-forms.md))",
+        "([why](closed-form-classes.md))",
     )
     weakest: Positive = setting(
         0.01,
@@ -56,7 +56,7 @@ class AnalyticSettings(Section):
     guess_rounds: CountOrZero = setting(
         0,
         "further rounds, in which clients guess the classes of their sequences "
-        "[without a label](closed-forms.md#sequences-without-a-label) and add them to their "
+        "[without a label](closed-form-classes.md#sequences-without-a-label) and add them to their "
         "sums",
     )
 
