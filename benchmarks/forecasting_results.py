@@ -259,7 +259,6 @@ _COLUMNS: dict[str, Cell] = {
     "median MSE": partial(spread_text, figure="mse_median", text=error_text),
     "better off": partial(_percent, figure=BETTER_OFF),
     "values sent": partial(number, figure="parameters_up_per_client"),
-    "seconds": partial(number, figure="seconds"),
     "seeds": lambda group: str(len(group.runs)),
 }
 
