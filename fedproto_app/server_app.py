@@ -19,9 +19,9 @@ from fedproto_app.core.events import tell
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import RoundLine, folder_listeners
-from fedproto_app.server.checkpoint import Checkpoints, Persistence
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
+from fedproto_app.server.persistence import Checkpoints, Persistence
 from fedproto_app.server.rounds import Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.paths import within_root

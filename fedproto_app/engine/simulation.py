@@ -20,7 +20,7 @@ from fedproto_app.engine.grid import WorkerGrid
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import Shown
-from fedproto_app.server.checkpoint import Persistence
+from fedproto_app.server.persistence import Persistence
 from fedproto_app.server_app import conduct, telling_of_errors
 from fedproto_app.settings import Settings, flat_settings
 

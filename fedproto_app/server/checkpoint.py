@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -29,9 +29,6 @@ from safetensors.numpy import load_file, save_file
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush
-from fedproto_app.core.wire import numpy_arrays
-from fedproto_app.server.federation import Federation
-from fedproto_app.server.listeners import Listener, RoundEnd, reason_to_stop
 
 CHECKPOINTS_KEPT = 2
 MODEL, STRATEGY, SERVER, DIGESTS = (
@@ -101,58 +98,6 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
     flush(root)
     for old in _all(root)[:-CHECKPOINTS_KEPT]:
         shutil.rmtree(old)
-
-
-class Persistence:
-    """When a run writes its checkpoints: after every round, where nodes keep their own state."""
-
-    def is_due(self, *, last: bool) -> bool:
-        """Whether a round ends with a checkpoint. last: no other comes after it."""
-        return True
-
-    def prepare(self) -> None:
-        """Called before a checkpoint is written, which must not be ahead of the nodes."""
-
-
-class Checkpoints(Listener):
-    """Writes the run's checkpoints.
-
-    write: puts a checkpoint into the run's folder. state: returns what the strategy remembers.
-    listeners: those whose memory a checkpoint holds, which hear of a round before this one does.
-    """
-
-    def __init__(
-        self,
-        write: Callable[[Checkpoint], None],
-        state: Callable[[], State],
-        federation: Federation,
-        listeners: Sequence[Listener],
-        persistence: Persistence,
-    ) -> None:
-        self._write, self._state, self._federation = write, state, federation
-        self._listeners, self._persistence = listeners, persistence
-
-    def round_ended(self, ended: RoundEnd) -> None:
-        federation = self._federation
-        last = ended.number == federation.settings.all_rounds
-        last = last or bool(reason_to_stop(self._listeners, ended.number + 1))
-        if not self._persistence.is_due(last=last):
-            return
-        self._persistence.prepare()
-        memory: dict[str, Any] = {}
-        for listener in self._listeners:
-            memory |= listener.memory()
-        self._write(
-            Checkpoint(
-                ended.number,
-                federation.token,
-                nodes=federation.members.roster.partitions(),
-                model=numpy_arrays(ended.model),
-                strategy=self._state(),
-                federation=federation.memory(),
-                listeners=memory,
-            )
-        )
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
