@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, spearmanr
 
-from benchmarks.page_tables import Lines
-from benchmarks.result_runs import ROOT, made_line, write_section
+from benchmarks.pages import ROOT, Lines, provenance, table_texts, write_section
 from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
 from fedproto_app.report.pairs import asked_alike
 from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
@@ -44,19 +43,19 @@ Vector = NDArray[np.float64]
 class Row:
     """A method on one table, means over its seeds.
 
-    kept, test: errors [N] of the clients in the order of their names, of the models that they end
-    with. best_round, best_round_test: mean over the clients of their errors in the run's best
-    round. rounds: the most that a run had. sent: values up and down. better: share of clients
+    validation, test: errors [N] of the clients in the order of their names, of the models that
+    they keep. best_round, best_round_test: mean over the clients of their errors in the run's best
+    round. rounds: the most that a run had. values_sent: up and down. better: share of clients
     better off than alone.
     """
 
     name: str
-    kept: Vector
+    validation: Vector
     test: Vector
     best_round: float
     best_round_test: float
     rounds: int
-    sent: float
+    values_sent: float
     better: float
 
 
@@ -72,7 +71,7 @@ Rule = Callable[[Sequence[Row]], Vector]  # the least is chosen
 
 
 def by_mean(rows: Sequence[Row]) -> Vector:
-    return np.array([row.kept.mean() for row in rows])
+    return np.array([row.validation.mean() for row in rows])
 
 
 def by_best_round(rows: Sequence[Row]) -> Vector:
@@ -80,23 +79,23 @@ def by_best_round(rows: Sequence[Row]) -> Vector:
 
 
 def by_median(rows: Sequence[Row]) -> Vector:
-    return np.array([np.median(row.kept) for row in rows])
+    return np.array([np.median(row.validation) for row in rows])
 
 
 def by_rank(rows: Sequence[Row]) -> Vector:
     """The mean over clients of a method's rank by the client's validation error."""
-    ranks: Vector = rankdata(np.stack([row.kept for row in rows]), axis=0).mean(axis=1)
+    ranks: Vector = rankdata(np.stack([row.validation for row in rows]), axis=0).mean(axis=1)
     return ranks
 
 
 def cheapest_in_reach(rows: Sequence[Row]) -> Vector:
     """The fewest values sent among those within a standard error, over clients, of the least."""
-    kept = np.stack([row.kept for row in rows])
-    differences = kept - kept[kept.mean(axis=1).argmin()]
-    error = differences.std(axis=1, ddof=1) / np.sqrt(kept.shape[1])
-    sent = np.array([row.sent for row in rows])
+    validation = np.stack([row.validation for row in rows])
+    differences = validation - validation[validation.mean(axis=1).argmin()]
+    error = differences.std(axis=1, ddof=1) / np.sqrt(validation.shape[1])
+    values_sent = np.array([row.values_sent for row in rows])
     reach = differences.mean(axis=1) <= error
-    return np.where(reach, sent, sent.max() + 1 + kept.mean(axis=1))
+    return np.where(reach, values_sent, values_sent.max() + 1 + validation.mean(axis=1))
 
 
 RULES: dict[str, Rule] = {
@@ -113,24 +112,26 @@ def tables(runs: Iterable[Run]) -> dict[str, Answers]:
     groups, _ = group_runs(runs)
     columns = report_for(groups[0].task).client_errors
     assert columns is not None
-    found = {}
+    answers = {}
     for members in asked_alike(groups, columns):
         alone = [group for _, group in members if all(map(is_alone, group.runs))]
         best = Alone(alone, columns)
         name = _common([run.folder.name for _, group in members for run in group.runs])
-        found[name] = Answers(
+        answers[name] = Answers(
             *(
                 _rows(name, [group for _, group in members if (group in alone) == apart], best)
                 for apart in (False, True)
             )
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(answers.items()))
 
 
 def _common(names: Sequence[str]) -> str:
     """The words that all names begin with."""
     words = zip(*(name.split("-") for name in names), strict=False)
-    return "-".join(one[0] for one in takewhile(lambda one: len(set(one)) == 1, words))
+    return "-".join(
+        words_at[0] for words_at in takewhile(lambda words_at: len(set(words_at)) == 1, words)
+    )
 
 
 def _rows(table: str, groups: Sequence[Group], best: Alone) -> list[Row]:
@@ -145,28 +146,28 @@ def _row(name: str, runs: Sequence[Run], best: Alone) -> Row:
     assert columns is not None
     errors = [client_errors(run, columns) for run in runs]
     clients = sorted(set.intersection(*map(set, errors)))
-    kept, test = (
-        np.array([[getattr(of_run[one], part) for one in clients] for of_run in errors])
+    validation, test = (
+        np.array([[getattr(of_run[client], part) for client in clients] for of_run in errors])
         for part in ("validation", "test")
     )
     measure = report_for(runs[0].task).measure
     judged = [
-        validation_error(run.folder, list(one), measure)
-        for run, one in zip(runs, kept, strict=True)
+        validation_error(run.folder, list(client), measure)
+        for run, client in zip(runs, validation, strict=True)
     ]
     best_rounds = [_best_round(run, measure.round_validation) for run in runs]
     shares = [
-        share_better_off(one, best.errors(run)) or 0.0
-        for run, one in zip(runs, errors, strict=True)
+        share_better_off(client, best.errors(run)) or 0.0
+        for run, client in zip(runs, errors, strict=True)
     ]
     return Row(
         name=name,
-        kept=kept.mean(axis=0),
+        validation=validation.mean(axis=0),
         test=test.mean(axis=0),
         best_round=float(np.mean(judged)),
-        best_round_test=float(np.mean([one["test_mse"] for one in best_rounds])),
+        best_round_test=float(np.mean([client["test_mse"] for client in best_rounds])),
         rounds=max(run.summary["rounds"] for run in runs),
-        sent=float(
+        values_sent=float(
             np.mean([run.summary["parameters_up"] + run.summary["parameters_down"] for run in runs])
         ),
         better=float(np.mean(shares)),
@@ -178,17 +179,17 @@ def _best_round(run: Run, figure: str) -> Mapping[str, float]:
     return min(evaluated, key=lambda line: float(line[figure]))
 
 
-def flattery(found: Mapping[str, Answers]) -> Lines:
+def flattery(by_table: Mapping[str, Answers]) -> Lines:
     """How far below the best round's errors those of the kept models are, by table."""
     lines: list[Sequence[str]] = [
         ("table", "methods with rounds", "validation error", "test error")
     ]
-    for table, answers in found.items():
-        several = [row for row in (*answers.shared, *answers.alone) if row.rounds > 1]
-        if several:
-            validation = [row.kept.mean() / row.best_round - 1 for row in several]
-            test = [row.test.mean() / row.best_round_test - 1 for row in several]
-            lines.append((table, str(len(several)), _span(validation), _span(test)))
+    for table, answers in by_table.items():
+        rows = [row for row in (*answers.shared, *answers.alone) if row.rounds > 1]
+        if rows:
+            validation = [row.validation.mean() / row.best_round - 1 for row in rows]
+            test = [row.test.mean() / row.best_round_test - 1 for row in rows]
+            lines.append((table, str(len(rows)), _span(validation), _span(test)))
     return lines
 
 
@@ -199,12 +200,12 @@ def _span(changes: Sequence[float]) -> str:
     return f"{middle:+.1%} ({low:+.1%} … {high:+.1%})"
 
 
-def choices(found: Mapping[str, Answers]) -> Lines:
+def choices(by_table: Mapping[str, Answers]) -> Lines:
     """What the kept models' errors and the best rounds' choose on each table."""
     lines: list[Sequence[str]] = [
         ("table", "methods", "tests best", "chosen by kept models", "by the best round")
     ]
-    for table, rows in ((name, answers.shared) for name, answers in found.items()):
+    for table, rows in ((name, answers.shared) for name, answers in by_table.items()):
         least = min(row.test.mean() for row in rows)
         best = min(rows, key=lambda row: float(row.test.mean()))
         cells = [f"{best.name}, {best.better:.0%}"]
@@ -215,37 +216,40 @@ def choices(found: Mapping[str, Answers]) -> Lines:
     return lines
 
 
-def rules(found: Mapping[str, Answers]) -> Lines:
+def rules(by_table: Mapping[str, Answers]) -> Lines:
     """Each rule over all tables."""
     lines: list[Sequence[str]] = [
         ("rule", "chosen tests best", "excess, mean", "excess, worst", "rank correlation")
     ]
     for name, rule in RULES.items():
         excess, correlations = [], []
-        for rows in (answers.shared for answers in found.values()):
+        for rows in (answers.shared for answers in by_table.values()):
             test, promise = np.array([row.test.mean() for row in rows]), rule(rows)
             excess.append(test[promise.argmin()] / test.min() - 1)
             correlations.append(spearmanr(promise, test).statistic)
-        first = f"{sum(one == 0 for one in excess)} of {len(excess)}"
+        first = f"{sum(value == 0 for value in excess)} of {len(excess)}"
         figures = (f"{np.mean(excess):.1%}", f"{max(excess):.1%}", f"{np.mean(correlations):.2f}")
         lines.append((name, first, *figures))
     return lines
 
 
-def rivals(found: Mapping[str, Answers]) -> Lines:
+def rivals(by_table: Mapping[str, Answers]) -> Lines:
     """What a client has without the others, chosen by itself and by all together."""
     lines: list[Sequence[str]] = [
         ("table", "each by its own", "one for all", "better off than these", "the best there is")
     ]
-    for table, answers in found.items():
-        kept, test = (
-            np.stack([getattr(row, part) for row in answers.alone]) for part in ("kept", "test")
+    for table, answers in by_table.items():
+        validation, test = (
+            np.stack([getattr(row, part) for row in answers.alone])
+            for part in ("validation", "test")
         )
-        own = test[kept.argmin(axis=0), np.arange(kept.shape[1])]
-        one = test[by_best_round(answers.alone).argmin()]
+        by_client = test[validation.argmin(axis=0), np.arange(validation.shape[1])]
+        common = test[by_best_round(answers.alone).argmin()]
         chosen = answers.shared[int(by_best_round(answers.shared).argmin())]
-        better = " and ".join(f"{(chosen.test < rival).mean():.0%}" for rival in (own, one))
-        errors = (f"{errors.mean():.4f}" for errors in (own, one, test.min(axis=0)))
+        better = " and ".join(
+            f"{(chosen.test < rival).mean():.0%}" for rival in (by_client, common)
+        )
+        errors = (f"{errors.mean():.4f}" for errors in (by_client, common, test.min(axis=0)))
         first, second, oracle = errors
         lines.append((table, first, second, better, oracle))
     return lines
@@ -258,22 +262,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=Path, default=RUNS)
     options = parser.parse_args(arguments)
     runs = [run for run in find_runs([options.runs])[0] if _TRIED not in run.folder.name]
-    found = tables(runs)
+    by_table = tables(runs)
     for name, lines in (
         ("flattery", flattery),
         ("choices", choices),
         ("rules", rules),
         ("rivals", rivals),
     ):
-        write_section(PAGE, name, MAKER, ["", *_markdown(lines(found)), ""])
-    made = made_line([run.folder for run in runs])
-    write_section(PAGE, "made", MAKER, ["", f"{len(runs)} runs, {made}.", ""])
-
-
-def _markdown(lines: Lines) -> list[str]:
-    head, *rest = lines
-    ruled = [head, ["---"] * len(head), *rest]
-    return [f"| {' | '.join(line)} |" for line in ruled]
+        write_section(PAGE, name, MAKER, ["", *table_texts(lines(by_table), further="---"), ""])
+    summary = provenance([run.folder for run in runs])
+    days = " to ".join(sorted({min(summary.dates), max(summary.dates)}))
+    note = "; ".join([days, *sorted(summary.machines)])
+    write_section(PAGE, "made", MAKER, ["", f"{len(runs)} runs, {note}.", ""])
 
 
 if __name__ == "__main__":

@@ -16,20 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from benchmarks.classification_tables import (
-    EVERYBODY,
-    Papers,
-    ablation_table,
-    methods_table,
-    one_stage_table,
+from benchmarks.pages import Lines
+from benchmarks.result_page import (
+    Changes,
+    Experiment,
+    Page,
+    Row,
+    Table,
+    command,
+    number,
+    percent,
 )
-from benchmarks.result_page import Experiment, Page, Row, Table, command
-from benchmarks.result_runs import Changes
-from fedproto_app.report.runs import Run
+from fedproto_app.report.runs import Group, Run
+from fedproto_app.report.task_report import UNKNOWN, percent_text
 
 CIFAR10 = "cifar10_jpeg.zip"
 Variants = Mapping[str, Changes]
+# The paper's A_glo and A_loc (in the ablation A_sel) in percent, by method, GLDP's by inference.
+Papers = Mapping[str, tuple[float | None, float | None]]
 # The rows of a table of methods; the second is what validation chose over the first.
 METHODS: dict[str, Changes] = {
     "gldp": {"method": "gldp"},
@@ -46,8 +52,8 @@ CLOSED: dict[str, Changes] = {
     "analytic-alone": {"method": "analytic", "analytic.sharing": "none"},
 }
 SIMPLEST: dict[str, Changes] = {name: CLOSED[name] for name in ("naive", "analytic")}
-# Each step from FedAvg to Census. What its averaged head says with a client's own class frequencies
-# is told by the same runs.
+# Each step from FedAvg to Census. The same runs have the accuracy of the averaged
+# head with a client's class frequencies.
 CENSUS: dict[str, Changes] = {
     "census": {"method": "census"},
     "census-learned": {"method": "census", "census.features": 0},
@@ -57,7 +63,7 @@ CENSUS: dict[str, Changes] = {
         "census.logit-adjustment": 0.0,
     },
 }
-# What a client makes of FedAvg's model, or of prototypes of classes alone (docs/personalised.md).
+# Personalised methods of other libraries (docs/compared.md).
 PERSONALISED: dict[str, Changes] = {
     name: {"method": name}
     for name in ("fedavg-ft", "fedala", "knn-per", "fedtgp", "per-fedavg", "pfedme")
@@ -89,7 +95,7 @@ ONE_STAGE: Changes = {
     "data.partition.test-ratio": 1.0,
 }
 
-# What gldp is compared with in an ablation; the full method's row is that of the table of methods.
+# The variants of an ablation; the full method's row comes from the table of methods.
 ABLATION: dict[str, Changes] = {
     "lambda-0": {"gldp.balance": 0.0},
     "lambda-1": {"gldp.balance": 1.0},
@@ -132,7 +138,7 @@ PAPER: dict[str, Papers] = {
 # A_loc with one stage: table 1, CIFAR-10, by the number of classes and the imbalance factor.
 _TABLE_1 = ("fedavg", "fedrep", "fedprox", "apfl", "global-prototypes", "local-prototypes")
 PAPER_ONE_STAGE: dict[tuple[int, int], Papers] = {
-    setting: {name: (None, one) for name, one in zip(_TABLE_1, figures, strict=True)}
+    setting: {name: (None, x) for name, x in zip(_TABLE_1, figures, strict=True)}
     for setting, figures in {
         (4, 10): (43.10, 42.25, 44.55, 30.37, 63.39, 60.52),
         (4, 50): (50.53, 49.00, 53.15, 46.73, 75.79, 75.20),
@@ -159,6 +165,35 @@ ABLATION_TITLES = {
 }
 
 
+INFERENCES = {
+    "local-prototypes": "local prototypes",
+    "global-prototypes": "global prototypes",
+    "head": "head",
+}
+# Of rows that are not called by their method alone.
+TITLES = {
+    "naive": "most frequent class",
+    "census": "**Census**",
+    "census-learned": "Census, no fixed features",
+    "census-plain": "Census, no fixed features, plain loss",
+    "analytic": "closed form",
+    "analytic-even": "closed form, even",
+    "analytic-few": "closed form, 25 filters",
+    "analytic-many": "closed form, 200 filters",
+    "analytic-alone": "closed form, alone",
+}
+# The figures of a table of methods, by their key in a run's summary.
+_FIGURES = {
+    "balanced_local": "balanced A_loc",
+    "balanced_global": "balanced A_glo",
+    "few_local": "few-shot A_loc",
+}
+_CLASSES = ("own classes", "everybody's")
+ON_ALL_CLASSES = "-everybody"  # behind a row's name: the same method, tested on everybody's classes
+
+_PERCENT_POINT = 0.01
+
+
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
     digits = _rows("digits", METHODS)
@@ -178,11 +213,11 @@ def experiments() -> dict[str, Experiment]:
     first, paper = "gldp-cifar10.toml", "gldp-cifar10-paper.toml"
     return {
         "digits": on_digits("gldp-digits.toml", digits, methods_table),
-        "digits-closed": on_digits("gldp-digits.toml", closed, methods_table),
+        "digits-closed": on_digits("gldp-digits.toml", closed, _plain_table),
         "digits-census": on_digits(
             "gldp-digits.toml",
             _with_ends("digits-census", digits, closed, {}),
-            methods_table,
+            _plain_table,
         ),
         "digits-personalised": on_digits(
             "gldp-digits.toml",
@@ -190,19 +225,19 @@ def experiments() -> dict[str, Experiment]:
                 **_rows("digits-personalised", PERSONALISED),
                 **{name: digits[name] for name in ("fedavg", "solo")},
             },
-            methods_table,
+            _plain_table,
         ),
         "cifar10-census-if50": on_cifar10(
             first,
             _with_ends("cifar10-census-if50", if50, closed50, {**_tail(50), "evaluate-every": 5}),
-            methods_table,
+            _plain_table,
         ),
         "digits-reserved": on_digits(
-            "gldp-digits.toml", _rows("digits-reserved", SERVER_METHODS, RESERVED), methods_table
+            "gldp-digits.toml", _rows("digits-reserved", SERVER_METHODS, RESERVED), _plain_table
         ),
-        "cifar10-closed-if50": replace(on_cifar10(first, closed50, methods_table), seeds=(0, 1, 2)),
+        "cifar10-closed-if50": replace(on_cifar10(first, closed50, _plain_table), seeds=(0, 1, 2)),
         "cifar10-closed-if100": replace(
-            on_cifar10(first, closed100, methods_table), seeds=(0, 1, 2)
+            on_cifar10(first, closed100, _plain_table), seeds=(0, 1, 2)
         ),
         "digits-paper": on_digits("gldp-digits-paper.toml", digits_paper, methods_table),
         "digits-paper-ablation": on_digits(
@@ -266,11 +301,11 @@ def _tail(imbalance: int) -> Changes:
 
 def _one_stage(folder: str, common: Changes) -> dict[str, Row]:
     """Each method twice, the second time tested on everybody's classes."""
-    both = {"": {}, EVERYBODY: {"data.partition.test-mix": "everybody"}}
+    tests = {"": {}, ON_ALL_CLASSES: {"data.partition.test-mix": "everybody"}}
     variants = {
         name + suffix: {**ONE_STAGE, **tested, **changes}
         for name, changes in (METHODS | SIMPLEST).items()
-        for suffix, tested in both.items()
+        for suffix, tested in tests.items()
     }
     return _rows(folder, variants, common)
 
@@ -300,6 +335,127 @@ def about(runs: Sequence[Run]) -> str:
     )
     shape = f"[N, S, M] = [{summary['clients']}, {classes}, {stages}]"
     return f"{shape}, IF {imbalance:g}; {summary['rounds']} rounds"
+
+
+# --- the tables ---------------------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """What a line of a table is of: a method, or GLDP with one rule of inference."""
+
+    title: str
+    paper_name: str  # the key of the paper's figures
+    averaged: str  # A_glo
+    personal: str  # A_loc
+    papers_personal: str  # A_loc, of the model that the paper counts as a client's own
+    complete: bool  # only of a run's chosen inference is there more than the accuracies
+
+
+def methods_table(
+    groups: Mapping[str, Group], paper: Papers | None = None, *, as_paper: bool = True
+) -> Lines:
+    """A row for each method, for gldp for each inference; beside the paper's figures where given.
+
+    as_paper: with a column for the model that the paper counts as a client's own.
+    """
+    accuracies = ["A_glo", "A_loc", *(["A_loc, as the paper"] if as_paper else [])]
+    accuracies += ["paper's A_glo", "paper's A_loc"] if paper else []
+    lines = [["method", *accuracies, *_FIGURES.values(), "values sent", "seeds"]]
+    for name, group in groups.items():
+        figures = [percent(group, figure) for figure in _FIGURES]
+        costs = [number(group, "parameters_up_per_client_round"), str(len(group.runs))]
+        for line in _scores(name, group):
+            if not line.complete and f"{name}-{line.paper_name}" in groups:
+                continue  # another row has all its figures
+            scores = [line.averaged, line.personal, *([line.papers_personal] if as_paper else [])]
+            more = figures if line.complete else [UNKNOWN] * len(figures)
+            lines.append([line.title, *scores, *_papers(paper, line.paper_name), *more, *costs])
+    return lines
+
+
+def _plain_table(groups: Mapping[str, Group]) -> Lines:
+    return methods_table(groups, as_paper=False)
+
+
+def one_stage_table(groups: Mapping[str, Group], paper: Papers | None = None) -> Lines:
+    """One row a method and inference, with M = 1: tested on own classes and on everybody's.
+
+    groups: those with `EVERYBODY` behind a method's name are of the same training.
+    """
+    tested = [f"{head}, {classes}" for classes in _CLASSES for head in ("A_glo", "A_loc")]
+    lines = [["method", *tested, *(["paper's A_loc"] if paper else []), "seeds"]]
+    for name, group in groups.items():
+        if name.endswith(ON_ALL_CLASSES):
+            continue
+        all_classes = groups.get(name + ON_ALL_CLASSES)
+        all_scores = _scores(name, all_classes) if all_classes else []
+        for place, line in enumerate(_scores(name, group)):
+            pairs = [(line.averaged, line.personal)]
+            pairs.append((UNKNOWN, UNKNOWN))
+            if all_classes:
+                pairs[1] = (all_scores[place].averaged, all_scores[place].personal)
+            papers = _papers(paper, line.paper_name)[1:]
+            lines.append([line.title, *pairs[0], *pairs[1], *papers, str(len(group.runs))])
+    return lines
+
+
+def ablation_table(
+    groups: Mapping[str, Group], titles: Mapping[str, str], paper: Papers | None = None
+) -> Lines:
+    """One row a variant of gldp, by every inference.
+
+    By the paper's table 2 its table 4 tells A_glo by global prototypes.
+    """
+    ways = [f"{m}, {title}" for m in ("A_glo", "A_loc") for title in INFERENCES.values()]
+    beside = ["A_sel", "paper's A_glo", "paper's A_sel"] if paper else []
+    lines = [["variant", *ways, *beside, "seeds"]]
+    for name, group in groups.items():
+        scores = [
+            percent(group, f"by_inference.{inference}.{model}")
+            for model in ("global", "local")
+            for inference in INFERENCES
+        ]
+        if paper:
+            scores += [percent(group, "accuracy_selected"), *_papers(paper, name)]
+        lines.append([titles[name], *scores, str(len(group.runs))])
+    return lines
+
+
+def _scores(name: str, group: Group) -> list[Scores]:
+    """A line for each rule of inference; for a method without such rules one.
+
+    What the paper counts as a client's own model: GLDP's is the shared encoder with what the client
+    adds to it, since its tables have one figure for both. Of the others it is the model as local
+    training left it.
+    """
+    if group.method != "gldp":
+        averaged, personal = (percent(group, f"accuracy_{model}") for model in ("global", "local"))
+        title = TITLES.get(name, name)
+        scores = [Scores(title, name, averaged, personal, personal, complete=True)]
+        if group.method == "census":
+            personal = percent(group, "by_inference.head.local")
+            head = f"{title}, head"
+            scores.append(Scores(head, name, UNKNOWN, personal, personal, complete=False))
+        return scores
+    chosen = str(group.runs[0].settings["gldp.inference"])
+    # What is inferred otherwise than by default trains alike: its row is there to complete one.
+    shown = INFERENCES if chosen == "local-prototypes" else [chosen]
+    scores = []
+    for inference in shown:
+        averaged, personal = (
+            percent(group, f"by_inference.{inference}.{model}") for model in ("global", "local")
+        )
+        title = f"{name.removesuffix(f'-{inference}')}, {INFERENCES[inference]}"
+        complete = inference == chosen
+        scores.append(Scores(title, inference, averaged, personal, averaged, complete))
+    return scores
+
+
+def _papers(paper: Papers | None, name: str) -> list[str]:
+    if paper is None:
+        return []
+    figures = paper.get(name, (None, None))
+    return [percent_text(None if x is None else x * _PERCENT_POINT) for x in figures]
 
 
 PAGE = Page(

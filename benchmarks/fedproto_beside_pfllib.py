@@ -30,7 +30,7 @@ import fedproto_app
 from benchmarks.cross_check import split
 from benchmarks.cross_check.comparison import paired
 from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
 MAKER = "benchmarks.fedproto_beside_pfllib"

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT
+from benchmarks.pages import ROOT
 
 PAGE = ROOT / "docs" / "your-data.md"
 PROGRAM = "write_sites.py"

@@ -8,10 +8,11 @@
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. A table tells of all finished runs of its
 experiment, whichever call made them, and has the page's lines whose runs are not there. The share
-of clients that are better off is against the rows without sharing whose runs are there: make those
-too beside a new row. All rows of a table see the same: the papers' windows and the phase of the
-day; on electricity, which has dates, also the day of the week. Methods that train go on until their
-validation error has not fallen for 20 rounds, 200 at most. Test errors choose nothing.
+of clients that are better off compares with the rows without sharing whose runs are present: make
+those too next to a new row. All rows of a table have the same inputs: the papers' windows and the
+phase of the day; on electricity, which has dates, also the day of the week. Methods that train stop
+when their validation error has not fallen for 20 rounds, at 200 at most. Test errors choose
+nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,16 @@ from functools import partial
 from math import inf
 
 from benchmarks import pooled_trees
-from benchmarks.page_tables import Lines
-from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
-from benchmarks.result_runs import Changes, data_root
+from benchmarks.pages import Lines, data_root
+from benchmarks.result_page import (
+    Changes,
+    Experiment,
+    Page,
+    Row,
+    command,
+    number,
+    spread_text,
+)
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.task_report import BETTER_OFF, UNKNOWN, error_text, percent_text
@@ -142,36 +150,36 @@ LEFT_OUT = {
 
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
-    made = {}
-    whole: dict[str, Changes] = {
+    tables = {}
+    whole_history: dict[str, Changes] = {
         "milano": {},
         "electricity": {},
         "m4": {"data.max-clients": 0},
         "m4-100": {},
         "metr-la": {"data.source": "wide-csv"},
     }
-    for name, every in whole.items():
-        made[name] = _experiment(name, every, {**CLOSED, **TRAINED})
+    for name, common in whole_history.items():
+        tables[name] = _experiment(name, common, {**CLOSED, **TRAINED})
     for name, periods in QUARTERS.items():
-        every = {"data.history": periods, **({"data.max-clients": 0} if name == "m4" else {})}
+        common = {"data.history": periods, **({"data.max-clients": 0} if name == "m4" else {})}
         rows = {**CLOSED, "solo": TRAINED["solo"], "fedavg": TRAINED["fedavg"]}
-        made[f"{name}-quarter"] = _experiment(f"{name}-quarter", every, rows)
+        tables[f"{name}-quarter"] = _experiment(f"{name}-quarter", common, rows)
     for name in ("milano", "electricity"):
-        made[f"{name}-day"] = _experiment(
+        tables[f"{name}-day"] = _experiment(
             f"{name}-day", {"data.horizon": 24}, {**CLOSED, **TRAINED}
         )
-    return made
+    return tables
 
 
-def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Experiment:
-    dataset = next(one for one in FILES if name.startswith(one))
+def _experiment(name: str, common: Changes, rows: Mapping[str, Changes]) -> Experiment:
+    dataset = next(key for key in FILES if name.startswith(key))
     calendar = "week" if dataset == "electricity" else "phase"
-    made = {
+    experiment_rows = {
         row: Row(
             f"{name}-{row}",
             {
                 "data.calendar": calendar,
-                **every,
+                **common,
                 **(_CONVERGED if row in TRAINED else {}),
                 **(_roads() if row in OF_GRAPHS and dataset == "metr-la" else {}),
                 **({"rounds": 40} if (row, dataset) == ("cnfgnn", "metr-la") else {}),  # 2 hours
@@ -185,7 +193,7 @@ def _experiment(name: str, every: Changes, rows: Mapping[str, Changes]) -> Exper
     }
     config = f"fuels-{dataset}.toml"
     return Experiment(
-        config, FILES[dataset], SEEDS, made, _table, _about, arrange=_lowest_median_first
+        config, FILES[dataset], SEEDS, experiment_rows, _table, _about, arrange=_lowest_median_first
     )
 
 
@@ -205,13 +213,13 @@ def _table(groups: Mapping[str, Group]) -> Lines:
     completed = with_better_off(list(groups.values()))
     rows = zip(groups, completed, strict=True)
     lines = [[TITLES[name], *_cells(group)] for name, group in rows]
-    return [["", *_COLUMNS], *lines, *_pooled_trees(groups)]
+    return [["method", *_COLUMNS], *lines, *_pooled_trees(groups)]
 
 
 def _lowest_median_first(lines: Lines) -> Lines:
     """Those without a median behind, what is no federation last."""
     head, *rows = lines
-    median = head.index("median")
+    median = head.index("median MSE")
 
     def place(row: Sequence[str]) -> tuple[bool, float]:
         mean = row[median].partition(" ± ")[0]
@@ -226,14 +234,12 @@ def _pooled_trees(groups: Mapping[str, Group]) -> list[list[str]]:
     if not pooled_trees.is_there() or run.settings.get("data.horizon", 1) != 1:
         return []
     name = run.folder.name.removesuffix(f"-{run.settings['method']}-s{run.summary['seed']}")
-    kept = run.folder.parent / f"{name}-lightgbm.json"
-    figures = pooled_trees.errors(run.settings, kept)
+    cache = run.folder.parent / f"{name}-lightgbm.json"
+    figures = pooled_trees.errors(run.settings, cache)
     cells = dict.fromkeys(_COLUMNS, UNKNOWN)
     for column, figure in (
         ("MSE", "mse"),
-        ("median", "mse_median"),
-        ("worst tenth", "mse_worst_tenth"),
-        ("MASE", "mase_median"),
+        ("median MSE", "mse_median"),
     ):
         cells[column] = error_text(figures[figure])
     return [[_POOLED, *cells.values()]]
@@ -250,14 +256,9 @@ def _percent(group: Group, figure: str) -> str:
 
 _COLUMNS: dict[str, Cell] = {
     "MSE": partial(spread_text, figure="mse", text=error_text),
-    "median": partial(spread_text, figure="mse_median", text=error_text),
-    "worst tenth": partial(spread_text, figure="mse_worst_tenth", text=error_text),
-    "MASE": partial(spread_text, figure="mase_median", text=error_text),
+    "median MSE": partial(spread_text, figure="mse_median", text=error_text),
     "better off": partial(_percent, figure=BETTER_OFF),
-    "in 80%": partial(_percent, figure="coverage_80"),
-    "in 95%": partial(_percent, figure="coverage_95"),
     "values sent": partial(number, figure="parameters_up_per_client"),
-    "rounds": partial(number, figure="rounds"),
     "seconds": partial(number, figure="seconds"),
     "seeds": lambda group: str(len(group.runs)),
 }

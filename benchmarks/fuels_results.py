@@ -17,16 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
-import numpy as np
-
-from benchmarks.page_tables import Lines
-from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
-from benchmarks.result_runs import Changes
-from fedproto_app.data.sources import load_series
-from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
+from benchmarks.pages import Lines
+from benchmarks.result_page import Changes, Experiment, Page, Row, command, spread_text
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
 from fedproto_app.report.task_report import UNKNOWN, error_text, percent_text
-from fedproto_app.settings import settings_from
 
 MILANO, ELECTRICITY = "milano_internet_hourly.csv.gz", "electricity_2014_hourly.csv.gz"
 M4 = "m4_hourly.csv.gz"
@@ -65,8 +59,8 @@ TITLES = {
     "random-algorithm-1": "control: random partners, weights of A, Algorithm 1",
 }
 # Whose course over the rounds the page shows, and at which rounds.
-COURSES = ("default", "algorithm-1", "renewed", "aaai", "without-intra")
-ROUNDS = (1, 2, 3, 5, 10, 20, 50, 100)
+COURSES = ("default", "algorithm-1", "renewed")
+ROUNDS = (1, 2, 3, 10, 100)
 
 # What the papers vary (P, Figs. 6 and tables 4 and 5; α has no table), one setting at a time. d_r
 # is what P calls so, the width of each of the two GRUs, and P has no projector.
@@ -89,7 +83,7 @@ SWEEPS: dict[str, dict[str, Changes]] = {
 def experiments() -> dict[str, Experiment]:
     """All tables, by the name that the command line and the page's markers call them."""
     milano = partial(Experiment, "fuels-milano.toml", MILANO)
-    few: Changes = {"data.max-clients": 25, "rounds": 100}
+    subset: Changes = {"data.max-clients": 25, "rounds": 100}
     tables = {
         "milano": milano(SEEDS, _variants("milano", {}), _compared, _about),
         "electricity": Experiment(
@@ -100,7 +94,7 @@ def experiments() -> dict[str, Experiment]:
             _compared,
             _about,
         ),
-        "m4": Experiment("fuels-m4.toml", M4, SEEDS, _variants("m4", few), _compared, _about),
+        "m4": Experiment("fuels-m4.toml", M4, SEEDS, _variants("m4", subset), _compared, _about),
     }
     shown = {name: tables["milano"].rows[name] for name in COURSES}
     causes = milano(SEEDS[:1], shown, _courses, _about, keys=2)
@@ -111,9 +105,9 @@ def experiments() -> dict[str, Experiment]:
     return {**tables, "causes": causes, **sweeps}
 
 
-def _variants(folder: str, every: Changes) -> dict[str, Row]:
+def _variants(folder: str, common: Changes) -> dict[str, Row]:
     return {
-        name: Row(f"{folder}-{name}", {**_MEASURED, **every, **changes})
+        name: Row(f"{folder}-{name}", {**_MEASURED, **common, **changes})
         for name, changes in VARIANTS.items()
     }
 
@@ -138,8 +132,8 @@ def _range(numbers: set[int]) -> str:
 def _compared(groups: Mapping[str, Group]) -> Lines:
     """A line a variant, in the order of `VARIANTS`."""
     better: Cell = partial(_better_off, groups.get("solo"))
-    columns = {**_ERRORS, "better off than alone": better, **_MEASURES}
-    lines = [["", *columns]]
+    columns = {**_ERRORS, "better off than alone": better, "W above 0": _kept_pairs}
+    lines = [["variant", *columns]]
     for name, group in groups.items():
         lines.append([TITLES[name], *(cell(group) for cell in columns.values())])
     return lines
@@ -147,16 +141,15 @@ def _compared(groups: Mapping[str, Group]) -> Lines:
 
 def _swept(name: str, groups: Mapping[str, Group]) -> Lines:
     """A line a value of the sweep."""
-    columns = {**_ERRORS, **_MEASURES}
     return [
-        [SYMBOLS[name], *columns],
-        *([value, *(cell(group) for cell in columns.values())] for value, group in groups.items()),
+        [SYMBOLS[name], *_ERRORS],
+        *([value, *(cell(group) for cell in _ERRORS.values())] for value, group in groups.items()),
     ]
 
 
 def _courses(groups: Mapping[str, Group]) -> Lines:
     """A line a variant and round: the losses, their gradients at the encoder, the filter."""
-    lines = [["", "round", "test MSE", *COURSE_FIGURES.values()]]
+    lines = [["variant", "round", "test MSE", *COURSE_FIGURES.values()]]
     for name, group in groups.items():
         rounds = {line["round"]: line for line in read_rounds(group.runs[0].folder)}
         for line in (rounds[shown] for shown in ROUNDS if shown in rounds):
@@ -197,38 +190,15 @@ def _test_errors(run: Run) -> dict[str, float]:
 
 def _kept_pairs(group: Group) -> str:
     """The share of W's entries above 0 after the last round."""
-    kept = [read_rounds(run.folder)[-1]["loss"].get("filter-kept") for run in group.runs]
-    known = [share for share in kept if share is not None]
-    return f"{percent_text(fmean(known))}%" if known else UNKNOWN
-
-
-def _agreement(group: Group) -> str:
-    """Spearman's correlation of the prototypes' divergences with those of the data."""
-    found = []
-    for run in group.runs:
-        path = run.folder / "divergence.npz"
-        if not path.exists():
-            return UNKNOWN
-        data = settings_from(run.settings).data
-        series = {one.name: one for one in load_series(data)}
-        with np.load(path, allow_pickle=False) as file:
-            raw = raw_divergence([series[name] for name in file["names"]], data)
-            correlation = rank_correlation(file["divergence"], raw)
-        if correlation is not None:
-            found.append(correlation)
-    return f"{fmean(found):.2f}" if found else UNKNOWN
+    shares = [read_rounds(run.folder)[-1]["loss"].get("filter-kept") for run in group.runs]
+    reported = [share for share in shares if share is not None]
+    return f"{percent_text(fmean(reported))}%" if reported else UNKNOWN
 
 
 _ERRORS: dict[str, Cell] = {
     "test MSE": partial(spread_text, figure="mse", text=error_text),
-    "test MAE": partial(spread_text, figure="mae", text=error_text),
-    "validation MSE": _validation,
     "last model's MSE": partial(spread_text, figure="last_mse", text=error_text),
-}
-_MEASURES: dict[str, Cell] = {
-    "W above 0": _kept_pairs,
-    "prototypes and data": _agreement,
-    "parameters up": partial(number, figure="parameters_up_per_client_round"),
+    "validation MSE": _validation,
 }
 SYMBOLS = {
     "beta": "β, percentile",
@@ -240,13 +210,10 @@ SYMBOLS = {
 }
 COURSE_FIGURES = {
     "prediction": "L_pred",
-    "intra": "L_intra",
     "inter": "L_inter",
     "gradient-prediction": "‖∇L_pred‖",
-    "gradient-intra": "‖∇L_intra‖",
     "gradient-inter": "‖∇L_inter‖",
     "filter-kept": "W above 0, share",
-    "filter-size": "mean of abs. W",
 }
 
 PAGE = Page("fuels.md", "benchmarks.fuels_results", "results-fuels", experiments(), QUICK)

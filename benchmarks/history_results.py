@@ -9,7 +9,7 @@ client has so many days of train samples; then one client does, in turn, and all
 theirs. Both halves of the methods are the app's own, one client after the other in one process; so
 with all days these are the errors of `fedproto run` with the same settings.
 
-With fewer days a client's scale is another. All its errors are told on the scale of its whole train
+With fewer days a client's scale is another. All its errors are on the scale of its whole training
 part. The validation part is what it always is: days of history are days of training.
 """
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from benchmarks.forecasting_results import FILES
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT, data_root, write_section
+from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
@@ -117,39 +117,47 @@ class Client:
         learner.receive(cohort, Guidance(priors, cohort.names))
 
 
-def priors_of(row: int, prototypes: NDArray[Any], told: Sequence[Arrays], learner: Any) -> Arrays:
+def priors_of(
+    row: int, prototypes: NDArray[Any], contributions: Sequence[Arrays], learner: Any
+) -> Arrays:
     """What the server sends to the client of this row: [1, T, …], made of the others' means."""
     divergence = pairwise_divergence(torch.from_numpy(prototypes)[:, None])
-    weights = torch.stack([kinship(divergence, each)[row] for each in learner.section.temperatures])
-    made = {}
+    weights = torch.stack(
+        [kinship(divergence, temperature)[row] for temperature in learner.section.temperatures]
+    )
+    priors = {}
     for name in (GRAM, MOMENT):
-        every = torch.from_numpy(np.concatenate([one[name] for one in told])).double()
-        mixed = torch.tensordot(weights, every, dims=1)
-        made[name] = mixed[None].float().numpy()
-    return made
+        arrays = torch.from_numpy(
+            np.concatenate([contribution[name] for contribution in contributions])
+        ).double()
+        mixed = torch.tensordot(weights, arrays, dims=1)
+        priors[name] = mixed[None].float().numpy()
+    return priors
 
 
-def everyone(series: Sequence[ClientSeries], settings: Settings, days: int) -> tuple[Errors, Any]:
+def with_equal_history(
+    series: Sequence[ClientSeries], settings: Settings, days: int
+) -> tuple[Errors, Any]:
     """All clients have so many days. Returns their errors, and what they sent."""
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
-    clients = [Client(one, settings, days) for one in series]
+    clients = [Client(client_series, settings, days) for client_series in series]
     errors: Errors = {RIDGE: [], ALONE: [], KINDRED: []}
-    fitted, told = [], []
+    fitted, contributions = [], []
     for client in clients:
         errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
-        cohort, sent = client.fitted_alone(kindred)
+        cohort, arrays = client.fitted_alone(kindred)
         errors[ALONE].append(client.error(kindred, cohort))
         fitted.append(cohort)
-        told.append(sent)
-    prototypes = np.concatenate([sent[PROTOTYPE] for sent in told])
+        contributions.append(arrays)
+    prototypes = np.concatenate([arrays[PROTOTYPE] for arrays in contributions])
     for row, (client, cohort) in enumerate(zip(clients, fitted, strict=True)):
-        client.receive(kindred, cohort, priors_of(row, prototypes, told, kindred))
+        client.receive(kindred, cohort, priors_of(row, prototypes, contributions, kindred))
         errors[KINDRED].append(client.error(kindred, cohort))
-    return errors, told
+    return errors, contributions
 
 
 def newcomers(
-    series: Sequence[ClientSeries], settings: Settings, days: int, told: Sequence[Arrays]
+    series: Sequence[ClientSeries], settings: Settings, days: int, contributions: Sequence[Arrays]
 ) -> Errors:
     """Every client in turn has so many days, the others told what all their days say.
 
@@ -158,19 +166,19 @@ def newcomers(
     """
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     errors: Errors = {method: [] for method in (LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED)}
-    prototypes = np.concatenate([sent[PROTOTYPE] for sent in told])
-    for row, one in enumerate(series):
-        client = Client(one, settings, days or settings.data.periodic_window)
+    prototypes = np.concatenate([arrays_sent[PROTOTYPE] for arrays_sent in contributions])
+    for row, client_series in enumerate(series):
+        client = Client(client_series, settings, days or settings.data.periodic_window)
         if not days:
-            before = train_values(one, settings.data)[-lookback(settings.data) :]
+            before = train_values(client_series, settings.data)[-lookback(settings.data) :]
             client.windows = on_scale(client.windows, before, settings.data.times)
         cohort = client.cohort(kindred)
         for method, column in ((LAST_VALUE, -1), (LAST_PERIOD, len(settings.data.distances) - 1)):
             repeated = cohort.samples.inputs[..., [settings.data.close_window + column]]
             errors[method].append(client.judged(kindred.task.judge(repeated, cohort.samples)))
-        known = prototypes.copy()
-        known[row] = mean_day(cohort.samples)[0].numpy()
-        arrays = priors_of(row, known, told, kindred)
+        prototypes_now = prototypes.copy()
+        prototypes_now[row] = mean_day(cohort.samples)[0].numpy()
+        arrays = priors_of(row, prototypes_now, contributions, kindred)
         if days:
             errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
             cohort, _ = client.fitted_alone(kindred)
@@ -179,16 +187,16 @@ def newcomers(
         else:
             cohort.parameters[COEFFICIENTS][0] = priors_alone(arrays, kindred)
         errors[KINDRED].append(client.error(kindred, cohort))
-    return {method: its for method, its in errors.items() if its}
+    return {method: values for method, values in errors.items() if values}
 
 
-def on_scale(windows: ClientWindows, known: NDArray[np.float64], times: int) -> ClientWindows:
+def on_scale(windows: ClientWindows, values: NDArray[np.float64], times: int) -> ClientWindows:
     """The same samples on the scale of these values. times: columns that name times."""
-    mean, std = float(np.nanmean(known)), float(np.nanstd(known)) or windows.std
+    mean, std = float(np.nanmean(values)), float(np.nanstd(values)) or windows.std
     shift, factor = (windows.mean - mean) / std, windows.std / std
     inputs = windows.inputs.copy()
-    values = inputs.shape[1] - times
-    inputs[:, :values] = inputs[:, :values] * factor + shift
+    width = inputs.shape[1] - times
+    inputs[:, :width] = inputs[:, :width] * factor + shift
     targets = np.where(windows.present, windows.targets * factor + shift, 0).astype(np.float32)
     return replace(windows, inputs=inputs, targets=targets, mean=mean, std=std)
 
@@ -211,19 +219,21 @@ def priors_alone(arrays: Arrays, kindred: Any) -> torch.Tensor:
 
 
 def figures_of(name: str, settings: Settings) -> dict[str, Any]:
-    """All errors of a set. days: by the days of all clients; newcomers: by those of the one."""
+    """Return all errors of a data set, by the days of all clients and by the days of a newcomer."""
     series = load_series(settings.data)
-    most = [len(make_windows(one, settings.data).batches) for one in series]
-    made: dict[str, Any] = {"clients": len(series), "all": float(np.median(most)), "days": {}}
+    periods = [len(make_windows(client_series, settings.data).batches) for client_series in series]
+    figures: dict[str, Any] = {"clients": len(series), "all": float(np.median(periods)), "days": {}}
     for days in DAYS:
-        if days < min(most):
-            made["days"][str(days or "all")], told = everyone(series, settings, days)
+        if days < min(periods):
+            figures["days"][str(days or "all")], contributions = with_equal_history(
+                series, settings, days
+            )
             print(f"{name}: {days or 'all'} days", flush=True)
-    made["newcomers"] = {}
+    figures["newcomers"] = {}
     for days in NEWCOMERS_DAYS:
-        made["newcomers"][str(days)] = newcomers(series, settings, days, told)
+        figures["newcomers"][str(days)] = newcomers(series, settings, days, contributions)
         print(f"{name}: a newcomer with {days} days", flush=True)
-    return {**made, "made": f"{date.today().isoformat()}; {processors()}"}
+    return {**figures, "made": f"{date.today().isoformat()}; {processors()}"}
 
 
 def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
@@ -231,7 +241,7 @@ def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
     by mean and at each client."""
     methods = max((list(errors) for errors in of_days.values()), key=len)
     titles = ["days", *methods, "less than the best of the others", "clients better off"]
-    lines = [f"| {' | '.join(titles)} |", f"|{' ---: |' * len(titles)}"]
+    lines = [titles]
     for days, errors in of_days.items():
         cells = [
             f"{np.mean(errors[method]):.4f} / {np.median(errors[method]):.4f}"
@@ -239,12 +249,12 @@ def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
             else ""
             for method in methods
         ]
-        others = np.array([its for method, its in errors.items() if method != KINDRED])
+        rivals = np.array([values for method, values in errors.items() if method != KINDRED])
         ours = np.array(errors[KINDRED])
-        gain = 1 - ours.mean() / others.mean(axis=1).min()
-        better = float(np.mean(ours < others.min(axis=0)))
-        lines.append(f"| {' | '.join([days, *cells, f'{gain:.0%}', f'{better:.0%}'])} |")
-    return lines
+        gain = 1 - ours.mean() / rivals.mean(axis=1).min()
+        better = float(np.mean(ours < rivals.min(axis=0)))
+        lines.append([days, *cells, f"{gain:.0%}", f"{better:.0%}"])
+    return table_texts(lines, first="---:")
 
 
 def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
@@ -256,12 +266,12 @@ def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
     with rc_context(STYLE | {"svg.hashsalt": "history", "svg.fonttype": "none"}):
         figure = Figure(figsize=(10, 3.8), layout="constrained")
         panels = figure.subplots(1, len(figures))
-        for axes, (name, one) in zip(panels, figures.items(), strict=True):
-            labels = list(one["days"])
-            days = [one["all"] if label == "all" else float(label) for label in labels]
+        for axes, (name, data) in zip(panels, figures.items(), strict=True):
+            labels = list(data["days"])
+            days = [data["all"] if label == "all" else float(label) for label in labels]
             for number, method in enumerate((RIDGE, ALONE, KINDRED)):
                 for kind, dashes in ((np.mean, "-"), (np.median, "--")):
-                    errors = [kind(of[method]) for of in one["days"].values()]
+                    errors = [kind(by_method[method]) for by_method in data["days"].values()]
                     style = {**look(number), "linestyle": dashes}
                     axes.plot(days, errors, marker=".", label=f"{method}: {kind.__name__}", **style)
             axes.set(xscale="log", yscale="log", xlabel="days of training", title=name)
@@ -287,18 +297,17 @@ def main() -> None:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for name in arguments.sets or SETS:
         if not arguments.page_only:
-            made = figures_of(name, settings_of(name))
-            (OUTPUT / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
+            computed = figures_of(name, settings_of(name))
+            (OUTPUT / f"{name}.json").write_text(json.dumps(computed), encoding="utf-8")
     figures = {}
     for name in SETS:
         if (OUTPUT / f"{name}.json").exists():
-            one = json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
-            figures[name] = one
+            data = json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
+            figures[name] = data
             for section, key in ((name, "days"), (f"{name}-newcomer", "newcomers")):
-                note = (
-                    f"`python -m {MAKER} {name}`: {one['clients']} clients, seed 0; {one['made']}."
-                )
-                write_section(PAGE, section, MAKER, [*lines_of(one[key]), "", note])
+                note = f"`python -m {MAKER} {name}`: {data['clients']} clients, seed 0; "
+                note += f"{data['made']}."
+                write_section(PAGE, section, MAKER, [*lines_of(data[key]), "", note])
     if len(figures) == len(SETS):
         draw(figures, PAGE.with_suffix(".svg"))
 

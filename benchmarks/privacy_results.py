@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 from fedproto_app.core.tasks import small_run
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.node.process import become_worker

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.pages import ROOT
 from benchmarks.result_page import finished
-from benchmarks.result_runs import ROOT
 from benchmarks.sequence_results import PAGE
 from benchmarks.sequence_rows import TITLES
 from fedproto_app.report.drawing import STYLE, look

@@ -1,34 +1,43 @@
 """A page of docs/results and the command that makes it, given the page's experiments.
 
-An `Experiment` is a table; its rows are runs that differ in their seed alone. Finished runs in the
-output folder are not repeated, and a table tells of all that there are, whichever call made them.
-Lines of the page whose runs are not there stay (`benchmarks.page_tables`). A run there with other
-settings than its row now has is refused.
+An `Experiment` is a table; each row summarises runs that differ only in their seed. A run whose
+folder holds a finished run is not repeated. Rows of the page whose runs are not here stay. A run
+that was made with other settings than its row has now is refused. An experiment without a section
+on the page is printed only.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.page_tables import CannotMerge, Lines, Section, footnotes, merge, parse, titles
-from benchmarks.result_runs import (
+from benchmarks.machine import processors
+from benchmarks.pages import (
     ROOT,
-    Changes,
-    Job,
+    RUN_NOTE,
+    CannotMerge,
+    Lines,
     data_root,
-    is_finished,
-    made_line,
+    has_section,
+    merge,
+    parse_provenance,
+    parse_table,
+    provenance,
     read_section,
-    run_all,
+    table_texts,
     write_section,
 )
 from fedproto_app.report.runs import Group, Run, flat, read_run
@@ -40,23 +49,32 @@ from fedproto_app.settings import (
     without_other_methods,
 )
 
-# Settings that no figure depends on: a run may have been made with others.
-_OF_NO_MATTER = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")
-_MEGABYTE = 1e6
+# No figure depends on these settings: a run may have been made with other values.
+_IRRELEVANT = ("data.path", "seed", "device", "threads", "cohort-size", "encoder.path")
+_VERSIONS = ("fedproto-app", "flwr", "torch")
 
+Changes = Mapping[str, object]
 Table = Callable[[Mapping[str, Group]], Lines]
 Arrange = Callable[[Lines], Lines]
 
 
-def _as_made(lines: Lines) -> Lines:
-    return lines
+@dataclass(frozen=True)
+class Job:
+    """One run: its folder under the output folder, its file in configs/, changed settings.
+
+    A string among the settings is passed to `--set` as it is; other values are written as TOML.
+    """
+
+    name: str
+    config: str
+    changes: Changes
 
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ in their seed alone: in `folder`, `<folder>-s<seed>` under the output.
+    """Runs that differ only in their seed: `<folder>-s<seed>` under the output folder.
 
-    encoder: the row whose run of the same seed learns the encoder that these take.
+    encoder: the row whose run of the same seed trains the encoder that these runs use.
     """
 
     folder: str
@@ -80,14 +98,17 @@ class Row:
         return Job(self.run_name(seed), experiment.config, changes)
 
 
+def _unchanged(lines: Lines) -> Lines:
+    return lines
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A table of the page.
+    """A table.
 
-    data: the file under `data_root()`, empty for the app's own. about: what the footnote says of
-    the data and the rounds, by the table's runs. on_request: made only if it is named. keys: the
-    cells by which a line is known. arrange: orders and marks the lines, of this and of earlier
-    runs, by their texts.
+    data: the file under `data_root()`, empty for embedded data. about: what the note below the
+    table says about the runs. on_request: made only if it is named. keys: the number of cells
+    that identify a row. arrange: orders and marks the rows, new and old, by their texts.
     """
 
     config: str
@@ -98,38 +119,38 @@ class Experiment:
     about: Callable[[Sequence[Run]], str]
     on_request: bool = False
     keys: int = 1
-    arrange: Arrange = _as_made
+    arrange: Arrange = _unchanged
 
     @property
     def is_possible(self) -> bool:
         return not self.data or (data_root() / self.data).exists()
 
     def quick(self, changes: Changes) -> Experiment:
-        """The same with these settings, and one seed."""
+        """Return the same experiment with these settings and one seed."""
         rows = {name: row.with_changes(changes) for name, row in self.rows.items()}
         return replace(self, rows=rows, seeds=self.seeds[:1])
 
     def waves(self, seeds: Sequence[int], only: Sequence[str], output: Path) -> list[list[Job]]:
-        """The runs, and after them those that take an encoder which one of the first learns.
+        """Return the runs, and after them the runs that use an encoder which the first train.
 
-        only: rows, with what they need; empty for all.
+        only: rows to make, with the runs that they need; empty for all.
         """
         chosen = [row for key, row in self.rows.items() if not only or key in only]
         learners = [row.encoder for row in chosen if row.encoder]
         first = {row.folder: row for row in [*learners, *chosen] if not row.encoder}
-        then = [row for row in chosen if row.encoder]
+        dependent = [row for row in chosen if row.encoder]
         return [
             [row.job(self, seed, output) for seed in seeds for row in wave]
-            for wave in (list(first.values()), then)
+            for wave in (list(first.values()), dependent)
         ]
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page and its script's module, `benchmarks.<…>`.
+    """A page and the module that writes it, `benchmarks.<…>`.
 
-    folder: of its runs, under runs/. experiments: all tables by the name that the command line and
-    the page's markers call them. quick: what --quick sets, over what rows say.
+    folder: of its runs, under runs/. experiments: by their name on the command line and in the
+    page's markers. quick: the settings of --quick, on top of the rows' settings.
     """
 
     file: str
@@ -143,20 +164,81 @@ class Page:
         return ROOT / "docs" / "results" / self.file
 
 
+# --- runs ---------------------------------------------------------------------------------------
+
+
+def is_finished(job: Job, output: Path) -> bool:
+    return (output / job.name / "summary.json").exists()
+
+
+def run(job: Job, output: Path) -> None:
+    """Make the job's run with `fedproto run`, unless it is finished.
+
+    An interrupted run resumes from its checkpoint if its command and configuration are the same.
+    """
+    folder = output / job.name
+    if is_finished(job, output):
+        return
+    started, command = folder.with_name(f".{folder.name}.begun"), _command(job, folder)
+    text = "\n".join([*command, (ROOT / "configs" / job.config).read_text(encoding="utf-8")])
+    is_same = started.exists() and started.read_text(encoding="utf-8") == text
+    if is_same and (folder / "checkpoint").exists():
+        command = ["run", "--resume", str(folder), "--nodes", "1", "--quiet"]
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        started.write_text(text, encoding="utf-8")
+    fedproto = str(Path(sys.executable).with_name("fedproto"))
+    done = subprocess.run([fedproto, *command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{job.name} failed:\n{done.stderr}")
+    started.unlink()
+    shutil.rmtree(folder / "state", ignore_errors=True)  # gigabytes over all runs
+    note = {"date": date.today().isoformat(), "machine": processors()}
+    (folder / RUN_NOTE).write_text(json.dumps(note) + "\n", encoding="utf-8")
+
+
+def _command(job: Job, folder: Path) -> list[str]:
+    settings = {
+        "output.dir": folder.parent,
+        "output.name": folder.name,
+        "output.pictures": False,
+        **job.changes,
+    }
+    changes = [part for k, v in settings.items() for part in ("--set", f"{k}={_setting(v)}")]
+    config = str(ROOT / "configs" / job.config)
+    return ["run", config, "--app", str(ROOT), "--nodes", "1", "--quiet", *changes]
+
+
+def _setting(value: object) -> str:
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
+
+
+def _run_missing(name: str, jobs: Sequence[Job], output: Path, parallel: int) -> None:
+    """Make the runs that are not finished, several at a time; each is one node on one core."""
+    missing = [job for job in jobs if not is_finished(job, output)]
+    if missing:
+        with Progress() as progress, ThreadPoolExecutor(parallel) as pool:
+            task = progress.add_task(f"{name}, {len(missing)} runs", total=len(missing))
+            for _ in pool.map(lambda job: run(job, output), missing):
+                progress.advance(task)
+
+
 def finished(experiment: Experiment, output: Path) -> dict[str, Group]:
-    """The finished runs of each row that has some, whatever their seed.
+    """Return the finished runs of each row that has some, whatever their seed.
 
     Raises `SystemExit` for a run that was made with other settings than its row has now.
     """
     groups = {}
     for name, row in experiment.rows.items():
-        found = [
-            path.parent for path in (output / row.folder).parent.glob("*/summary.json")
+        folders = [
+            path.parent
+            for path in (output / row.folder).parent.glob("*/summary.json")
             if path.parent.name.rpartition("-s")[0] == Path(row.folder).name
-        ]  # fmt: skip
-        runs = sorted((read_run(folder) for folder in found), key=lambda run: run.summary["seed"])
-        for run in runs:
-            _require_settings(run, experiment.config, row)
+        ]
+        runs = sorted((read_run(folder) for folder in folders), key=lambda run: run.summary["seed"])
+        for summary_run in runs:
+            _require_settings(summary_run, experiment.config, row)
         if runs:
             groups[name] = Group(tuple(replace(run, summary=flat(run.summary)) for run in runs))
     return groups
@@ -164,147 +246,83 @@ def finished(experiment: Experiment, output: Path) -> dict[str, Group]:
 
 def _require_settings(run: Run, config: str, row: Row) -> None:
     text = (ROOT / "configs" / config).read_text(encoding="utf-8")
-    wanted = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
-    # A setting that is younger than the run: what it then did is the default now.
-    found = {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
+    row_settings = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
+    # If a setting is younger than the run, the run did what is the default now.
+    actual = {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
     pairs = [
-        (key, found[key], value)
-        for key, value in wanted.items()
-        if key not in _OF_NO_MATTER and not key.startswith(("output.", "nodes."))
+        (key, actual[key], value)
+        for key, value in row_settings.items()
+        if key not in _IRRELEVANT and not key.startswith(("output.", "nodes."))
     ]
-    # Where the runs lie does not matter, whose encoder it is does.
+    # The folder of the runs does not matter, but which run trained the encoder does.
     learner = row.encoder.run_name(run.summary["seed"]) if row.encoder else ""
     path = Path(str(run.settings.get("encoder.path", "")))
     pairs.append(("encoder.path", path.parts[-2:], Path(learner).parts))
-    for key, made, value in pairs:
-        if made != value:
+    for key, run_value, value in pairs:
+        if run_value != value:
             raise SystemExit(
-                f"{run.folder}: made with {key} = {made!r}, which is {value!r} now; delete the "
-                "folder to repeat the run"
+                f"{run.folder}: made with {key} = {run_value!r}, which is {value!r} now; "
+                "delete the folder to repeat the run"
             )
 
 
-class Part(NamedTuple):
-    """An experiment's part of the page.
-
-    texts: its lines of text, empty without a finished run. kept: what to say of the page's lines
-    that stay though there are runs of them here.
-    """
-
-    texts: list[str]
-    kept: list[str]
+# --- tables -------------------------------------------------------------------------------------
 
 
 def section(
-    page: Page, name: str, experiment: Experiment, output: Path, old: Sequence[str] | None = None
-) -> Part:
-    """The experiment's part of the page by its finished runs.
+    name: str, experiment: Experiment, output: Path, old: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Return the text of an experiment's section, and titles of old rows that new rows did not
+    replace. Both are empty without a finished run.
 
-    old: the part as it stands, whose other lines stay; None for the runs alone. The new footnote
-    is of the runs behind the lines that are put onto the page.
+    old: the section on the page, whose other rows stay.
 
-    Raises `benchmarks.page_tables.CannotMerge` if the old part and the new lines do not fit.
+    Raises `CannotMerge` if the old section and the new rows do not fit.
     """
     groups = finished(experiment, output)
     if not groups:
-        return Part([], [])
-    table = experiment.table(groups)
-    if old is None:
-        note = _footnote(page, name, experiment, groups)
-        return Part(Section(experiment.arrange(table), [note]).texts(), [])
-    before = parse(old)
-    merged = merge(before.lines, table, experiment.keys)
-    stay = {
-        "of more seeds": merged.of_more_seeds,
-        "with figures that the runs here do not tell": merged.of_more_figures,
-    }
-    kept = [f"kept on the page, {why}: {'; '.join(of)}" for why, of in stay.items() if of]
-    if not merged.made:
-        return Part(list(old), kept)
-    behind = _behind(experiment, groups, {*merged.of_more_seeds, *merged.of_more_figures})
-    lines = experiment.arrange(merged.lines)
-    note = _footnote(page, name, experiment, behind)
-    notes = footnotes(before.paragraphs, note, lines, merged.made, experiment.keys)
-    return Part(Section(lines, notes).texts(), kept)
-
-
-def _behind(
-    experiment: Experiment, groups: Mapping[str, Group], kept: set[str]
-) -> Mapping[str, Group]:
-    """The groups but those whose line was kept; all if no other is left.
-
-    A group's line is the first one of its table without the other groups. One that only adds
-    figures to another's line has none.
-    """
-    if not kept:
-        return groups
-    others = {
-        name: group
-        for name, group in groups.items()
-        if kept.isdisjoint(titles(experiment.table({name: group}), experiment.keys)[:1])
-    }
-    return others or groups
-
-
-def _footnote(page: Page, name: str, experiment: Experiment, groups: Mapping[str, Group]) -> str:
-    """What lines of the table were made with, by the artefacts of their runs."""
+        return [], []
+    page, paragraph = parse_table(old)
+    lines, stay = merge(page, experiment.table(groups), experiment.keys)
     runs = [run for group in groups.values() for run in group.runs]
-    seeds = sorted({run.summary["seed"] for run in runs})
     versions = {
-        ", ".join(f"{k.removeprefix('versions.')} {run.summary[k]}" for k in _version_keys(run))
+        f"{package} {run.summary[f'versions.{package}']}"
         for run in runs
+        for package in _VERSIONS
+        if f"versions.{package}" in run.summary
     }
-    devices = sorted({str(run.settings["device"]) for run in runs})
-    seconds = sum(run.summary["seconds"] for run in runs)
-    data = experiment.data or runs[0].settings["data.source"]
-    return " ".join(
-        [
-            f"`python -m {page.maker} {name} --seeds {' '.join(map(str, seeds))}`, "
-            f"`configs/{experiment.config}`. Data: {data}, {experiment.about(runs)}.",
-            f"{'; '.join(sorted(versions))}. {len(runs)} runs, {seconds / 60:.0f} minutes of one "
-            f"node on {', '.join(devices)}; {made_line([run.folder for run in runs])}.",
-        ]
-    )
-
-
-def _version_keys(run: Run) -> list[str]:
-    return [key for key in run.summary if key.startswith("versions.")]
+    summary = provenance([run.folder for run in runs], versions)
+    summary = summary | (parse_provenance(paragraph) or summary)
+    note = f"`{name}`, `configs/{experiment.config}`: {experiment.about(runs)}. {summary.text()}"
+    return [*table_texts(experiment.arrange(lines)), "", note], stay
 
 
 def spread_text(group: Group, figure: str, text: Callable[[float | None], str]) -> str:
-    """Mean ± sample standard deviation over seeds."""
+    """Format the mean ± sample standard deviation over seeds."""
     spread = group.spread(figure)
     return text(spread.mean) if spread.std is None else f"{text(spread.mean)} ± {text(spread.std)}"
 
 
 def percent(group: Group, figure: str) -> str:
-    """Mean ± sample standard deviation over seeds, in percent."""
+    """Format the mean ± sample standard deviation over seeds, in percent."""
     return spread_text(group, figure, percent_text)
 
 
-def number(group: Group, figure: str, unit: float = 1.0) -> str:
-    """The mean over seeds, in this unit."""
+def number(group: Group, figure: str) -> str:
+    """Format the mean over seeds."""
     mean = group.spread(figure).mean
     if mean is None:
         return UNKNOWN
-    value = mean / unit
-    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
+    return f"{mean:,.0f}" if mean >= 100 or mean == round(mean) else f"{mean:.3g}"
 
 
-def costs(group: Group) -> dict[str, str]:
-    """The last columns of a table."""
-    return {
-        "values up": number(group, "parameters_up_per_client_round"),
-        "MB up": number(group, "bytes_up", _MEGABYTE),
-        "seconds": number(group, "seconds"),
-        "seeds": str(len(group.runs)),
-    }
+# --- the command --------------------------------------------------------------------------------
 
 
 def command(page: Page, description: str | None) -> None:
-    """The script's command line: make the runs that are not there yet, write their tables.
+    """Run the script: make the missing runs, write their tables.
 
-    Ends with an error that names the tables into which the new lines could not be put.
+    Ends with an error that names the tables into which the new rows did not fit.
     """
     arguments = _arguments(page, description)
     folder = f"{page.folder}-quick" if arguments.quick else page.folder
@@ -318,65 +336,58 @@ def command(page: Page, description: str | None) -> None:
             experiment = experiment.quick(page.quick)
         if not arguments.page_only:
             if not experiment.is_possible:
-                console.print(f"skipped {name}: {data_root() / experiment.data} is not there")
+                console.print(f"skipped {name}: {data_root() / experiment.data} is missing")
                 continue
-            finished(experiment, output)  # before hours of work: are the runs there of these rows?
+            finished(experiment, output)  # before hours of work: do the runs belong to the rows?
             seeds = arguments.seeds or experiment.seeds
             for jobs in experiment.waves(seeds, arguments.only, output):
-                _make(name, jobs, output, arguments.parallel, console)
-        alone = arguments.quick or arguments.whole
-        old = None if alone else read_section(page.path, name, page.maker)
-        fits = True
+                _run_missing(name, jobs, output, arguments.parallel)
+        is_shown = not arguments.quick and has_section(page.path, name, page.maker)
+        merges = is_shown and not arguments.whole
+        old = read_section(page.path, name, page.maker) if merges else []
         try:
-            part = section(page, name, experiment, output, old)
-        except CannotMerge as unlike:
-            refused.append(f"{page.path.name}, {name}: {unlike}")
-            part, fits = section(page, name, experiment, output), False
-        said = part.texts or [f"{name}: no finished run in {output}"]
-        told = "\n".join([*said, *part.kept])
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
-        if part.texts and fits and not arguments.quick:
-            write_section(page.path, name, page.maker, part.texts)
+            texts, stay = section(name, experiment, output, old)
+        except CannotMerge as error:
+            refused.append(f"{page.path.name}, {name}: {error}")
+            is_shown = False
+            texts, stay = section(name, experiment, output)
+        shown = list(texts) or [f"{name}: no finished run in {output}"]
+        if stay:
+            shown.append(f"kept on the page, of more seeds or figures: {'; '.join(stay)}")
+        console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
+        if texts and is_shown:
+            write_section(page.path, name, page.maker, texts)
     if refused:
         raise SystemExit("\n".join(["not written:", *refused]))
 
 
 def _arguments(page: Page, description: str | None) -> argparse.Namespace:
-    """The command line's; `experiments` is what it means if it names none."""
-    known = page.experiments
+    experiments = page.experiments
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=", ".join(known))
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=", ".join(experiments))
     parser.add_argument("--output", type=Path, help=f"default: runs/{page.folder}")
     parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 1)))
-    parser.add_argument("--seeds", type=int, nargs="+", help="default: each experiment's own")
-    parser.add_argument("--only", default="", metavar="ROW,ROW", help="run these rows alone")
-    parser.add_argument("--quick", action="store_true", help="a try-out, not on the page")
-    parser.add_argument("--page-only", action="store_true", help="run nothing")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: each experiment's seeds")
+    parser.add_argument("--only", default="", metavar="ROW,ROW", help="make only these rows")
+    parser.add_argument("--quick", action="store_true", help="a small trial, not on the page")
+    parser.add_argument("--page-only", action="store_true", help="make no run")
     parser.add_argument(
         "--whole",
         action="store_true",
-        help="write tables of the runs that are here alone: the page's other lines go",
+        help="replace tables by the rows whose runs are here: other rows of the page go",
     )
     arguments = parser.parse_args()
     for name in arguments.experiments:
-        if name not in known:
-            parser.error(f"unknown experiment {name!r}; known: {', '.join(known)}")
+        if name not in experiments:
+            parser.error(f"unknown experiment {name!r}; known: {', '.join(experiments)}")
     arguments.experiments = arguments.experiments or [
-        name for name in known if arguments.page_only or not known[name].on_request
+        name for name in experiments if arguments.page_only or not experiments[name].on_request
     ]
     arguments.only = [row for row in arguments.only.split(",") if row]
-    rows = {row for name in arguments.experiments for row in known[name].rows}
+    rows = {row for name in arguments.experiments for row in experiments[name].rows}
     for row in arguments.only:
         if row not in rows:
             parser.error(f"--only {row}: unknown row; known: {', '.join(sorted(rows))}")
     return arguments
-
-
-def _make(name: str, jobs: Sequence[Job], output: Path, parallel: int, console: Console) -> None:
-    """The runs that are not there yet."""
-    missing = [job for job in jobs if not is_finished(job, output)]
-    if missing:
-        with Progress(*Progress.get_default_columns(), console=console) as progress:
-            run_all(name, missing, output, parallel, progress)

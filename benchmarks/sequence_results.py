@@ -19,21 +19,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import stdev
 
-from benchmarks.page_tables import Lines
+from benchmarks.pages import Lines
 from benchmarks.result_page import (
+    Changes,
     Experiment,
     Page,
     Table,
     command,
-    costs,
+    number,
     percent,
     spread_text,
 )
-from benchmarks.result_runs import Changes
-from benchmarks.sequence_papers import PAPER
 from benchmarks.sequence_rows import (
+    BETA_ROWS,
+    EV_CLUSTERS,
     LABELS_BETAS,
+    LSTM,
     TITLES,
+    WINDOWS,
     beta_rows,
     closed_rows,
     cluster_rows,
@@ -54,8 +57,58 @@ from fedproto_app.report.task_report import UNKNOWN, percent_text
 AIRWRITING, PENDIGITS = "airwriting_leap_1183_10subjects.npz", "pendigits.npz"
 VOWELS = "JapaneseVowels"  # a folder
 SEEDS = (0, 1, 2)
+# The tables by β and labels have a column for each of these methods, and two Rand indices.
+_OF_CLUSTERS = ("sc", "analytic-clustered")
+_OF_LABELS = (
+    *("sc", "a1", "one-head", "own-heads"),
+    *("analytic-alone", "analytic-all", "analytic", "analytic-clustered"),
+)
 Cell = Callable[[Group], str]
 Text = Callable[[float | None], str]
+
+# The paper's figures by row: accuracies, and RMSE for the vehicles.
+_TABLE_2 = ("sc", "ec", "a1", "a2", "a3", "ifca", "flsc")
+PAPER: dict[str, dict[str, float]] = {
+    "encoder": {  # table 1, 10 clients
+        **dict(zip(LSTM, (0.732, 0.804, 0.863, 0.828), strict=True)),
+        "encoder-svm": 0.992,
+    },
+    "clusters": dict(zip(_TABLE_2, (0.763, 0.859, 0.909, 0.928, 0.943, 0.774, 0.83), strict=True)),
+    "encoder50": {  # table 1, 50 clients
+        **dict(zip(LSTM, (0.945, 0.896, 0.859, 0.946), strict=True)),
+        "encoder-svm": 0.948,
+    },
+    "scale100": dict(zip(_TABLE_2, (0.716, 0.737, 0.75, 0.751, 0.739, 0.74, 0.729), strict=True)),
+    "beta": {  # table 3
+        f"{beta}-{name}": figure
+        for beta, figures in {
+            0.1: (0.887, 0.887, 0.888, 0.900, 0.889, 0.693),
+            0.25: (0.868, 0.868, 0.872, 0.871, 0.872, 0.761),
+            0.5: (0.809, 0.809, 0.816, 0.815, 0.711, 0.735),
+            2.0: (0.712, 0.721, 0.742, 0.738, 0.730, 0.721),
+        }.items()
+        for name, figure in zip(BETA_ROWS, figures, strict=True)
+    },
+    "ev": {  # table 4
+        **dict(zip(LSTM, (43.2, 42.3, 42.0, 42.7), strict=True)),
+        **{
+            f"c-{c}": rmse
+            for c, rmse in zip(EV_CLUSTERS, (24.4, 23.7, 13, 8.8, 5.8, 1.3), strict=True)
+        },
+    },
+    "dtssgd": {  # table 5
+        "w1": 0.988,
+        **{
+            f"w{window}-{factor}": figure
+            for factor, figures in {
+                0.7: (0.984, 0.988, 0.986),
+                0.8: (0.990, 0.982, 0.985),
+                0.9: (0.980, 0.990, 0.990),
+            }.items()
+            for window, figure in zip(WINDOWS, figures, strict=True)
+        },
+    },
+}
 
 # For --quick: small enough to see that everything works, too small for any figure to count.
 QUICK: Changes = {
@@ -83,10 +136,10 @@ def experiments() -> dict[str, Experiment]:
         ),
         "pendigits-clusters": pendigits(SEEDS, cluster_rows("pendigits-clusters"), table_2, about),
         "airwriting-closed": airwriting(
-            SEEDS, closed_rows("airwriting-closed"), of_columns(ENCODER), about
+            SEEDS, closed_rows("airwriting-closed"), of_columns(CLOSED), about
         ),
         "pendigits-closed": pendigits(
-            SEEDS, closed_rows("pendigits-closed"), of_columns(ENCODER), about
+            SEEDS, closed_rows("pendigits-closed"), of_columns(CLOSED), about
         ),
         "labels": pendigits(
             (0,), label_rows("labels", LABELS_BETAS, {}), by_beta_and_labels, about_labels, keys=2
@@ -98,17 +151,17 @@ def experiments() -> dict[str, Experiment]:
             about_labels,
             keys=2,
         ),
-        "unlabelled": pendigits(SEEDS, unlabelled_rows("unlabelled"), of_columns(ENCODER), about),
+        "unlabelled": pendigits(SEEDS, unlabelled_rows("unlabelled"), of_columns(CLOSED), about),
         "vowels": Experiment(
             "fed-react-vowels.toml",
             VOWELS,
             SEEDS,
             vowel_rows("vowels"),
-            of_columns(CLUSTERS),
+            of_columns(ROUNDS),
             about,
         ),
         "airwriting-subjects": airwriting(
-            SEEDS, subject_rows("airwriting-subjects"), of_columns(SUBJECTS), about
+            SEEDS, subject_rows("airwriting-subjects"), of_columns(ROUNDS), about
         ),
         "ev": Experiment(
             "fed-react-ev.toml",
@@ -139,13 +192,13 @@ def about(runs: Sequence[Run]) -> str:
         betas = sorted({float(run.settings["data.clusters.beta"]) for run in runs})
         count = settings["data.clusters.clusters"]
         clients += f" in {count} clusters, β = {', '.join(f'{beta:g}' for beta in betas)}"
-    said, methods = [clients], [METHODS[run.settings["method"]] for run in runs]
+    parts, methods = [clients], [METHODS[run.settings["method"]] for run in runs]
     if any(method.pretraining for method in methods):
         rounds, steps = settings["encoder.rounds"], settings["encoder.steps"]
-        said.append(f"encoder: {rounds} rounds of {steps} steps")
+        parts.append(f"encoder: {rounds} rounds of {steps} steps")
     if any(not method.pretraining and method.rounds is None for method in methods):
-        said.append(f"supervised: {settings['local-epochs']} local epochs")
-    return "; ".join(said)
+        parts.append(f"supervised: {settings['local-epochs']} local epochs")
+    return "; ".join(parts)
 
 
 def of_columns(
@@ -160,7 +213,7 @@ def of_columns(
             if paper is not None:
                 first = next(iter(columns))
                 cells = {first: cells[first], "the paper's": text(paper.get(name)), **cells}
-            cells |= {"rounds": _rounds(group), **costs(group)}
+            cells["seeds"] = str(len(group.runs))
             lines.append({"method": TITLES[name], **cells})
         return [list(lines[0]), *(list(line.values()) for line in lines)]
 
@@ -175,28 +228,22 @@ def about_labels(runs: Sequence[Run]) -> str:
 
 def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
     """A line for a β and a number of labels, a column for a method: mean of rounds."""
-    parts = [name.split("/") for name in groups]
-    there_are = {variant for _, _, variant in parts}
-    variants = [name for name in TITLES if name in there_are]
-    lines = []
-    for beta, labels in dict.fromkeys((beta, labels) for beta, labels, _ in parts):
-        there = {name: groups.get(f"{beta}/{labels}/{name}") for name in variants}
-        found = [group for group in there.values() if group]
-        accuracies = {
-            TITLES[name]: percent(group, "accuracy_rounds") if group else UNKNOWN
-            for name, group in there.items()
-        }
-        error = max(standard_error(group, "accuracy") for group in found)
-        rands = {
-            f"{title}, {TITLES[name]}": cell(group) if group else UNKNOWN
-            for name, group in there.items()
-            if name in ("sc", "a1", "a1-all-rounds", "analytic-clustered")
-            for title, cell in (("Rand", _digits("rand_index_rounds")), ("settled", _settled))
-        }
-        runs = str(max(len(group.runs) for group in found))
-        line = {"β": beta, "labels": labels, **accuracies, "standard error": percent_text(error)}
-        lines.append({**line, **rands, "seeds": runs})
-    return [list(lines[0]), *(list(line.values()) for line in lines)]
+    pairs = dict.fromkeys(tuple(name.split("/")[:2]) for name in groups)
+    head = [*("β", "labels", *map(TITLES.__getitem__, _OF_LABELS), "standard error")]
+    head += [f"Rand index, {TITLES[name]}" for name in _OF_CLUSTERS]
+    lines = [[*head, "seeds"]]
+    for beta, labels in pairs:
+        by_method = {name: groups.get(f"{beta}/{labels}/{name}") for name in _OF_LABELS}
+        present = [group for group in by_method.values() if group]
+        accuracies = [
+            percent(group, "accuracy_rounds") if group else UNKNOWN for group in by_method.values()
+        ]
+        error = max((standard_error(group, "accuracy") for group in present), default=0.0)
+        rand = _digits("rand_index_rounds")
+        indices = [rand(group) if (group := by_method[name]) else UNKNOWN for name in _OF_CLUSTERS]
+        seeds = str(max((len(group.runs) for group in present), default=0))
+        lines.append([beta, labels, *accuracies, percent_text(error), *indices, seeds])
+    return lines
 
 
 def standard_error(group: Group, figure: str) -> float:
@@ -217,22 +264,6 @@ def _error(figure: str, text: Text) -> Cell:
     return lambda group: text(standard_error(group, figure))
 
 
-def _settled(group: Group) -> str:
-    """The round from which on the clusters are the true ones, seed by seed."""
-    if group.spread("rand_index").mean is None:
-        return UNKNOWN
-    return ", ".join(str(run.summary["rand_index_settled"] or "never") for run in group.runs)
-
-
-def _rounds(group: Group) -> str:
-    """Those of the first phase, if the run has one, and of the second."""
-    settings = group.runs[0].settings
-    first = METHODS[settings["method"]].pretraining and not settings["encoder.path"]
-    return (
-        f"{settings['encoder.rounds']} + {settings['rounds']}" if first else str(settings["rounds"])
-    )
-
-
 def _two_digits(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.2f}"
 
@@ -245,38 +276,27 @@ def _digits(figure: str) -> Cell:
     return partial(spread_text, figure=figure, text=_two_digits)
 
 
-ENCODER = {
-    "kept": _percent("accuracy_kept"),
+Columns = Mapping[str, Cell]
+_LAST: Columns = {
     "last": _percent("accuracy"),
-    "its standard error": _error("accuracy", percent_text),
-    "validation error, last": _percent("validation_error"),
+    "standard error": _error("accuracy", percent_text),
 }
-CLUSTERS = {
+CLOSED: Columns = {
+    **_LAST,
+    "values sent": partial(number, figure="parameters_up_per_client_round"),
+}
+ENCODER: Columns = {"kept": _percent("accuracy_kept"), **CLOSED}
+ROUNDS: Columns = {"mean of rounds": _percent("accuracy_rounds"), **CLOSED}
+CLUSTERS: Columns = {
     "mean of rounds": _percent("accuracy_rounds"),
-    "last": _percent("accuracy"),
-    "its standard error": _error("accuracy", percent_text),
-    "validation error, mean of rounds": _percent("validation_error_rounds"),
-    "Rand, mean of rounds": _digits("rand_index_rounds"),
-    "last Rand": _digits("rand_index"),
-    "settled": _settled,
-    "α": _digits("forgetting_factor_rounds"),
+    "standard error": _LAST["standard error"],
+    "Rand index": _digits("rand_index_rounds"),
 }
-SUBJECTS = {
-    "mean of rounds": _percent("accuracy_rounds"),
-    "last": _percent("accuracy"),
-    "its standard error": _error("accuracy", percent_text),
-    "kept": _percent("accuracy_kept"),
-    "validation error, last": _percent("validation_error"),
-    "α": _digits("forgetting_factor_rounds"),
-}
-EV = {
+EV: Columns = {
     "last": _digits("rmse"),
-    "its standard error": _error("rmse", _two_digits),
-    "mean of rounds": _digits("rmse_rounds"),
+    "standard error": _error("rmse", _two_digits),
     "kept": _digits("rmse_kept"),
-    "validation, last": _digits("validation_rmse"),
-    "Rand, mean of rounds": _digits("rand_index_rounds"),
-    "last Rand": _digits("rand_index"),
+    "Rand index": _digits("rand_index_rounds"),
 }
 
 PAGE = Page(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.result_page import Row
-from benchmarks.result_runs import Changes
+from benchmarks.result_page import Changes, Row
 
 Variants = dict[str, Changes]
 
@@ -235,13 +234,13 @@ def cluster_rows(folder: str) -> dict[str, Row]:
 
 
 def subject_rows(folder: str) -> dict[str, Row]:
-    given: Changes = {"data.clusters.scheme": "given"}
+    by_source: Changes = {"data.clusters.scheme": "given"}
     variants: Variants = {
         **{name: {**PLAIN, **NORMS}[name] for name in ("sc", "a1", "a1-norms")},
         **one_and_own(10),
     }
-    supervised = rows(folder, {"lstm-fedavg": LSTM["lstm-fedavg"], **CLOSED}, given)
-    return {**supervised, **rows_on_encoder(folder, variants, given, 10)}
+    supervised = rows(folder, {"lstm-fedavg": LSTM["lstm-fedavg"], **CLOSED}, by_source)
+    return {**supervised, **rows_on_encoder(folder, variants, by_source, 10)}
 
 
 def ev_rows(folder: str) -> dict[str, Row]:
@@ -285,16 +284,16 @@ def dtssgd_rows(folder: str) -> dict[str, Row]:
 
 
 def beta_rows(folder: str) -> dict[str, Row]:
-    made = dict[str, Row]()
+    result = dict[str, Row]()
     for beta in BETAS:
         inside, common = f"{folder}-{beta}", {**HUNDRED, "data.clusters.beta": beta}
         closed = rows(inside, {name: CLOSED[name] for name in SIMPLEST}, common)
-        both = {**closed, **rows_on_encoder(inside, BETA_ROWS, common, 100)}
-        made |= {f"{beta}-{name}": row for name, row in both.items()}
-    return made
+        inside_rows = {**closed, **rows_on_encoder(inside, BETA_ROWS, common, 100)}
+        result |= {f"{beta}-{name}": row for name, row in inside_rows.items()}
+    return result
 
 
-def label_rows(folder: str, betas: Sequence[float], every: Changes) -> dict[str, Row]:
+def label_rows(folder: str, betas: Sequence[float], common_settings: Changes) -> dict[str, Row]:
     """By β, labels and method, with slashes between them.
 
     The encoder is as it is drawn, so that labels are all that anybody learns from. With one round
@@ -316,13 +315,13 @@ def label_rows(folder: str, betas: Sequence[float], every: Changes) -> dict[str,
         },
         **{name: (changes, approaches) for name, changes in _A_ROUND.items()},
     }
-    made: dict[str, Row] = {}
+    result: dict[str, Row] = {}
     for beta in betas:
         for labels, (changes, variants) in of_labels.items():
-            common = {"encoder.rounds": 0, "data.clusters.beta": beta, **every, **changes}
+            common = {"encoder.rounds": 0, "data.clusters.beta": beta, **common_settings, **changes}
             inside = rows(f"{folder}-{beta}-{labels.replace(' ', '-')}", variants, common)
-            made |= {f"{beta}/{labels}/{name}": row for name, row in inside.items()}
-    return made
+            result |= {f"{beta}/{labels}/{name}": row for name, row in inside.items()}
+    return result
 
 
 def unlabelled_rows(folder: str) -> dict[str, Row]:
@@ -332,7 +331,7 @@ def unlabelled_rows(folder: str) -> dict[str, Row]:
     """
     heads: Variants = {"sc": PLAIN["sc"], "one-head": one_and_own(10)["one-head"]}
     closed = {name: CLOSED[name] for name in ("analytic-alone", "analytic-all", "analytic")}
-    made: dict[str, Row] = {}
+    result: dict[str, Row] = {}
     for labels in FEW_LABELS:
         within = f"{folder}-{labels}"
         common = {
@@ -344,8 +343,8 @@ def unlabelled_rows(folder: str) -> dict[str, Row]:
             **rows_on_encoder(within, heads, common, 10),
             **rows(within, {**closed, **GUESSES}, common),
         }
-        made |= {f"{labels}-{name}": row for name, row in inside.items()}
-    return made
+        result |= {f"{labels}-{name}": row for name, row in inside.items()}
+    return result
 
 
 def closed_rows(folder: str) -> dict[str, Row]:

@@ -1,7 +1,7 @@
 """docs/results/sharing.md: what sharing brings beside the strongest that a client can do alone.
 
     python -m benchmarks.sharing_results                    # all cells, about an hour of one core
-    python -m benchmarks.sharing_results milano demo        # those of two data sets
+    python -m benchmarks.sharing_results milano demo        # the cells of two data sets
     python -m benchmarks.sharing_results --page-only        # from the figures that there are
 
 A cell is a data set, so many steps ahead, and so many periods of training at every client. In each
@@ -27,7 +27,7 @@ from torch import Tensor
 from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT, data_root, write_section
+from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from fedproto_app.core.messages import Arrays
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
@@ -57,17 +57,22 @@ Errors = dict[str, list[float]]  # test MSE by method, of the clients in the sou
 
 class OnePenalty(KindredLearner):
     """Kindred as it was: one penalty for all features, drawn to the last value, each candidate with
-    the same weight before any error is known, and only validation errors counted. η was 0.3."""
+    the same prior weight, and only validation errors count. η was 0.3."""
 
-    def _families(self, own: Means, priors: Sequence[Means], periods: int) -> Iterator[Family]:
-        mixed = [own.plus(s, prior) for prior in priors for s in (0.1, 0.5, 2.0, 10.0)]
-        for problems, penalties in (([own], (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)), (mixed, (1e-4, 1e-2))):
+    def _families(
+        self, client_means: Means, priors: Sequence[Means], periods: int
+    ) -> Iterator[Family]:
+        mixed = [client_means.plus(s, prior) for prior in priors for s in (0.1, 0.5, 2.0, 10.0)]
+        for problems, penalties in (
+            ([client_means], (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)),
+            (mixed, (1e-4, 1e-2)),
+        ):
             if problems:
                 fits = Fits(problems, self.model, set(penalties)).with_one_penalty(penalties).fits
                 yield Family(len(fits), fits)
 
     @staticmethod
-    def _training_errors(own: Means, squares: Tensor, fits: Tensor) -> Tensor:
+    def _training_errors(client_means: Means, squares: Tensor, fits: Tensor) -> Tensor:
         return torch.zeros_like(fits[:, 0, 0])
 
 
@@ -124,16 +129,16 @@ def settings_in(chosen: DataSet, steps: int, periods: int) -> Settings:
 def series_of(chosen: DataSet, settings: Settings) -> list[ClientSeries]:
     """The clients; with a level shift each is a standard deviation higher from some hour of the
     last nine days of its train part on, another at each client."""
-    made = []
-    for number, one in enumerate(load_series(settings.data)):
+    result = []
+    for number, client_series in enumerate(load_series(settings.data)):
         back = lookback(settings.data)
-        train, _, _ = split_counts(len(one.values) - back, settings.data)
-        values = one.values.copy()
+        train, _, _ = split_counts(len(client_series.values) - back, settings.data)
+        values = client_series.values.copy()
         if chosen.shifted:
             start = back + train - 24 * (1 + number % 9) - 7 * number % 24
             values[start:] += np.nanstd(values[:start])
-        made.append(replace(one, values=values))
-    return made
+        result.append(replace(client_series, values=values))
+    return result
 
 
 def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner:
@@ -147,7 +152,7 @@ def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner
 
 def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) -> Errors:
     """Of a cell."""
-    clients = [Client(one, settings, periods) for one in series]
+    clients = [Client(client_series, settings, periods) for client_series in series]
     errors: Errors = {}
     for kind, suffix in ((OnePenalty, BEFORE), (KindredLearner, "")):
         learner = learner_of(settings, kind)
@@ -156,11 +161,11 @@ def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) 
             client.error(learner, cohort)
             for client, (cohort, _) in zip(clients, fitted, strict=True)
         ]
-        sent = {
+        contributions = {
             name: np.concatenate([arrays[name] for _, arrays in fitted])
             for name in (PROTOTYPE, GRAM, MOMENT)
         }
-        priors = priors_of(sent, settings.method_table(KindredSettings).temperatures)
+        priors = priors_of(contributions, settings.method_table(KindredSettings).temperatures)
         for method, first in ((KINDRED, 0), *([(ALIKE, 1)] if not suffix else [])):
             errors[method + suffix] = []
             for row, (client, (cohort, _)) in enumerate(zip(clients, fitted, strict=True)):
@@ -171,25 +176,25 @@ def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) 
     return errors
 
 
-def priors_of(sent: Arrays, temperatures: Sequence[float]) -> Arrays:
+def priors_of(contributions: Arrays, temperatures: Sequence[float]) -> Arrays:
     """[N, T, …] what the server sends to all; the last temperature takes all others alike."""
-    divergence = pairwise_divergence(torch.from_numpy(sent[PROTOTYPE])[:, None])
-    weights = torch.stack([kinship(divergence, each) for each in temperatures], dim=1)
-    return {name: _mixed(weights, sent[name]) for name in (GRAM, MOMENT)}
+    divergence = pairwise_divergence(torch.from_numpy(contributions[PROTOTYPE])[:, None])
+    weights = torch.stack([kinship(divergence, temperature) for temperature in temperatures], dim=1)
+    return {name: _mixed(weights, contributions[name]) for name in (GRAM, MOMENT)}
 
 
-def _mixed(weights: Tensor, every: NDArray[Any]) -> NDArray[Any]:
-    made = [torch.tensordot(some, torch.from_numpy(every).double(), dims=1) for some in weights]
-    return torch.stack([one.float() for one in made]).numpy()
+def _mixed(weights: Tensor, arrays: NDArray[Any]) -> NDArray[Any]:
+    result = [torch.tensordot(row, torch.from_numpy(arrays).double(), dims=1) for row in weights]
+    return torch.stack([part.float() for part in result]).numpy()
 
 
 # --- the page ---------------------------------------------------------------------------------
 
 
-def ratio(errors: Errors, method: str, other: str) -> NDArray[np.float64]:
+def ratio(errors: Errors, method: str, rival: str) -> NDArray[np.float64]:
     """At each client."""
-    made: NDArray[np.float64] = np.array(errors[method]) / np.array(errors[other])
-    return made
+    result: NDArray[np.float64] = np.array(errors[method]) / np.array(errors[rival])
+    return result
 
 
 def geometric(ratios: NDArray[np.float64]) -> float:
@@ -197,41 +202,34 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    titles = [
-        *("data", "steps", "periods", "clients", "alone / before", "Kindred / before"),
-        *("before: Kindred / alone", "Kindred / alone", "median", "mean", "clients better off"),
-        "all alike / alone",
-    ]
-    lines = [f"| {' | '.join(titles)} |", f"|---|{' ---: |' * (len(titles) - 1)}"]
+    titles = ["data", "steps", "periods", "clients", "Kindred / alone", "clients better off"]
+    titles.append("all alike / alone")
+    lines = [titles]
     for cell in cells:
         errors = cell["errors"]
         shared = ratio(errors, KINDRED, ALONE)
         row = [
             *(cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), str(len(shared))),
-            f"{geometric(ratio(errors, ALONE, ALONE + BEFORE)):.3f}",
-            f"{geometric(ratio(errors, KINDRED, KINDRED + BEFORE)):.3f}",
-            f"{geometric(ratio(errors, KINDRED + BEFORE, ALONE + BEFORE)):.3f}",
             f"**{geometric(shared):.3f}**",
-            *(f"{kind(shared):.3f}" for kind in (np.median, np.mean)),
             f"{np.mean(shared < 1):.0%}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        lines.append(row)
+    return table_texts(lines)
 
 
 def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     """What the cells say together."""
 
-    def means(method: str, other: str, some: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
-        return np.array([geometric(ratio(one["errors"], method, other)) for one in some])
+    def means(method: str, rival: str, chosen: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
+        return np.array([geometric(ratio(cell["errors"], method, rival)) for cell in chosen])
 
-    week = [one for one in cells if one["periods"] == 7]
-    ahead = [one for one in cells if one["periods"] == 1 and one["steps"] > 1]
-    short = [one for one in cells if one["periods"]]
-    better = [float(np.mean(ratio(one["errors"], KINDRED, ALONE) < 1)) for one in short]
-    rows = []
-    for title, method, other, some in (
+    week = [cell for cell in cells if cell["periods"] == 7]
+    ahead = [cell for cell in cells if cell["periods"] == 1 and cell["steps"] > 1]
+    short = [cell for cell in cells if cell["periods"]]
+    better = [float(np.mean(ratio(cell["errors"], KINDRED, ALONE) < 1)) for cell in short]
+    lines = [["ratio", "cells", "geometric mean", "largest", "above 1.01 / 1.02"]]
+    for title, method, rival, chosen in (
         ("Kindred / Kindred before, 7 periods", KINDRED, KINDRED + BEFORE, week),
         ("Kindred / Kindred before, 1 period, several steps", KINDRED, KINDRED + BEFORE, ahead),
         ("Kindred / Kindred before, all cells", KINDRED, KINDRED + BEFORE, cells),
@@ -239,14 +237,12 @@ def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
         ("Kindred / alone, 1 to 7 periods", KINDRED, ALONE, short),
         ("Kindred / alone, all cells", KINDRED, ALONE, cells),
     ):
-        ratios = means(method, other, some)
+        ratios = means(method, rival, chosen)
         over = f"{np.sum(ratios > 1.01)} / {np.sum(ratios > 1.02)}"
-        row = [title, str(len(some)), f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
-        rows.append(f"| {' | '.join(row)} |")
+        figures = [f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
+        lines.append([title, str(len(chosen)), *figures])
     return [
-        "| ratio | cells | geometric mean | largest | above 1.01 / 1.02 |",
-        "|---| ---: | ---: | ---: | ---: |",
-        *rows,
+        *table_texts(lines),
         "",
         f"With 1 to 7 periods at least 80% of the clients are better off with Kindred than alone "
         f"in {sum(share >= 0.8 for share in better)} of {len(better)} cells, at least half in "
@@ -276,19 +272,21 @@ def main() -> None:
         for periods in chosen.periods
     ]
     cells = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    made = f"`python -m {MAKER}`: seed 0; {cells[-1]['made']}."
-    write_section(PAGE, "cells", MAKER, [*lines_of(cells), "", made])
-    write_section(PAGE, "summary", MAKER, [*summary_of(cells), "", made])
+    note = f"`python -m {MAKER}`: seed 0; {cells[-1]['made']}."
+    write_section(PAGE, "cells", MAKER, [*lines_of(cells), "", note])
+    write_section(PAGE, "summary", MAKER, [*summary_of(cells), "", note])
 
 
 def compute(name: str, steps: int) -> None:
     """The cells of a data set so many steps ahead, as far as its clients have the periods."""
     chosen = SETS[name]
-    whole = settings_in(chosen, steps, 0)
-    series = series_of(chosen, whole)
-    most = min(len(make_windows(one, whole.data).batches) for one in series)
+    settings = settings_in(chosen, steps, 0)
+    series = series_of(chosen, settings)
+    periods_available = min(
+        len(make_windows(client_series, settings.data).batches) for client_series in series
+    )
     for periods in chosen.periods:
-        if periods >= most:
+        if periods >= periods_available:
             continue
         errors = errors_of(series, settings_in(chosen, steps, periods), periods)
         cell = {"data": name, "steps": steps, "periods": periods, "errors": errors}

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAPERS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests/papers.toml").read_text())
 WITH_TEXT = [name for name, paper in PAPERS.items() if "text" in paper]
 TABLES = ["docs/closed-forms.md", "docs/fuels.md", "docs/gldp.md", "docs/fed-react.md"]
-TABLES += ["docs/creff-fedic.md", "docs/fedpcl-fedda.md"]
+TABLES += ["docs/compared.md"]
 
 NUMBERS = r"\d+(?:(?:, | and | to )\d+(?! of))*"
 NAME = "|".join(map(re.escape, sorted(PAPERS, key=len, reverse=True)))
@@ -190,7 +190,7 @@ def source_of(tree: ast.Module, text: str, name: str) -> str:
 @pytest.mark.parametrize("page", TABLES)
 def test_every_page_has_a_table_from_the_paper_to_the_code(page: str) -> None:
     text = (ROOT / page).read_text()
-    assert "| paper | here |" in text
+    assert "| paper | code |" in text
 
 
 @pytest.mark.parametrize(("cited", "file", "names"), list(rows()))

@@ -23,7 +23,7 @@ from rich.progress import track
 from benchmarks.attacks.studies import NOTHING, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 
 Figures = Mapping[Trial, Mapping[int, float]]
 

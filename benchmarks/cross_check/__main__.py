@@ -36,7 +36,7 @@ from benchmarks.cross_check import split
 from benchmarks.cross_check.comparison import Figures, equality_table, spread_table
 from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Changes, Judged, Method, filled
 from benchmarks.machine import processors
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
 MAKER = "benchmarks.cross_check"

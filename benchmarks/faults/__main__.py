@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.faults import names, nodes, server, untrusted  # they enter their faults
 from benchmarks.faults.rows import reference
 from benchmarks.faults.table import FAULTS, Row, line_of, say, table
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 
 PAGE = ROOT / "docs" / "reliability.md"
 DEADLINE = 600.0  # seconds for one fault

@@ -22,7 +22,7 @@ from benchmarks.leakage.membership import Membership, memberships
 from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
 from benchmarks.leakage.victims import REAL, Victims, data_settings
 from benchmarks.machine import machine_line
-from benchmarks.result_runs import ROOT, write_section
+from benchmarks.pages import ROOT, write_section
 from fedproto_app.report.drawing import STYLE, look
 
 PAGE, PICTURE = ROOT / "docs" / "leakage.md", ROOT / "docs" / "leakage.svg"

@@ -15,7 +15,7 @@ from flwr.app import Message, MessageType
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.result_runs import data_root
+from benchmarks.pages import data_root
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.wire import ARRAYS, ReplyTold, numpy_arrays, read_record

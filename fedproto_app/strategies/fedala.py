@@ -63,7 +63,7 @@ def settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
 
 
 class FedAlaSettings(Section):
-    """``[fedala]`` (docs: personalised.md)."""
+    """``[fedala]`` (docs: compared.md)."""
 
     layers: CountOrZero = setting(1, "top layers that a client mixes with its own (p); 0: all")
     share: ShareOrOne = setting(0.8, "share of its batches that teach it how to mix (s)")

@@ -53,7 +53,7 @@ from fedproto_app.trust.outliers import largest
 
 
 class FedPclSettings(Section):
-    """``[fedpcl]``: Deng and Yang's, not Tan et al.'s of the same name (docs: fedpcl-fedda.md)."""
+    """``[fedpcl]``: Deng and Yang's, not Tan et al.'s of the same name (docs: compared.md)."""
 
     prototypes: Literal["single", "multiple"] = setting(
         "single",

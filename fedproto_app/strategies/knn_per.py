@@ -38,7 +38,7 @@ MOST_REMEMBERED = 20_000  # a node compares each of a cohort's samples with all 
 
 
 class KnnPerSettings(Section):
-    """``[knn-per]`` (docs: personalised.md)."""
+    """``[knn-per]`` (docs: compared.md)."""
 
     most_samples: Annotated[int, Field(ge=1, le=MOST_REMEMBERED)] = setting(
         1000,

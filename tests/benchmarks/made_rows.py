@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import ROOT
 from benchmarks.result_page import Experiment
-from benchmarks.result_runs import ROOT
 from fedproto_app.report.runs import flat
 from fedproto_app.settings import flat_settings, settings_from
 from tests.report.made_runs import make_run

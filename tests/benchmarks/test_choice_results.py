@@ -8,8 +8,10 @@ import pytest
 from benchmarks.choice_results import RULES, Answers, Row, choices, flattery, rivals, rules
 
 
-def row(name: str, kept: list[float], test: list[float], best_round: float, sent: float) -> Row:
-    return Row(name, np.array(kept), np.array(test), best_round, 0.5, 9, sent, 0.25)
+def row(
+    name: str, validation: list[float], test: list[float], best_round: float, sent: float
+) -> Row:
+    return Row(name, np.array(validation), np.array(test), best_round, 0.5, 9, sent, 0.25)
 
 
 # Two clients. By kept models: means 0.2, 0.3, 0.25; medians are the means; ranks of the first
@@ -19,7 +21,7 @@ ROWS = [
     row("steady", [0.2, 0.4], [0.4, 0.4], 0.3, 200),
     row("cheap", [0.3, 0.2], [0.6, 0.4], 0.4, 100),
 ]
-FOUND = {"toy": Answers(ROWS, [])}
+ANSWERS = {"toy": Answers(ROWS, [])}
 
 
 @pytest.mark.parametrize(
@@ -31,15 +33,15 @@ def test_what_each_rule_chooses(rule: str, expected: str) -> None:
 
 
 def test_the_tables_lines() -> None:
-    assert choices(FOUND)[1] == (
+    assert choices(ANSWERS)[1] == (
         "toy", "3", "steady, 25%", "lucky, 25%, +100.0%", "steady, 25%, +0.0%",
     )  # fmt: skip
     # Kept below the best round: 0.2 / 0.5, 0.3 / 0.3, 0.25 / 0.4; test beside 0.5: 0.8, 0.4, 0.5.
-    assert flattery(FOUND)[1] == (
+    assert flattery(ANSWERS)[1] == (
         "toy", "3", "-37.5% (-60.0% … +0.0%)", "+0.0% (-20.0% … +60.0%)",
     )  # fmt: skip
     # Test means 0.8, 0.4, 0.5: the best rounds 0.5, 0.3, 0.4 have their order.
-    assert rules(FOUND)[-1][1:] == ("1 of 1", "0.0%", "0.0%", "1.00")
+    assert rules(ANSWERS)[-1][1:] == ("1 of 1", "0.0%", "0.0%", "1.00")
 
 
 def test_rivals() -> None:

@@ -15,10 +15,10 @@ from benchmarks.history_results import (
     METHODS,
     RIDGE,
     draw,
-    everyone,
     lines_of,
     newcomers,
     on_scale,
+    with_equal_history,
 )
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
@@ -35,15 +35,15 @@ def settings_of(tmp_path: Path, name: str, **changes: object) -> Settings:
 
 
 @pytest.mark.parametrize("days", [0, 3])
-def test_with_everyone_alike_they_are_those_of_runs(
+def test_with_equal_history_errors_equal_the_errors_of_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    few = {**METHODS[KINDRED], "kindred.features": 5}
-    monkeypatch.setattr("benchmarks.history_results.METHODS", {**METHODS, KINDRED: few})
+    changes = {**METHODS[KINDRED], "kindred.features": 5}
+    monkeypatch.setattr("benchmarks.history_results.METHODS", {**METHODS, KINDRED: changes})
     settings = settings_of(tmp_path, "none")
     series = load_series(settings.data)
-    found, _ = everyone(series, settings, days)
-    whole = [make_windows(one, settings.data).std for one in series]
+    errors_here, _ = with_equal_history(series, settings, days)
+    scales = [make_windows(client_series, settings.data).std for client_series in series]
     for method, row in (
         (RIDGE, METHODS[RIDGE]),
         (ALONE, {"method": "kindred", "kindred.sharing": "none"}),
@@ -52,45 +52,45 @@ def test_with_everyone_alike_they_are_those_of_runs(
         name = "-".join(map(str, row.values()))
         changed = settings_of(tmp_path, name, **row, **{"data.history": days})
         folder, _ = run_locally(changed, synthetic_nodes(1, tmp_path / name))
-        own = [make_windows(one, changed.data).std for one in series]
+        run_scales = [make_windows(client_series, changed.data).std for client_series in series]
         errors = {line["client"]: float(line["mse"]) for line in read_clients(folder.path)}
         expected = [
-            errors[one.name] * (its / all_of_it) ** 2
-            for one, its, all_of_it in zip(series, own, whole, strict=True)
+            errors[client_series.name] * (scale / all_of_it) ** 2
+            for client_series, scale, all_of_it in zip(series, run_scales, scales, strict=True)
         ]
-        assert found[method] == pytest.approx(expected, rel=1e-4), method
+        assert errors_here[method] == pytest.approx(expected, rel=1e-4), method
 
 
 def test_a_newcomer_forecasts_without_a_day_of_its_own(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "none")
     series = load_series(settings.data)
-    of_all, told = everyone(series, settings, 0)
-    made = newcomers(series, settings, 0, told)
-    assert list(made) == [LAST_VALUE, LAST_PERIOD, KINDRED]
-    assert np.mean(made[KINDRED]) < min(np.mean(made[LAST_VALUE]), np.mean(made[LAST_PERIOD]))
+    of_all, contributions = with_equal_history(series, settings, 0)
+    errors = newcomers(series, settings, 0, contributions)
+    assert list(errors) == [LAST_VALUE, LAST_PERIOD, KINDRED]
+    assert np.mean(errors[KINDRED]) < min(np.mean(errors[LAST_VALUE]), np.mean(errors[LAST_PERIOD]))
     # Nothing of its own samples counts: with others' priors alone, whatever it told them.
-    lied = [{name: array * 0 for name, array in told[0].items()}, *told[1:]]
-    lied[0]["prototype"] = told[0]["prototype"]
-    assert newcomers(series[:1], settings, 0, lied)[KINDRED] == [made[KINDRED][0]]
-    some = newcomers(series, settings, 2, told)
-    assert list(some) == [LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED]
-    np.testing.assert_allclose(some[LAST_VALUE], made[LAST_VALUE], rtol=1e-4)  # one unit for all
-    alone, _ = everyone(series, settings, 2)
-    assert some[RIDGE] == alone[RIDGE]
-    assert of_all[KINDRED] != some[KINDRED]
+    lied = [{name: array * 0 for name, array in contributions[0].items()}, *contributions[1:]]
+    lied[0]["prototype"] = contributions[0]["prototype"]
+    assert newcomers(series[:1], settings, 0, lied)[KINDRED] == [errors[KINDRED][0]]
+    later = newcomers(series, settings, 2, contributions)
+    assert list(later) == [LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED]
+    np.testing.assert_allclose(later[LAST_VALUE], errors[LAST_VALUE], rtol=1e-4)  # one unit for all
+    alone, _ = with_equal_history(series, settings, 2)
+    assert later[RIDGE] == alone[RIDGE]
+    assert of_all[KINDRED] != later[KINDRED]
 
 
 def test_another_scale_is_of_the_same_values(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, "none")
     windows = make_windows(load_series(settings.data)[0], settings.data)
-    made = on_scale(windows, np.array([1.0, 5.0]), times=1)
-    assert (made.mean, made.std) == (3, 2)
-    np.testing.assert_array_equal(made.inputs[:, -1], windows.inputs[:, -1])
-    for ours, theirs in (
-        (made.targets, windows.targets),
-        (made.inputs[:, :-1], windows.inputs[:, :-1]),
+    rescaled = on_scale(windows, np.array([1.0, 5.0]), times=1)
+    assert (rescaled.mean, rescaled.std) == (3, 2)
+    np.testing.assert_array_equal(rescaled.inputs[:, -1], windows.inputs[:, -1])
+    for ours, before in (
+        (rescaled.targets, windows.targets),
+        (rescaled.inputs[:, :-1], windows.inputs[:, :-1]),
     ):
-        expected = theirs * windows.std + windows.mean
+        expected = before * windows.std + windows.mean
         np.testing.assert_allclose(ours * 2 + 3, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -116,7 +116,7 @@ def test_gates_of_several_orders_lose_no_line(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from fedproto_app.gate import audit
+from fedproto_app.ops.gate import audit
 audit.MOST_BYTES = 200_000
 for number in range(1000):
     audit.AuditLog(Path(sys.argv[1])).write("order", run=int(sys.argv[2]) * 1000 + number)

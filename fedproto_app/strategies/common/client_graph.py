@@ -1,4 +1,4 @@
-"""The graph over the clients of a federation, as a strategy uses it (docs: graph.md).
+"""The graph over the clients of a federation, as a strategy uses it (docs: compared.md).
 
     graph = ClientGraph(settings, federation)      # reads the file, if there is one
     graph.complete(round_, ask)                    # in `begin`: profiles, once a client

@@ -1,4 +1,4 @@
-"""What a client tells once for a graph of profiles (docs: graph.md)."""
+"""What a client tells once for a graph of profiles (docs: compared.md)."""
 
 from __future__ import annotations
 

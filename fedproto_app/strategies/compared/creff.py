@@ -170,7 +170,7 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
 
 
 class CreffSettings(Section):
-    """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: creff-fedic.md)."""
+    """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: compared.md)."""
 
     features_per_class: Count = setting(100, "federated features per class at the server (m)")
     match_steps: Count = setting(100, "steps per round that fit them to the clients' gradients")

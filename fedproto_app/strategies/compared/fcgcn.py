@@ -1,4 +1,4 @@
-"""FCGCN: FedAvg of graph convolutional networks over communities of clients (docs: graph.md)."""
+"""FCGCN: FedAvg of graph convolutional networks over communities of clients (docs: compared.md)."""
 
 from __future__ import annotations
 

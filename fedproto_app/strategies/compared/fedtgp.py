@@ -55,7 +55,7 @@ from fedproto_app.tasks.images.task import ClassificationTask
 
 
 class FedTgpSettings(Section):
-    """``[fedtgp]`` (docs: personalised.md)."""
+    """``[fedtgp]`` (docs: compared.md)."""
 
     prototype_weight: NonNegative = setting(1.0, "λ; the authors' script takes 10")
     margin_threshold: NonNegative = setting(100.0, "largest adaptive margin (τ)")

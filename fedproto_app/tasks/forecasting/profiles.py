@@ -1,4 +1,4 @@
-"""A client's mean day: what of its series tells whom it is like (docs: graph.md)."""
+"""A client's mean day: what of its series tells whom it is like (docs: compared.md)."""
 
 from __future__ import annotations
 

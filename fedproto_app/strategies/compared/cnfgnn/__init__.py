@@ -9,7 +9,7 @@ from fedproto_app.core.section import Count, CountOrZero, Positive, Section, set
 
 
 class CnfgnnSettings(Section):
-    """``[cnfgnn]``: a graph network over the clients at the server (docs: graph.md)."""
+    """``[cnfgnn]``: a graph network over the clients at the server (docs: compared.md)."""
 
     model: Literal["paper", "fuels"] = setting(
         "paper", "the clients' model: two GRUs, or FUELS's with g beside its representation"

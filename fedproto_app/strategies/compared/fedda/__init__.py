@@ -19,7 +19,7 @@ from fedproto_app.core.section import (
 
 
 class FedDaSettings(Section):
-    """``[fedda]`` (docs: fedpcl-fedda.md)."""
+    """``[fedda]`` (docs: compared.md)."""
 
     week: Annotated[int, Field(ge=2)] = setting(
         7, "periods whose mean day is one of the statistics that a client sends"

@@ -15,7 +15,7 @@ from fedproto_app.core.section import (
 
 
 class FedicSettings(Section):
-    """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: creff-fedic.md)."""
+    """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: compared.md)."""
 
     tuning_steps: CountOrZero = setting(
         100, "steps per round of the averaged model on the server's labelled images"

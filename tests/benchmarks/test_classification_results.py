@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.classification_tables import ablation_table, methods_table, one_stage_table
+from benchmarks.classification_results import ablation_table, methods_table, one_stage_table
 from fedproto_app.report.runs import Group, Run
 
 
@@ -35,7 +35,7 @@ def cells(lines: Any, row: str, *columns: str) -> list[str]:
 
 def test_the_papers_own_model_is_gldps_shared_encoder_and_the_others_trained_one() -> None:
     lines = methods_table({"gldp": group("gldp", **GLDP), "fedavg": group("fedavg", **FEDAVG)})
-    columns = ("A_glo", "A_loc", "A_loc, as the paper", "balanced, own")
+    columns = ("A_glo", "A_loc", "A_loc, as the paper", "balanced A_loc")
     assert cells(lines, "gldp, local prototypes", *columns) == ["50.0", "25.0", "50.0", "10.0"]
     assert cells(lines, "gldp, head", *columns) == ["75.0", "12.5", "75.0", "-"]
     assert cells(lines, "fedavg", *columns) == ["50.0", "25.0", "25.0", "20.0"]
@@ -46,7 +46,7 @@ def test_an_inference_with_a_row_of_its_own_is_told_once_and_in_full() -> None:
     lines = methods_table(groups, {"local-prototypes": (65.36, 65.36)})
     titles = [line[0] for line in lines[1:]]
     assert titles == ["gldp, local prototypes", "gldp, global prototypes", "gldp, head"]
-    assert cells(lines, "gldp, head", "balanced, own", "paper's A_glo") == ["10.0", "-"]
+    assert cells(lines, "gldp, head", "balanced A_loc", "paper's A_glo") == ["10.0", "-"]
     assert cells(lines, "gldp, local prototypes", "paper's A_loc") == ["65.4"]
 
 
