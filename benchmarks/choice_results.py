@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Answers:
-    """The rows of one table: methods that share something, and those that share nothing."""
+    """The rows of one table: methods that share something, and methods that share nothing."""
 
     shared: Sequence[Row]
     alone: Sequence[Row]
@@ -83,13 +83,13 @@ def by_median(rows: Sequence[Row]) -> Vector:
 
 
 def by_rank(rows: Sequence[Row]) -> Vector:
-    """The mean over clients of a method's rank by the client's validation error."""
+    """Return the mean over clients of each method's rank by validation error."""
     ranks: Vector = rankdata(np.stack([row.validation for row in rows]), axis=0).mean(axis=1)
     return ranks
 
 
 def cheapest_in_reach(rows: Sequence[Row]) -> Vector:
-    """The fewest values sent among those within a standard error, over clients, of the least."""
+    """Prefer few values sent among methods within a standard error of the lowest error."""
     validation = np.stack([row.validation for row in rows])
     differences = validation - validation[validation.mean(axis=1).argmin()]
     error = differences.std(axis=1, ddof=1) / np.sqrt(validation.shape[1])
@@ -108,7 +108,7 @@ RULES: dict[str, Rule] = {
 
 
 def tables(runs: Iterable[Run]) -> dict[str, Answers]:
-    """By the name of the table."""
+    """Return the answers by the name of their table."""
     groups, _ = group_runs(runs)
     columns = report_for(groups[0].task).client_errors
     assert columns is not None
@@ -127,7 +127,7 @@ def tables(runs: Iterable[Run]) -> dict[str, Answers]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """The words that all names begin with."""
+    """Return the words with which all names begin."""
     words = zip(*(name.split("-") for name in names), strict=False)
     return "-".join(
         words_at[0] for words_at in takewhile(lambda words_at: len(set(words_at)) == 1, words)
@@ -180,7 +180,7 @@ def _best_round(run: Run, figure: str) -> Mapping[str, float]:
 
 
 def flattery(by_table: Mapping[str, Answers]) -> Lines:
-    """How far below the best round's errors those of the kept models are, by table."""
+    """Compare the kept models' errors with the best round's, by table."""
     lines: list[Sequence[str]] = [
         ("table", "methods with rounds", "validation error", "test error")
     ]
@@ -201,7 +201,7 @@ def _span(changes: Sequence[float]) -> str:
 
 
 def choices(by_table: Mapping[str, Answers]) -> Lines:
-    """What the kept models' errors and the best rounds' choose on each table."""
+    """Return what kept models and best rounds choose on each table."""
     lines: list[Sequence[str]] = [
         ("table", "methods", "tests best", "chosen by kept models", "by the best round")
     ]
@@ -217,7 +217,7 @@ def choices(by_table: Mapping[str, Answers]) -> Lines:
 
 
 def rules(by_table: Mapping[str, Answers]) -> Lines:
-    """Each rule over all tables."""
+    """Return how each rule does over all tables."""
     lines: list[Sequence[str]] = [
         ("rule", "chosen tests best", "excess, mean", "excess, worst", "rank correlation")
     ]
@@ -234,7 +234,7 @@ def rules(by_table: Mapping[str, Answers]) -> Lines:
 
 
 def rivals(by_table: Mapping[str, Answers]) -> Lines:
-    """What a client has without the others, chosen by itself and by all together."""
+    """Return what a client has alone, if it chooses itself and if all choose together."""
     lines: list[Sequence[str]] = [
         ("table", "each by its own", "one for all", "better off than these", "the best there is")
     ]

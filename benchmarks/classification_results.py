@@ -195,7 +195,7 @@ _PERCENT_POINT = 0.01
 
 
 def experiments() -> dict[str, Experiment]:
-    """All tables, by the name that the command line and the page's markers call them."""
+    """Return all tables by their name on the command line and in the page's markers."""
     digits = _rows("digits", METHODS)
     digits_paper = _rows("digits-paper", PAPER_METHODS)
     if50, if100 = (_rows(f"cifar10-if{f}", METHODS, _tail(f)) for f in (50, 100))
@@ -290,7 +290,7 @@ def _rows(folder: str, variants: Variants, common: Changes | None = None) -> dic
 def _with_ends(
     folder: str, trained: Mapping[str, Row], closed: Mapping[str, Row], common: Changes
 ) -> dict[str, Row]:
-    """Census's steps, between FedAvg and the closed form that learns nothing."""
+    """Return the steps from FedAvg to Census, with FedAvg and the closed form."""
     ends = {"fedavg": trained["fedavg"], "analytic": closed["analytic"]}
     return {**_rows(folder, CENSUS, common), **ends}
 
@@ -300,7 +300,7 @@ def _tail(imbalance: int) -> Changes:
 
 
 def _one_stage(folder: str, common: Changes) -> dict[str, Row]:
-    """Each method twice, the second time tested on everybody's classes."""
+    """Return each method twice, the second time tested on all clients' classes."""
     tests = {"": {}, ON_ALL_CLASSES: {"data.partition.test-mix": "everybody"}}
     variants = {
         name + suffix: {**ONE_STAGE, **tested, **changes}
@@ -328,7 +328,7 @@ def _ablation(paper: Papers | None) -> Table:
 
 
 def about(runs: Sequence[Run]) -> str:
-    """What the footnote says of the data and the rounds."""
+    """Describe the data and the rounds for the note below a table."""
     settings, summary = runs[0].settings, runs[0].summary
     classes, stages, imbalance = (
         settings[f"data.partition.{key}"] for key in ("classes", "stages", "imbalance-factor")
@@ -341,7 +341,7 @@ def about(runs: Sequence[Run]) -> str:
 
 
 class Scores(NamedTuple):
-    """What a line of a table is of: a method, or GLDP with one rule of inference."""
+    """The accuracies of a row: a method, or GLDP with one rule of inference."""
 
     title: str
     paper_name: str  # the key of the paper's figures
@@ -378,9 +378,9 @@ def _plain_table(groups: Mapping[str, Group]) -> Lines:
 
 
 def one_stage_table(groups: Mapping[str, Group], paper: Papers | None = None) -> Lines:
-    """One row a method and inference, with M = 1: tested on own classes and on everybody's.
+    """Return a row for each method and inference with M = 1, tested on own and on all classes.
 
-    groups: those with `EVERYBODY` behind a method's name are of the same training.
+    groups: a name that ends in `ON_ALL_CLASSES` is the same training.
     """
     tested = [f"{head}, {classes}" for classes in _CLASSES for head in ("A_glo", "A_loc")]
     lines = [["method", *tested, *(["paper's A_loc"] if paper else []), "seeds"]]
@@ -402,9 +402,9 @@ def one_stage_table(groups: Mapping[str, Group], paper: Papers | None = None) ->
 def ablation_table(
     groups: Mapping[str, Group], titles: Mapping[str, str], paper: Papers | None = None
 ) -> Lines:
-    """One row a variant of gldp, by every inference.
+    """Return a row for each variant of gldp, with every inference.
 
-    By the paper's table 2 its table 4 tells A_glo by global prototypes.
+    The paper's table 4 must have A_glo by global prototypes, as its table 2 shows.
     """
     ways = [f"{m}, {title}" for m in ("A_glo", "A_loc") for title in INFERENCES.values()]
     beside = ["A_sel", "paper's A_glo", "paper's A_sel"] if paper else []
@@ -422,11 +422,11 @@ def ablation_table(
 
 
 def _scores(name: str, group: Group) -> list[Scores]:
-    """A line for each rule of inference; for a method without such rules one.
+    """Return the accuracies for each rule of inference, or once for a method without rules.
 
-    What the paper counts as a client's own model: GLDP's is the shared encoder with what the client
-    adds to it, since its tables have one figure for both. Of the others it is the model as local
-    training left it.
+    The paper counts as a client's own model, for GLDP, the shared encoder with the client's
+    additions, since its tables have one figure for both; for other methods the model after local
+    training.
     """
     if group.method != "gldp":
         averaged, personal = (percent(group, f"accuracy_{model}") for model in ("global", "local"))

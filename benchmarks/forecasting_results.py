@@ -149,7 +149,7 @@ LEFT_OUT = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """All tables, by the name that the command line and the page's markers call them."""
+    """Return all tables by their name on the command line and in the page's markers."""
     tables = {}
     whole_history: dict[str, Changes] = {
         "milano": {},
@@ -198,7 +198,7 @@ def _experiment(name: str, common: Changes, rows: Mapping[str, Changes]) -> Expe
 
 
 def _roads() -> Changes:
-    """METR-LA's own graph, of distances by road."""
+    """Return settings of METR-LA's road graph."""
     names = data_root() / FILES["metr-la"]
     edges = data_root() / "metr_la_adjacency.csv.gz"
     return {"graph.source": "file", "graph.path": str(edges), "graph.names": str(names)}
@@ -209,7 +209,7 @@ def _about(runs: Sequence[Run]) -> str:
 
 
 def _table(groups: Mapping[str, Group]) -> Lines:
-    """A line a method."""
+    """Return a row for each method."""
     completed = with_better_off(list(groups.values()))
     rows = zip(groups, completed, strict=True)
     lines = [[TITLES[name], *_cells(group)] for name, group in rows]
@@ -217,7 +217,7 @@ def _table(groups: Mapping[str, Group]) -> Lines:
 
 
 def _lowest_median_first(lines: Lines) -> Lines:
-    """Those without a median behind, what is no federation last."""
+    """Sort by the median; rows without a median follow, pooled data is last."""
     head, *rows = lines
     median = head.index("median MSE")
 
@@ -229,7 +229,7 @@ def _lowest_median_first(lines: Lines) -> Lines:
 
 
 def _pooled_trees(groups: Mapping[str, Group]) -> list[list[str]]:
-    """The row of LightGBM, where it is installed; only of one step ahead."""
+    """Return the row of LightGBM if it is installed; one step ahead only."""
     [run, *_] = next(iter(groups.values())).runs
     if not pooled_trees.is_there() or run.settings.get("data.horizon", 1) != 1:
         return []
@@ -259,7 +259,6 @@ _COLUMNS: dict[str, Cell] = {
     "median MSE": partial(spread_text, figure="mse_median", text=error_text),
     "better off": partial(_percent, figure=BETTER_OFF),
     "values sent": partial(number, figure="parameters_up_per_client"),
-    "seconds": partial(number, figure="seconds"),
     "seeds": lambda group: str(len(group.runs)),
 }
 

@@ -81,7 +81,7 @@ SWEEPS: dict[str, dict[str, Changes]] = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """All tables, by the name that the command line and the page's markers call them."""
+    """Return all tables by their name on the command line and in the page's markers."""
     milano = partial(Experiment, "fuels-milano.toml", MILANO)
     subset: Changes = {"data.max-clients": 25, "rounds": 100}
     tables = {
@@ -130,7 +130,7 @@ def _range(numbers: set[int]) -> str:
 
 
 def _compared(groups: Mapping[str, Group]) -> Lines:
-    """A line a variant, in the order of `VARIANTS`."""
+    """Return a row for each variant, in the order of `VARIANTS`."""
     better: Cell = partial(_better_off, groups.get("solo"))
     columns = {**_ERRORS, "better off than alone": better, "W above 0": _kept_pairs}
     lines = [["variant", *columns]]
@@ -140,7 +140,7 @@ def _compared(groups: Mapping[str, Group]) -> Lines:
 
 
 def _swept(name: str, groups: Mapping[str, Group]) -> Lines:
-    """A line a value of the sweep."""
+    """Return a row for each value of the sweep."""
     return [
         [SYMBOLS[name], *_ERRORS],
         *([value, *(cell(group) for cell in _ERRORS.values())] for value, group in groups.items()),
@@ -148,7 +148,7 @@ def _swept(name: str, groups: Mapping[str, Group]) -> Lines:
 
 
 def _courses(groups: Mapping[str, Group]) -> Lines:
-    """A line a variant and round: the losses, their gradients at the encoder, the filter."""
+    """Return a row for each variant and round: losses, gradients at the encoder, the filter."""
     lines = [["variant", "round", "test MSE", *COURSE_FIGURES.values()]]
     for name, group in groups.items():
         rounds = {line["round"]: line for line in read_rounds(group.runs[0].folder)}
@@ -163,7 +163,7 @@ def _digits(value: float | None) -> str:
 
 
 def _validation(group: Group) -> str:
-    """The mean validation error of the kept models."""
+    """Format the mean validation error of the kept models."""
     errors = [
         float(row["validation_mse"]) for run in group.runs for row in read_clients(run.folder)
     ]
@@ -171,7 +171,7 @@ def _validation(group: Group) -> str:
 
 
 def _better_off(alone: Group | None, group: Group) -> str:
-    """The share of clients whose kept model is better than that of the same seed's Solo."""
+    """Format the share of clients whose kept model beats Solo's of the same seed."""
     if alone is None or alone is group:
         return UNKNOWN
     solo = {run.summary["seed"]: _test_errors(run) for run in alone.runs}
@@ -189,7 +189,7 @@ def _test_errors(run: Run) -> dict[str, float]:
 
 
 def _kept_pairs(group: Group) -> str:
-    """The share of W's entries above 0 after the last round."""
+    """Format the share of W's entries that are positive after the last round."""
     shares = [read_rounds(run.folder)[-1]["loss"].get("filter-kept") for run in group.runs]
     reported = [share for share in shares if share is not None]
     return f"{percent_text(fmean(reported))}%" if reported else UNKNOWN

@@ -66,7 +66,7 @@ Errors = dict[str, list[float]]  # by method, of the clients in the source's ord
 
 
 def settings_of(name: str, **changes: object) -> Settings:
-    """As in the tables of forecasting.md, of seed 0."""
+    """Return the settings of the tables of forecasting.md, seed 0."""
     config = flat(tomllib.loads((ROOT / f"configs/fuels-{name}.toml").read_text(encoding="utf-8")))
     data = {
         "data.path": str(data_root() / FILES[name]),
@@ -76,13 +76,13 @@ def settings_of(name: str, **changes: object) -> Settings:
 
 
 def learner_of(settings: Settings, method: str) -> AnyLearner:
-    """The client half of a row."""
+    """Return the client half of a method."""
     changed = settings_from({**flat_settings(settings), **METHODS[method]})
     return make_learner(changed, ForecastingTask(changed))
 
 
 class Client:
-    """One client with so many days of training, 0: all. unit: of its errors, the scale of all."""
+    """One client with `days` days of training (0: all). unit: the scale of its errors."""
 
     def __init__(self, series: ClientSeries, settings: Settings, days: int) -> None:
         data = settings.data.model_copy(update={"history": days})
@@ -90,14 +90,14 @@ class Client:
         self.unit = make_windows(series, settings.data).std
 
     def fitted_alone(self, learner: AnyLearner) -> tuple[Cohort, Arrays]:
-        """The client after its own fit, and what it then sends."""
+        """Return the client after its own fit, and what it then sends."""
         cohort = self.cohort(learner)
         context = learner.context(Guidance(), cohort)
         learner.conclude(cohort, context)
         return cohort, learner.contribution(cohort, context, 1).arrays
 
     def cohort(self, learner: AnyLearner) -> Cohort:
-        """With coefficients of 0."""
+        """Return the client as a cohort with coefficients 0."""
         initial = {
             name: value[None].clone() for name, value in learner.initial_parameters().items()
         }
@@ -105,22 +105,22 @@ class Client:
         return new_cohort(learner, initial, samples, server_round=1, trains=False)
 
     def error(self, learner: AnyLearner, cohort: Cohort) -> float:
-        """Its test MSE."""
+        """Return the test MSE of the cohort's model."""
         return self.judged(learner.evaluate(cohort, Guidance()))
 
     def judged(self, metrics: Mapping[Metric, Sequence[float]]) -> float:
-        """The test MSE among these."""
+        """Return the test MSE among these metrics, on the scale of all data."""
         return metrics[Metric("mse")][0] * (self.windows.std / self.unit) ** 2
 
     def receive(self, learner: AnyLearner, cohort: Cohort, priors: Arrays) -> None:
-        """Its fit with what the server sends."""
+        """Fit with what the server sends."""
         learner.receive(cohort, Guidance(priors, cohort.names))
 
 
 def priors_of(
     row: int, prototypes: NDArray[Any], contributions: Sequence[Arrays], learner: Any
 ) -> Arrays:
-    """What the server sends to the client of this row: [1, T, …], made of the others' means."""
+    """Return what the server sends to the client of this row, [1, T, …], from the others' means."""
     divergence = pairwise_divergence(torch.from_numpy(prototypes)[:, None])
     weights = torch.stack(
         [kinship(divergence, temperature)[row] for temperature in learner.section.temperatures]
@@ -138,7 +138,7 @@ def priors_of(
 def with_equal_history(
     series: Sequence[ClientSeries], settings: Settings, days: int
 ) -> tuple[Errors, Any]:
-    """All clients have so many days. Returns their errors, and what they sent."""
+    """Give all clients the same days. Returns their errors and their contributions."""
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     clients = [Client(client_series, settings, days) for client_series in series]
     errors: Errors = {RIDGE: [], ALONE: [], KINDRED: []}
@@ -159,10 +159,10 @@ def with_equal_history(
 def newcomers(
     series: Sequence[ClientSeries], settings: Settings, days: int, contributions: Sequence[Arrays]
 ) -> Errors:
-    """Every client in turn has so many days, the others told what all their days say.
+    """Give each client in turn `days` days, while the others contribute all their days.
 
-    With no day it has only the values that its first forecast needs: of these are its scale and its
-    mean day. It has nothing to weigh candidates by, so its model is the mean of the priors' own.
+    Without a day the client has only the values that its first forecast needs. They give its scale
+    and its mean day. It cannot weigh candidates, so its model is the mean of the priors' fits.
     """
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     errors: Errors = {method: [] for method in (LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED)}
@@ -191,7 +191,7 @@ def newcomers(
 
 
 def on_scale(windows: ClientWindows, values: NDArray[np.float64], times: int) -> ClientWindows:
-    """The same samples on the scale of these values. times: columns that name times."""
+    """Return the same samples on the scale of these values. times: columns that hold times."""
     mean, std = float(np.nanmean(values)), float(np.nanstd(values)) or windows.std
     shift, factor = (windows.mean - mean) / std, windows.std / std
     inputs = windows.inputs.copy()
@@ -202,7 +202,7 @@ def on_scale(windows: ClientWindows, values: NDArray[np.float64], times: int) ->
 
 
 def priors_alone(arrays: Arrays, kindred: Any) -> torch.Tensor:
-    """[H, D] the mean of (A' + λ·I)⁻¹ B' over all that there is to choose."""
+    """Return the mean of (A' + λ·I)⁻¹ B' over priors, widths and penalties, [H, D]."""
     model: RandomFeatureForecaster = kindred.model
     grams = symmetric(torch.from_numpy(arrays[GRAM][0]).double(), model.representation_dim)
     moments = torch.from_numpy(arrays[MOMENT][0]).double().transpose(1, 2)  # (T, D, H)
@@ -237,8 +237,7 @@ def figures_of(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
-    """A table: mean and median of each method, and what Kindred is beside the best of the others,
-    by mean and at each client."""
+    """Return a table: mean / median of each method, and Kindred against the best other method."""
     methods = max((list(errors) for errors in of_days.values()), key=len)
     titles = ["days", *methods, "less than the best of the others", "clients better off"]
     lines = [titles]
@@ -258,7 +257,7 @@ def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
 
 
 def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
-    """A panel a set: the error over the days that all clients have, mean and median."""
+    """Draw a panel for each data set: error by days of training, mean and median."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter

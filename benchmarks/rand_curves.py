@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def rand_curve(group: Group) -> NDArray[np.float64]:
-    """[R] mean over the runs; of runs of unequal lengths, the rounds that all have."""
+    """Return the mean over runs, [R]; R is the number of rounds that all runs have."""
     curves: list[NDArray[np.float64]] = []
     for run in group.runs:
         with np.load(run.folder / "clusters.npz", allow_pickle=False) as found:
@@ -52,7 +52,7 @@ def rand_curve(group: Group) -> NDArray[np.float64]:
 
 
 def draw(panels: dict[str, dict[str, Group]], file: Path) -> None:
-    """panels: rows by their names, by the panel's title."""
+    """Draw a panel for each data set. panels: rows by name, by the panel's title."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

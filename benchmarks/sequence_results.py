@@ -122,7 +122,7 @@ QUICK: Changes = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """All tables, by the name that the command line and the page's markers call them."""
+    """Return all tables by their name on the command line and in the page's markers."""
     airwriting = partial(Experiment, "fed-react-airwriting.toml", AIRWRITING)
     pendigits = partial(Experiment, "fed-react-pendigits.toml", PENDIGITS)
     table_1 = of_columns(ENCODER, PAPER["encoder"])
@@ -185,7 +185,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def about(runs: Sequence[Run]) -> str:
-    """What the footnote says of the clients and of training."""
+    """Describe the clients and the training for the note below a table."""
     settings, summary = runs[0].settings, runs[0].summary
     clients = f"{summary['clients']} clients"
     if settings["data.clusters.scheme"] == "dirichlet":
@@ -204,7 +204,7 @@ def about(runs: Sequence[Run]) -> str:
 def of_columns(
     columns: Mapping[str, Cell], paper: Mapping[str, float] | None = None, text: Text = percent_text
 ) -> Table:
-    """A line a row; the paper's figures, where given, stand beside the first column."""
+    """Return a table with a row for each method; the paper's figures follow the first column."""
 
     def table(groups: Mapping[str, Group]) -> Lines:
         lines = []
@@ -221,13 +221,13 @@ def of_columns(
 
 
 def about_labels(runs: Sequence[Run]) -> str:
-    """The same of the table by β and labels, whose encoder nobody trains."""
+    """Describe the clients for the note below a table by β and labels."""
     settings = runs[0].settings
     return f"{runs[0].summary['clients']} clients in {settings['data.clusters.clusters']} clusters"
 
 
 def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
-    """A line for a β and a number of labels, a column for a method: mean of rounds."""
+    """Return a row for each β and number of labels, a column for each method: mean of rounds."""
     pairs = dict.fromkeys(tuple(name.split("/")[:2]) for name in groups)
     head = [*("β", "labels", *map(TITLES.__getitem__, _OF_LABELS), "standard error")]
     head += [f"Rand index, {TITLES[name]}" for name in _OF_CLUSTERS]
@@ -247,7 +247,7 @@ def by_beta_and_labels(groups: Mapping[str, Group]) -> Lines:
 
 
 def standard_error(group: Group, figure: str) -> float:
-    """Of the mean of a figure over the clients of all runs, by its sample standard deviation.
+    """Return the standard error of a figure's mean over the clients of all runs.
 
     figure: a column of ``clients.csv``. 0 for a single client.
     """

@@ -176,7 +176,7 @@ def rows(
 def rows_on_encoder(
     folder: str, variants: Variants, common: Changes, clients: int, learner: str = "encoder-svm"
 ) -> dict[str, Row]:
-    """The row that learns the encoder, and those that take it."""
+    """Return the row that trains the encoder and the rows that use it."""
     first = rows(folder, {learner: encoder_and_heads(clients)}, common)
     return {**first, **rows(folder, variants, common, first[learner])}
 

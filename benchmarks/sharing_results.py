@@ -78,7 +78,7 @@ class OnePenalty(KindredLearner):
 
 @dataclass(frozen=True)
 class DataSet:
-    """steps: ahead; periods: of training at every client, 0: all."""
+    """A data set. steps: ahead; periods: of training at every client, 0: all."""
 
     settings: dict[str, object]
     steps: tuple[int, ...] = (1, 24)
@@ -118,7 +118,7 @@ SETS = {
 
 
 def settings_in(chosen: DataSet, steps: int, periods: int) -> Settings:
-    """Those of a cell, seed 0."""
+    """Return the settings of a cell, seed 0."""
     changes = {**chosen.settings, "data.horizon": steps, "data.history": periods, "seed": 0}
     if "data.path" in changes:
         changes["data.path"] = str(data_root() / str(changes["data.path"]))
@@ -127,8 +127,8 @@ def settings_in(chosen: DataSet, steps: int, periods: int) -> Settings:
 
 
 def series_of(chosen: DataSet, settings: Settings) -> list[ClientSeries]:
-    """The clients; with a level shift each is a standard deviation higher from some hour of the
-    last nine days of its train part on, another at each client."""
+    """Return the clients. A level shift raises each by a standard deviation, from an hour in the
+    last nine days of its training part on, a different hour for each client."""
     result = []
     for number, client_series in enumerate(load_series(settings.data)):
         back = lookback(settings.data)
@@ -151,7 +151,7 @@ def learner_of(settings: Settings, kind: type[KindredLearner]) -> KindredLearner
 
 
 def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) -> Errors:
-    """Of a cell."""
+    """Return the errors of a cell."""
     clients = [Client(client_series, settings, periods) for client_series in series]
     errors: Errors = {}
     for kind, suffix in ((OnePenalty, BEFORE), (KindredLearner, "")):
@@ -177,7 +177,7 @@ def errors_of(series: Sequence[ClientSeries], settings: Settings, periods: int) 
 
 
 def priors_of(contributions: Arrays, temperatures: Sequence[float]) -> Arrays:
-    """[N, T, …] what the server sends to all; the last temperature takes all others alike."""
+    """Return what the server sends to all clients, [N, T, …]; the last prior takes all alike."""
     divergence = pairwise_divergence(torch.from_numpy(contributions[PROTOTYPE])[:, None])
     weights = torch.stack([kinship(divergence, temperature) for temperature in temperatures], dim=1)
     return {name: _mixed(weights, contributions[name]) for name in (GRAM, MOMENT)}
@@ -192,7 +192,7 @@ def _mixed(weights: Tensor, arrays: NDArray[Any]) -> NDArray[Any]:
 
 
 def ratio(errors: Errors, method: str, rival: str) -> NDArray[np.float64]:
-    """At each client."""
+    """Return the ratio of two methods' errors at each client."""
     result: NDArray[np.float64] = np.array(errors[method]) / np.array(errors[rival])
     return result
 
@@ -219,7 +219,7 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """What the cells say together."""
+    """Return the table that summarises the cells, and a sentence."""
 
     def means(method: str, rival: str, chosen: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
         return np.array([geometric(ratio(cell["errors"], method, rival)) for cell in chosen])
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def compute(name: str, steps: int) -> None:
-    """The cells of a data set so many steps ahead, as far as its clients have the periods."""
+    """Compute the cells of a data set for which its clients have enough periods."""
     chosen = SETS[name]
     settings = settings_in(chosen, steps, 0)
     series = series_of(chosen, settings)

@@ -87,7 +87,7 @@ GRIDS: dict[str, list[Changes]] = {
 
 
 def experiments() -> dict[str, Experiment]:
-    """All tables, by the name that the command line and the page's markers call them."""
+    """Return all tables by their name on the command line and in the page's markers."""
     forecasts, shown = forecasting_results.experiments(), (*PRINTED, *OURS)
     tables = {
         name: replace(
@@ -120,14 +120,14 @@ def _about(runs: Sequence[Run]) -> str:
 
 
 def _in_order(order: Sequence[str], lines: Lines) -> Lines:
-    """By the first cells; lines that are not in the order behind."""
+    """Sort rows by their first cell; unlisted rows are last."""
     head, *rows = lines
     places = {title: place for place, title in enumerate(order)}
     return [head, *sorted(rows, key=lambda row: places.get(row[0], len(places)))]
 
 
 def _choices(groups: Mapping[str, Group]) -> Lines:
-    """A line a setting."""
+    """Return a row for each setting."""
     lines = [["setting", "validation MSE", "round kept"]]
     for name, group in groups.items():
         error, kept_round = _validation(group.runs[0].folder)
@@ -140,7 +140,7 @@ def _cell(name: str) -> str:
 
 
 def _lowest_bold(lines: Lines) -> Lines:
-    """In the order of the grids; the lowest validation error of each is bold."""
+    """Sort as in `GRIDS` and mark the lowest validation error of each grid."""
     grids = [[_cell(_setting_name(changes)) for changes in grid] for grid in GRIDS.values()]
     head, *rows = _in_order([title for grid in grids for title in grid], lines)
     errors = {title: error.replace("**", "") for title, error, _ in rows}
@@ -154,7 +154,7 @@ def _lowest_bold(lines: Lines) -> Lines:
 
 @cache
 def _validation(folder: Path) -> tuple[float, float]:
-    """The mean over the clients of the kept models' validation MSE, and of their rounds."""
+    """Return the means over clients of the kept models' validation MSE and round."""
     rows = read_clients(folder)
     figures = [(float(row["validation_mse"]), float(row["kept_round"])) for row in rows]
     means = np.mean(figures, axis=0)
@@ -162,7 +162,7 @@ def _validation(folder: Path) -> tuple[float, float]:
 
 
 def _beside_paper(name: str, groups: Mapping[str, Group]) -> Lines:
-    """A table of the errors here beside those that the paper prints."""
+    """Return the errors here next to the errors that the paper prints."""
     place, data = BESIDE[name]
     lines = [["method", "MSE", "values sent a round", f"A, {data}: MSE", "A: values"]]
     for row, group in groups.items():

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import tomllib
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fedproto_app.core.endings import WhenStopped
-from fedproto_app.core.errors import FederationError, SettingsError, did_you_mean
-from fedproto_app.core.run_lock import LOCK
+from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.experiments.run_settings import (
     NODES,
     given_settings,
@@ -24,20 +22,15 @@ from fedproto_app.experiments.run_settings import (
     told,
     unclaimed_settings,
 )
-from fedproto_app.experiments.sweep.axes import (
-    Axis,
-    grid_option,
-    range_axis,
-    range_option,
-    values_axis,
-)
-from fedproto_app.experiments.sweep.plan import SEARCHES, Plan, read_plan, require_plan
 from fedproto_app.report.runs import flat
+from fedproto_app.settings.changes import parsed
 
-_TABLE = "sweep"  # of a configuration file
-_KEYS = ("grid", "range", "search", "trials", "seeds", "nodes", "search-seed", "batch", "output")
+if TYPE_CHECKING:
+    from fedproto_app.experiments.sweep.plan import Plan
+    from fedproto_app.experiments.sweep.results import Result
+    from fedproto_app.experiments.sweep.sweep import Sweep
+
 _FOLDER = "sweeps"
-_BATCH = 4
 
 
 class SearchName(StrEnum):
@@ -53,7 +46,7 @@ def sweep(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Settings over the defaults; its table \\[sweep] may say what the options say.",
+            help="Settings over the defaults; its table \\[sweep] takes the options below.",
         ),
     ] = None,
     grid: Annotated[
@@ -73,8 +66,7 @@ def sweep(
         SearchName | None,
         typer.Option(
             help="grid: every combination of the values. random: --trials of them are drawn. "
-            "optuna: drawn by what came of the last ones; needs pip install "
-            '"fedproto-app\\[sweep]". Default: grid.'
+            "optuna: drawn by what earlier trials gave. Default: grid."
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="How many to draw.")] = None,
@@ -93,7 +85,7 @@ def sweep(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Go on with the sweep in this folder, as it was told."),
+        typer.Option(metavar="DIR", help="Go on with the sweep in this folder."),
     ] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Let the folder's sweep get more trials or seeds.")
@@ -106,25 +98,24 @@ def sweep(
         int | None, typer.Option(min=1, help=f"Simulated nodes of each run. Default: {NODES}.")
     ] = None,
     search_seed: Annotated[
-        int | None, typer.Option(min=0, help="Of what is drawn. Default: 0.")
+        int | None, typer.Option(min=0, help="Seed of the draws. Default: 0.")
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Trials that Optuna suggests before it hears of the first of them. "
-            f"Default: {_BATCH}.",
+            help="Trials that Optuna suggests before it learns their results. Default: 4.",
         ),
     ] = None,
 ) -> None:
     """Try settings on several seeds, and choose by validation error.
 
-    All is checked before anything starts. The runs are processes beside each
-    other, and lie in one folder with the plan. Stopped or killed, the sweep
-    goes on by the same command, or by --resume with its folder. In the end
-    it prints the trials, the lowest mean validation error first, and the
-    test error of that one alone; sweep.csv, sweep.json and sweep.png say the
-    same. Models of other trials are removed as better ones are found.
+    All settings and data are checked before anything starts. The runs are
+    processes, several at a time, and write into one folder. A sweep that was
+    stopped or killed goes on with the same command, or with --resume and its
+    folder. It ends with a table, the lowest mean validation error first, and
+    the test error of the best trial only; sweep.csv, sweep.json and sweep.png
+    show the same. Models are kept for the best trial only.
     Exit code: 0 completed, 1 runs failed, 2 wrong settings or data.
 
     [bold]Examples[/bold]
@@ -138,186 +129,139 @@ def sweep(
       fedproto sweep --resume sweeps/rates
       fedproto compare sweeps/rates
     """
-    from fedproto_app.experiments.sweep.conduct import lock, prepared
-    from fedproto_app.experiments.sweep.writing import results_table, write_results
+    from fedproto_app.experiments.sweep.sweep import Sweep, lock, prepare, read_plan
 
     console = Console(stderr=True, highlight=False)
+    options = {
+        "search": search and str(search),
+        "trials": trials,
+        "seeds": None if seeds is None else _seeds(seeds),
+        "nodes": nodes,
+        "search-seed": search_seed,
+        "batch": batch,
+        "output": output and str(output),
+        "grid": _by_key("--grid", grid, _listed),
+        "range": _by_key("--range", ranges, str),
+    }
     if resume is not None:
-        given = (config, grid, ranges, search, trials, seeds, changes, output, nodes, batch)
-        if any(one is not None for one in given) or search_seed is not None or extend:
+        if (
+            config
+            or changes
+            or extend
+            or any(value not in (None, {}) for value in options.values())
+        ):
             raise SettingsError(
-                f"--resume {resume}: goes on as it was told; only --parallel may be given"
+                f"--resume {resume}: the sweep goes on unchanged; only --parallel may be given"
             )
-        plan, folder = read_plan(resume)[0], resume
+        plan, folder = read_plan(resume), resume
     else:
-        table = _table_of(config)
-        options = {
-            "search": search and str(search),
-            "trials": trials,
-            "seeds": None if seeds is None else _seeds(seeds),
-            "nodes": nodes,
-            "search-seed": search_seed,
-            "batch": batch,
-        }
-        table |= {key: value for key, value in options.items() if value is not None}
-        axes = {axis.key: axis for axis in _axes_of(table)}
-        axes |= {axis.key: axis for axis in _axes_given(grid or [], ranges or [])}
-        plan = _plan(table, tuple(axes.values()), _base(config, changes or []))
-        require_plan(plan)
-        place = table.get("output", str(Path(_FOLDER) / _default_name(plan)))
-        if not isinstance(place, str):
-            raise SettingsError(f"{_TABLE}.output = {place!r}: must be a folder's path")
-        folder = output or Path(place)
+        plan = _plan(config, options, changes or [])
+        folder = Path(plan.output or Path(_FOLDER) / _default_name(plan))
     folder = folder.expanduser().absolute()
     with WhenStopped() as stop, lock(folder):
-        with _removed_if_nothing_came(folder):
-            ready = prepared(folder, plan, extend)
-        done = ready.finished_runs()
+        ready = Sweep(folder, plan)
+        prepare(ready, extend)
+        done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
         console.print(
-            f"{_counted(ready.runs // len(plan.seeds), 'trial')} × "
-            f"{_counted(len(plan.seeds), 'seed')} = {_counted(ready.runs, 'run')}"
-            + (f", of them {done} done" if done else "")
-            + f": {folder}",
+            f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
+            f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {folder}",
             soft_wrap=True,
         )
         stop.says = lambda: (
-            f"stopped; {ready.finished_runs()} of {ready.runs} runs are finished; go on with: "
+            f"stopped; {ready.finished_runs()} of {count} runs are finished; go on with: "
             f"{shlex.join(['fedproto', 'sweep', '--resume', str(folder)])}"
         )
-        results, best = ready.run(parallel, console)
-        tests = write_results(folder, plan, results, best)
-        out = Console()
-        if not out.is_terminal:
-            out.width = 200
-        out.print(results_table(plan, results, tests))
-        for one in best:
-            run = one.folders[plan.seeds[0]]
-            again = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(plan.nodes)]
-            again += ["--set", "output.dir=runs", "--set", 'output.name=""']
-            out.print(
-                f"the choice: trial {one.trial.number}, {run.name}; once more: {shlex.join(again)}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
-        out.print(f"results: {folder}/sweep.csv, .json, .png", highlight=False, soft_wrap=True)
+        _print_results(ready, *ready.run(parallel, console))
         if ready.failed:
             name, reason = next(iter(ready.failed.items()))
             raise FederationError(
-                f"{len(ready.failed)} of {ready.runs} runs failed, {name}: {reason}; "
+                f"{len(ready.failed)} of {count} runs failed, {name}: {reason}; "
                 "the same command tries them again"
             )
 
 
-def _base(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """What all runs are told: by the app around, the file, and ``--set``; with absolute paths."""
+def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Result]) -> None:
+    """Write the sweep's files, and print its table and how to repeat the choice."""
+    from fedproto_app.experiments.sweep.picture import draw
+    from fedproto_app.experiments.sweep.results import results_table, write_results
+
+    tests = write_results(sweep.folder, sweep.plan, results, chosen)
+    draw(sweep.folder / "sweep.png", sweep.plan, results, tests)
+    out = Console(highlight=False, soft_wrap=True)
+    if not out.is_terminal:
+        out.width = 200
+    out.print(results_table(sweep.plan, results, tests))
+    for result in chosen:
+        run = result.folders[sweep.plan.seeds[0]]
+        command = ["fedproto", "run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
+        command += ["--set", "output.dir=runs", "--set", 'output.name=""']
+        line = f"the choice: trial {result.trial.number}, {run.name}; once more: "
+        out.print(line + shlex.join(command), markup=False)
+    out.print(f"results: {sweep.folder}/sweep.csv, .json, .png")
+
+
+def _plan(config: Path | None, options: dict[str, Any], changes: Sequence[str]) -> Plan:
+    """The plan by the file's table ``[sweep]`` and the options over it."""
+    from fedproto_app.experiments.sweep.plan import Plan, SweepTable
+
     app = nearest_app()
-    table = dict(read_toml(config)) if config else {}
-    table.pop(_TABLE, None)
-    base = {**given_settings(app, None, []), **flat(table), **told(None, changes)}
-    complete = unclaimed_settings(base, NODES)
+    file = dict(read_toml(config)) if config else {}
+    listed = file.pop("sweep", {})
+    if not isinstance(listed, dict):
+        raise SettingsError(f"{config}: sweep = {listed!r}: must be a table")
+    table = SweepTable.read(listed).model_dump(by_alias=True)
+    for kind, replacing in (("grid", "range"), ("range", "grid")):
+        remaining = {
+            key: value for key, value in table[kind].items() if key not in options[replacing]
+        }
+        options[kind] = {**remaining, **options[kind]}
+    table |= {key: value for key, value in options.items() if value is not None}
+
+    base = {**given_settings(app, None, []), **flat(file), **told(None, changes)}
+    complete = unclaimed_settings(base, table["nodes"])
     for key, path in (("data.path", complete.data.path), ("encoder.path", complete.encoder.path)):
         if base.get(key):
             base[key] = path
     for key in ("seed", "output.dir", "output.name", "output.resume", "output.pictures"):
         base.pop(key, None)
-    return base
+    return Plan.read({**table, "base": base})
 
 
-def _table_of(config: Path | None) -> dict[str, Any]:
-    """The file's table [sweep]."""
-    table = read_toml(config).get(_TABLE, {}) if config else {}
-    if not isinstance(table, Mapping):
-        raise SettingsError(f"{config}: {_TABLE} = {table!r}: must be a table")
-    for key in table:
-        if key not in _KEYS:
-            raise SettingsError(
-                f"{config}: {_TABLE}.{key}: unknown; {did_you_mean(key, _KEYS)}known: "
-                f"{', '.join(_KEYS)}"
-            )
-    return dict(table)
-
-
-def _axes_of(table: Mapping[str, Any]) -> list[Axis]:
-    """The tables [sweep.grid] and [sweep.range]."""
-    axes: list[Axis] = []
-    for name, make in (("grid", values_axis), ("range", range_axis)):
-        given = table.get(name, {})
-        if not isinstance(given, Mapping):
-            raise SettingsError(f"{_TABLE}.{name} = {given!r}: must be a table of settings")
-        axes += [
-            make(key, value, f"{_TABLE}.{name}.{key} = {value!r}")
-            for key, value in flat(given).items()
-        ]
-    return axes
-
-
-def _axes_given(grid: Sequence[str], ranges: Sequence[str]) -> list[Axis]:
-    axes: list[Axis] = [*map(grid_option, grid), *map(range_option, ranges)]
-    keys = [axis.key for axis in axes]
-    for key in keys:
-        if keys.count(key) > 1:
+def _by_key(option: str, texts: Sequence[str] | None, read: Callable[[str], Any]) -> dict[str, Any]:
+    """The values of a repeated ``KEY=…``, each key once."""
+    table: dict[str, Any] = {}
+    for text in texts or []:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not (key and equals and values):
+            raise SettingsError(f"{option} {text}: expected KEY=…, as in fedproto sweep --help")
+        if key in table:
             raise SettingsError(f"{key}: is swept twice")
-    return axes
+        table[key] = read(values)
+    return table
 
 
-def _plan(table: Mapping[str, Any], axes: tuple[Axis, ...], base: Mapping[str, Any]) -> Plan:
-    search = table.get("search", "grid")
-    if search not in SEARCHES:
-        near = did_you_mean(str(search), SEARCHES)
-        raise SettingsError(f"search = {search!r}: {near}must be one of {', '.join(SEARCHES)}")
-    whole = {}
-    for key, default, least in (
-        ("trials", 0, 1),
-        ("nodes", NODES, 1),
-        ("search-seed", 0, 0),
-        ("batch", _BATCH, 1),
-    ):
-        value = table.get(key, default)
-        if type(value) is not int or (key in table and value < least):
-            raise SettingsError(
-                f"{_TABLE}.{key} = {value!r}: must be a whole number from {least} on"
-            )
-        whole[key] = value
-    seeds = table.get("seeds", [0])
-    if not isinstance(seeds, list) or any(type(seed) is not int for seed in seeds):
-        raise SettingsError(f"{_TABLE}.seeds = {seeds!r}: must be whole numbers, as [0, 1, 2]")
-    return Plan(
-        base=base,
-        axes=axes,
-        search=search,
-        trials=whole["trials"],
-        seeds=tuple(seeds),
-        nodes=whole["nodes"],
-        search_seed=whole["search-seed"],
-        batch=whole["batch"],
-    )
+def _listed(text: str) -> list[Any]:
+    """``A,B,C`` as TOML; if it is none, each part on its own."""
+    try:
+        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+    except tomllib.TOMLDecodeError:
+        return [parsed(part.strip()) for part in text.split(",")]
+    return values
 
 
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(one) for one in text.split(",")]
+        return [int(seed) for seed in text.split(",")]
     except ValueError:
         raise SettingsError(f"--seeds {text}: expected whole numbers, as 0,1,2") from None
 
 
 def _default_name(plan: Plan) -> str:
     """So that the same command finds the same folder."""
-    names = "-".join(key.rpartition(".")[2] for key in plan.keys)
-    plain = "".join(one if one.isalnum() or one in "-_" else "-" for one in names)
+    names = "-".join(key.rpartition(".")[2] for key in plan.space)
+    plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
     return f"{plain[:60]}-{plan.digest()}"
 
 
-@contextmanager
-def _removed_if_nothing_came(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            if [one.name for one in folder.iterdir()] == [LOCK]:
-                shutil.rmtree(folder)
-        raise
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

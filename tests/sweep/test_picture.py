@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.experiments.sweep.axes import Values
 from fedproto_app.experiments.sweep.picture import draw, is_geometric, through_choice
 from fedproto_app.experiments.sweep.plan import Plan, Trial
 from fedproto_app.experiments.sweep.results import Result, ranked, result_of
 from tests.report.made_runs import make_run
 
-BETA = Values("fuels.beta", (10, 30, 90))
-NOISE = Values("fuels.noise", ("none", "laplace"))
-PLAN = Plan({}, (BETA, NOISE), "grid", 0, (0, 1), 2, 0, 4)
+BETA, NOISE = "fuels.beta", "fuels.noise"
+PLAN = Plan(nodes=2, base={}, grid={BETA: [10, 30, 90], NOISE: ["none", "laplace"]}, seeds=[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +34,7 @@ def test_geometric(values: tuple[float, ...], expected: bool) -> None:
 
 
 def trials(folder: Path) -> list[Result]:
-    """β and noise; the lowest mean is that of β = 30 with laplace, the lowest median that of 10."""
+    """β and noise; β = 30 with laplace has the lowest mean, β = 10 the lowest median."""
     clients = {
         (10, "none"): (0.5, 0.5, 0.5),
         (30, "none"): (0.4, 0.4, 0.7),
@@ -47,7 +45,7 @@ def trials(folder: Path) -> list[Result]:
     }
     return [
         result_of(
-            Trial(number, dict(zip((BETA.key, NOISE.key), changes, strict=True))),
+            Trial(number, dict(zip((BETA, NOISE), changes, strict=True))),
             "forecasting",
             {
                 seed: make_run(
@@ -66,16 +64,17 @@ def trials(folder: Path) -> list[Result]:
 
 def test_the_line_goes_through_the_choice(tmp_path: Path) -> None:
     """Every other setting as in the choice, in the order of the values."""
-    known = ranked(trials(tmp_path))
-    joined = through_choice(BETA, known)
-    assert [one.trial.changes[BETA.key] for one in joined] == [10, 30, 90]
-    assert {one.trial.changes[NOISE.key] for one in joined} == {"laplace"}
-    assert [round(one.mean.mean, 3) for one in joined if one.mean] == [0.417, 0.35, 0.65]
-    assert [round(one.median.mean, 3) for one in joined if one.median] == [0.15, 0.35, 0.65]
+    results = ranked(trials(tmp_path))
+    joined = through_choice(BETA, results)
+    assert [result.trial.changes[BETA] for result in joined] == [10, 30, 90]
+    assert {result.trial.changes[NOISE] for result in joined} == {"laplace"}
+    means = [(result.mean, result.median) for result in joined]
+    assert [round(mean.mean, 3) for mean, _ in means if mean] == [0.417, 0.35, 0.65]
+    assert [round(median.mean, 3) for _, median in means if median] == [0.15, 0.35, 0.65]
     assert through_choice(BETA, []) == []
 
 
 def test_it_is_drawn(tmp_path: Path) -> None:
-    known = trials(tmp_path)
-    draw(tmp_path / "sweep.png", PLAN, known, {5})
+    results = trials(tmp_path)
+    draw(tmp_path / "sweep.png", PLAN, results, {5})
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")

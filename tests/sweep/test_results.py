@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.experiments.sweep.axes import Values
 from fedproto_app.experiments.sweep.plan import Plan, Trial
-from fedproto_app.experiments.sweep.results import Mean, Result, choices, mean_of, ranked, result_of
-from fedproto_app.experiments.sweep.writing import results_table, write_results
+from fedproto_app.experiments.sweep.results import (
+    Mean,
+    Result,
+    choices,
+    mean_of,
+    ranked,
+    result_of,
+    results_table,
+    write_results,
+)
 from tests.report.made_runs import make_run
 
-PLAN = Plan({}, (Values("fuels.beta", (10, 30)),), "grid", 0, (0, 1), 2, 0, 4)
+PLAN = Plan(nodes=2, base={}, grid={"fuels.beta": [10, 30]}, seeds=[0, 1])
 TASK = "forecasting"
 
 
@@ -53,10 +60,9 @@ def test_validation_chooses_where_the_test_errors_say_otherwise(tmp_path: Path) 
     assert rows[1]["test"] == rows[1]["test_se"] == ""
     assert float(rows[1]["validation"]) == pytest.approx(0.7)  # of 0.6 and 0.8
     assert float(rows[1]["validation_se"]) == pytest.approx(0.1)
-    told = json.loads((tmp_path / "sweep.json").read_text())["trials"]
-    assert [("test" in one, one["chosen"]) for one in told] == [(True, True), (False, False)]
-    assert told[1]["validation"]["by_seed"] == {"0": 0.6, "1": pytest.approx(0.8)}
-    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    records = json.loads((tmp_path / "sweep.json").read_text())["trials"]
+    assert [("test" in row, row["chosen"]) for row in records] == [(True, True), (False, False)]
+    assert records[1]["validation"]["by_seed"] == {"0": 0.6, "1": pytest.approx(0.8)}
     cells = [list(column.cells) for column in results_table(PLAN, results, tests).columns]
     assert cells[-1] == ["0.7 ± 0", ""]
     assert cells[-2] == ["0.2 ± 0", "0.7 ± 0.1"]
@@ -69,10 +75,10 @@ def test_many_rounds_flatter_no_trial(tmp_path: Path) -> None:
         result_of(
             Trial(number, {"method": str(number)}),
             TASK,
-            {0: make_run(tmp_path / str(number), validation=kept, by_round=rounds)},
+            {0: make_run(tmp_path / str(number), validation=errors, by_round=rounds)},
             {},
         )
-        for number, (kept, rounds) in runs.items()
+        for number, (errors, rounds) in runs.items()
     )
     assert (lucky.validation, steady.validation) == ({0: 0.4}, {0: pytest.approx(0.3)})
     assert choices([lucky, steady]) == [steady]
@@ -107,9 +113,9 @@ def test_a_trial_with_a_failed_run_is_not_chosen(tmp_path: Path) -> None:
 
 
 def test_a_run_without_validation_errors_has_failed(tmp_path: Path) -> None:
-    nothing = result(tmp_path, 1, [([None], [])])
-    assert not nothing.complete
-    assert nothing.failed == {0: "no client has a validation error"}
+    empty = result(tmp_path, 1, [([None], [])])
+    assert not empty.complete
+    assert empty.failed == {0: "no client has a validation error"}
 
 
 def test_equal_errors_leave_the_choice_to_the_first(tmp_path: Path) -> None:
@@ -134,6 +140,6 @@ def test_how_sequences_are_scaled_is_chosen(task: str) -> None:
     def question(changes: dict[str, object]) -> object:
         return result_of(Trial(1, changes), task, {}, {}).question
 
-    seen = {"sequences.scaling": "none", "sequences.steps": 9, "sequences.target-scale": 2.0}
-    assert question({f"data.{key}": value for key, value in seen.items()}) == question({})
+    inputs = {"sequences.scaling": "none", "sequences.steps": 9, "sequences.target-scale": 2.0}
+    assert question({f"data.{key}": value for key, value in inputs.items()}) == question({})
     assert question({"data.sequences.window": 9}) != question({})

@@ -103,9 +103,9 @@ def _dealt(
 ) -> list[Holding]:
     """The clients of the scheme "dirichlet", each with the same number of sequences.
 
-    Every client's mix of labels is the closest to its cluster's distribution (by maximum entropy)
-    that the sequences allow for all clients together: no sequence is dealt twice. Sequences without
-    a label have no place in a mix and are dealt to nobody.
+    Every client's mix of labels is the closest to its cluster's distribution, by maximum entropy,
+    that the sequences allow for all clients together, as none is dealt twice. Sequences without a
+    label have no place in a mix and are dealt to nobody.
     """
     mixes = draw_mixes(classes, settings, rng)
     counts = np.bincount(labels[labels >= 0], minlength=classes)

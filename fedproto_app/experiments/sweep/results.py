@@ -1,27 +1,34 @@
-"""What came of a sweep's trials, and which one to choose: by validation error alone.
+"""What came of a sweep's trials: the choice, by validation errors alone, and its tables.
 
-Test errors are read of the chosen trial, when it is chosen, and of no other.
+A chosen trial's test errors are read when it is chosen; the others' are never read.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import Any, NamedTuple
 
-from fedproto_app.experiments.sweep.plan import Trial
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.experiments.sweep.plan import Plan, Trial
+from fedproto_app.report.csv_text import csv_text
 from fedproto_app.report.runs import read_clients
-from fedproto_app.report.task_report import Measure, report_for
+from fedproto_app.report.task_report import UNKNOWN, Measure, report_for
 from fedproto_app.report.validation import validation_error
 
-Question = tuple[tuple[str, str], ...]
+_MOST_ROWS = 30  # on a screen
 
 
-@dataclass(frozen=True)
-class Mean:
-    """Mean over seeds, and its standard error: the sample standard deviation over √n; None of one
+class Mean(NamedTuple):
+    """Mean over seeds, and its standard error: the sample standard deviation over √n, None for one
     seed."""
 
     mean: float
@@ -32,30 +39,29 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Of one value a seed, at least one."""
+    """The mean of one value a seed, at least one."""
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Mean(fmean(values), error)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of a trial.
+    """What a trial gave; mappings are by seed.
 
-    task: of its runs. question: trials of different ones have different data, so their errors
-    cannot be compared. folders: of the finished runs, by seed. validation: their validation errors,
-    means over clients (report/validation.py), by seed. medians: over clients of the models that
-    they end with, by seed. clients: that have an error, the fewest of any seed. failed: why runs
-    have no result, by seed.
+    question: trials with different questions have different data, so their errors cannot be
+    compared. folders: of the finished runs. validation: mean validation errors over clients
+    (report/validation.py). medians: over clients, of the models that they end with. clients: those
+    with an error, the fewest of any seed. failed: why runs have no result.
     """
 
     trial: Trial
-    task: str
-    question: Question
+    measure: Measure
+    question: tuple[tuple[str, str], ...]
     folders: Mapping[int, Path]
     validation: Mapping[int, float]
     medians: Mapping[int, float]
     clients: int
-    failed: Mapping[int, str] = field(default_factory=dict)
+    failed: Mapping[int, str]
 
     @property
     def complete(self) -> bool:
@@ -67,68 +73,52 @@ class Result:
 
     @property
     def median(self) -> Mean | None:
-        """Of the clients' medians."""
         return mean_of(list(self.medians.values())) if self.medians else None
 
     @property
     def place(self) -> tuple[bool, int, float, int]:
-        """For sorting, the best first: all runs done; no client left without an error; the lowest
-        validation error; the first of equal ones."""
+        """For sorting, the best first: all runs done; no client without an error; the lowest
+        validation error; the first of equal trials."""
         mean = self.mean.mean if self.mean else math.inf
         return not self.complete, -self.clients, mean, self.trial.number
+
+    def test(self) -> Mean:
+        """The mean test error of the models that the clients end with."""
+        figures = [client_column(folder, self.measure.kept) for folder in self.folders.values()]
+        return mean_of([fmean(values) if values else math.nan for values in figures])
 
 
 def result_of(
     trial: Trial, task: str, folders: Mapping[int, Path], failed: Mapping[int, str]
 ) -> Result:
     """Read the validation errors of a trial's finished runs. folders: by seed."""
-    measure = report_for(task).measure
-    validation, medians, counts, lacking = {}, {}, [], dict(failed)
-    for seed, folder in folders.items():
-        errors = client_column(folder, measure.validation)
-        if errors:
-            validation[seed] = validation_error(folder, errors, measure)
-            medians[seed] = median(errors)
-            counts.append(len(errors))
-        else:
-            lacking[seed] = "no client has a validation error"
+    report = report_for(task)
+    errors = {
+        seed: client_column(path, report.measure.validation) for seed, path in folders.items()
+    }
+    inputs = report.client_errors.inputs if report.client_errors else ()
+    of_data = [
+        (key, repr(value))
+        for key, value in trial.changes.items()
+        if key.startswith("data.") and key.removeprefix("data.") not in inputs
+    ]
     return Result(
         trial=trial,
-        task=task,
-        question=_question(trial, task),
+        measure=report.measure,
+        question=(("task", task), *of_data),
         folders=folders,
-        validation=validation,
-        medians=medians,
-        clients=min(counts, default=0),
-        failed=lacking,
+        validation={
+            seed: validation_error(folders[seed], values, report.measure)
+            for seed, values in errors.items()
+            if values
+        },
+        medians={seed: median(values) for seed, values in errors.items() if values},
+        clients=min((len(values) for values in errors.values() if values), default=0),
+        failed={
+            **failed,
+            **{s: "no client has a validation error" for s, values in errors.items() if not values},
+        },
     )
-
-
-def ranked(results: Sequence[Result]) -> list[Result]:
-    """Those of one question side by side, in the order of their first trials; each the best
-    first."""
-    questions = list(dict.fromkeys(result.question for result in results))
-    return sorted(results, key=lambda one: (questions.index(one.question), *one.place))
-
-
-def choices(results: Sequence[Result]) -> list[Result]:
-    """The best trial of each question, of those whose runs are all done."""
-    best: dict[Question, Result] = {}
-    for result in ranked(results):
-        if result.complete:
-            best.setdefault(result.question, result)
-    return list(best.values())
-
-
-def reported_of(choice: Result) -> Mean:
-    """The test figure of the models that the chosen trial's clients end with."""
-    column = report_for(choice.task).measure.kept
-    figures = [client_column(folder, column) for folder in choice.folders.values()]
-    return mean_of([fmean(values) if values else math.nan for values in figures])
-
-
-def measure_of(result: Result) -> Measure:
-    return report_for(result.task).measure
 
 
 def client_column(folder: Path, column: str) -> list[float]:
@@ -137,15 +127,93 @@ def client_column(folder: Path, column: str) -> list[float]:
     return [value for value in cells if math.isfinite(value)]
 
 
-def _question(trial: Trial, task: str) -> Question:
-    """What the trial changes of the data, save what only models see of them."""
-    errors = report_for(task).client_errors
-    inputs = errors.inputs if errors else ()
-    return (
-        ("task", task),
-        *(
-            (key, repr(value))
-            for key, value in trial.changes.items()
-            if key.startswith("data.") and key.removeprefix("data.") not in inputs
-        ),
+def ranked(results: Sequence[Result]) -> list[Result]:
+    """The results of each question side by side, the best first."""
+    questions = list(dict.fromkeys(result.question for result in results))
+    return sorted(results, key=lambda result: (questions.index(result.question), *result.place))
+
+
+def choices(results: Sequence[Result]) -> list[Result]:
+    """The best complete trial of each question."""
+    complete = [result for result in ranked(results) if result.complete]
+    return list({result.question: result for result in reversed(complete)}.values())[::-1]
+
+
+def write_results(
+    folder: Path, plan: Plan, results: Sequence[Result], chosen: Sequence[Result]
+) -> dict[int, Mean]:
+    """Write ``sweep.csv`` and ``sweep.json``; returns the chosen trials' test errors, by number."""
+    tests = {result.trial.number: result.test() for result in chosen}
+    rows, trials = [], []
+    for result in ranked(results):
+        trial, test = result.trial, tests.get(result.trial.number)
+        mean, middle = result.mean or (None, None), result.median or (None, None)
+        rows.append(
+            {
+                "trial": trial.number,
+                **trial.changes,
+                "seeds": len(result.validation),
+                "failed": len(result.failed),
+                "clients": result.clients,
+                "validation": mean[0],
+                "validation_se": mean[1],
+                "validation_median": middle[0],
+                "validation_median_se": middle[1],
+                "chosen": "yes" if test else "",
+                "test": test and test.mean,
+                "test_se": test and test.error,
+            }
+        )
+        record: dict[str, Any] = {
+            "trial": trial.number,
+            "settings": dict(trial.changes),
+            "runs": {str(seed): path.name for seed, path in result.folders.items()},
+            "failed": {str(seed): reason for seed, reason in result.failed.items()},
+            "clients": result.clients,
+            "validation": {
+                "figure": result.measure.round_validation,
+                "mean": mean[0],
+                "standard_error": mean[1],
+                "by_seed": {str(seed): error for seed, error in result.validation.items()},
+            },
+            "chosen": test is not None,
+        }
+        if test:
+            figure = {"figure": result.measure.kept}
+            record["test"] = {**figure, "mean": test.mean, "standard_error": test.error}
+        trials.append(record)
+    write_whole(
+        folder / "sweep.csv",
+        csv_text([list(rows[0]), *(list(row.values()) for row in rows)]).encode(),
     )
+    table = {"plan": plan.model_dump(by_alias=True), "trials": trials}
+    write_whole(folder / "sweep.json", (json.dumps(table, indent=2, default=str) + "\n").encode())
+    return tests
+
+
+def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> Table:
+    """For a terminal: the best first, by validation error; test errors of the choice alone."""
+    measure = results[0].measure
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=0,
+        caption=f"{measure.round_validation}: mean over clients, mean ± standard error over seeds; "
+        f"{measure.kept}, of test data, of the choice alone",
+        caption_justify="left",
+    )
+    for name in ("trial", *plan.space, "seeds", measure.round_validation, measure.kept):
+        table.add_column(escape(name), justify="right", overflow="fold")
+    ordered = ranked(results)
+    for result in ordered[:_MOST_ROWS]:
+        test = tests.get(result.trial.number)
+        table.add_row(
+            str(result.trial.number),
+            *(escape(str(value)) for value in result.trial.changes.values()),
+            f"{len(result.validation)}" + (f" of {len(plan.seeds)}" if result.failed else ""),
+            result.mean.text() if result.mean else UNKNOWN,
+            test.text() if test else "",
+            style="bold" if test else None,
+        )
+    if len(ordered) > _MOST_ROWS:
+        table.add_row("…")
+    return table
