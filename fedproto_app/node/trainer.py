@@ -15,13 +15,11 @@ from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shard import ClientData, Shard
-from fedproto_app.node.blocks import MEMORY, PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
-from fedproto_app.node.records import ClientRecord
 from fedproto_app.node.shares import Share, in_halves
-from fedproto_app.node.state_log import Found
-from fedproto_app.node.store import ClientStore, flatten, unflatten
+from fedproto_app.node.state_file import MEMORY, PARAMETERS, PERSONAL, StoredStates
+from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of, unflatten
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.strategies.common.learner import AnyLearner, Contribution
@@ -212,7 +210,9 @@ class Node:
         own = flatten({PERSONAL: models})
         found = self._store.read_states(cohort.names, cohort.server_round)
         stored = {place for one in found for place in one.places}
-        found.append(Found([row for row in range(len(cohort.names)) if row not in stored], {}))
+        found.append(
+            StoredStates([row for row in range(len(cohort.names)) if row not in stored], {})
+        )
         for places, before in found:
             if places:
                 its = {name: rows_of(value, places) for name, value in own.items()}

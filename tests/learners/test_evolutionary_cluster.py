@@ -15,7 +15,6 @@ from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
-from fedproto_app.node.blocks import blocks_in, read_block
 from fedproto_app.node.store import ClientStore
 from fedproto_app.strategies.common.cohort import Cohort, train_cohort
 from fedproto_app.strategies.common.learner import AnyLearner
@@ -27,6 +26,7 @@ from tests.learners.tiny_sequences import (
     sequence_cohort,
     vector_client,
 )
+from tests.node.stored import rounds_in
 from tests.whole_orders import WholeNode
 
 A = vector_client("a", [0, 1, 2, 0, 1, 2, 0, 1, 2])
@@ -278,5 +278,5 @@ def test_a_node_writes_only_the_clients_that_a_head_came_for(
     node.train(order(1))
     heads = {"heads": always(2)[None]}
     node.evaluate(order(2, Guidance(heads, ["a"])))
-    rows = [row for path in blocks_in(tmp_path) for row in read_block(path).rows]
-    assert sorted(row[:2] for row in rows) == [("a", 1), ("a", 2), ("b", 1)]
+    assert rounds_in(tmp_path, "training", "a") == [1, 2]
+    assert rounds_in(tmp_path, "training", "b") == [1]
