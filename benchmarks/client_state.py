@@ -120,7 +120,7 @@ def report(arguments: argparse.Namespace, answers: dict[str, list[dict[str, Any]
 
     def median(version: str, step: str, key: str) -> float:
         rounds = [a for a in answers[version] if a["step"] == step and a["round"] >= 4]
-        return statistics.median(answer[key] for answer in rounds)
+        return float(statistics.median(answer[key] for answer in rounds))
 
     for step in (*STEPS, TRAINING) if arguments.trained else STEPS:
         cells = []
@@ -218,9 +218,11 @@ def trainer(folder: Path, clients: int) -> Callable[[int], None]:
     from fedproto_app.tasks.table import load_shard, make_task
 
     make_learner = either(
-        "make_learner", "fedproto_app.strategies.common.halves", "fedproto_app.halves"
+        "make_learner",
+        "fedproto_app.strategies.common.halves",
+        "fedproto_app.strategies.common.halves",
     )
-    order_of = either("Order", "fedproto_app.core.messages", "fedproto_app.messages")
+    order_of = either("Order", "fedproto_app.core.messages", "fedproto_app.core.messages")
     settings = settings_from({"data.synthetic.clients": clients})
     shard = load_shard(settings, 0, 1)
     learner = make_learner(settings, make_task(settings, shard.shape))

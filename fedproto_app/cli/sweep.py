@@ -182,11 +182,13 @@ def sweep(
 
 def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Result]) -> None:
     """Write the sweep's files, and print its table and how to repeat the choice."""
-    from fedproto_app.experiments.sweep.picture import draw
+    from fedproto_app.experiments.sweep.picture import sweep_charts
     from fedproto_app.experiments.sweep.results import results_table, write_results
+    from fedproto_app.report.pictures import write_picture
 
     tests = write_results(sweep.folder, sweep.plan, results, chosen)
-    draw(sweep.folder / "sweep.png", sweep.plan, results, tests)
+    if charts := sweep_charts(sweep.plan, results, tests):
+        write_picture(sweep.folder / "sweep.png", charts, "mean ± standard error over seeds")
     out = Console(highlight=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = 200

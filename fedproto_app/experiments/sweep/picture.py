@@ -1,4 +1,4 @@
-"""The picture of a sweep: validation errors against each swept setting.
+"""The charts of a sweep: validation errors against each swept setting.
 
 Where the values of a number were tried with everything else as in the choice, they are joined by a
 line for each error, with its standard error over seeds. All other trials are dots.
@@ -9,55 +9,36 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from math import log
-from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from optuna.distributions import CategoricalDistribution
 
+from fedproto_app.core import charts
 from fedproto_app.experiments.sweep.plan import Axis, Plan
 from fedproto_app.experiments.sweep.results import Mean, Result, choices, ranked
-from fedproto_app.report.drawing import COLOURS, DASHES, STYLE
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_MOST_PANELS = 12
-_MOST_COLUMNS = 3
+_MOST_CHARTS = 12
 _MOST_LETTERS = 30  # of a value or a key
 _MOST_TICKS = 8  # that stand at the values themselves
 _FEWEST_FOR_A_LOGARITHM = 3
-_LINES = ("mean over clients, which chooses", "median client, kept models")
 
 
-def draw(file: Path, plan: Plan, results: Sequence[Result], chosen: Collection[int]) -> None:
-    """A panel for each setting; nothing where no trial has an error. chosen: trials by number."""
+def sweep_charts(
+    plan: Plan, results: Sequence[Result], chosen: Collection[int]
+) -> list[charts.Lines]:
+    """Return a chart for each setting; [] where no trial has an error. chosen: trials by number."""
     complete = [result for result in ranked(results) if result.mean is not None]
     if not complete:
-        return
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context({**STYLE, "text.parse_math": False}):  # names are no formulas
-        axes = list(plan.space.items())[:_MOST_PANELS]
-        columns = min(_MOST_COLUMNS, len(axes))
-        rows = -(-len(axes) // columns)
-        figure = Figure(figsize=(4.2 * columns + 0.6, 3.4 * rows + 1.1), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for panel in panels.flat[len(axes) :]:
-            panel.set_visible(False)
-        legend: dict[str, Any] = {}
-        for (key, axis), panel in zip(axes, panels.flat, strict=False):
-            _draw_panel(panel, key, axis, complete, chosen)
-            handles, labels = panel.get_legend_handles_labels()
-            legend |= dict(zip(labels, handles, strict=True))
-        for panel in panels[:, 0]:
-            panel.set_ylabel(complete[0].measure.round_validation)
-        figure.suptitle("validation error, mean ± standard error over seeds", fontsize=12)
-        figure.legend(
-            legend.values(), legend.keys(), loc="outside lower center", ncols=min(columns, 2)
-        )
-        figure.savefig(file)
+        return []
+    means = [mean for result in complete for mean in (result.mean, result.median) if mean]
+    low = min(mean.mean - (mean.error or 0.0) for mean in means)
+    high = max(mean.mean + (mean.error or 0.0) for mean in means)
+    room = 0.05 * (high - low or 1.0)
+    y = charts.Axis(complete[0].measure.round_validation, limits=(low - room, high + room))
+    swept = list(plan.space.items())[:_MOST_CHARTS]
+    return [_chart(key, axis, y, complete, chosen) for key, axis in swept]
 
 
 def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
@@ -89,40 +70,54 @@ def _unevenness(ordered: Sequence[float]) -> float:
     return pstdev(gaps) / fmean(gaps)
 
 
-def _draw_panel(
-    panel: Axes, key: str, axis: Axis, complete: Sequence[Result], chosen: Collection[int]
-) -> None:
-    values = [result.trial.changes[key] for result in complete]
+def _chart(
+    key: str, axis: Axis, y: charts.Axis, complete: Sequence[Result], chosen: Collection[int]
+) -> charts.Lines:
+    """y: the same for all settings."""
+    values: list[Any] = [result.trial.changes[key] for result in complete]
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
 
-    def draw_errors(results: Sequence[Result], means: Sequence[Mean | None], **look: Any) -> None:
-        values = [result.trial.changes[key] for result in results]
-        x = values if numeric else [names.index(str(value)[:_MOST_LETTERS]) for value in values]
-        y = [mean.mean for mean in means if mean]
-        panel.errorbar(x, y, [mean.error or 0.0 for mean in means if mean], **look)
+    def place(result: Result) -> float:
+        value = result.trial.changes[key]
+        return float(value) if numeric else names.index(str(value)[:_MOST_LETTERS])
 
-    line = through_choice(key, complete) if numeric else []
-    joined = line if len(line) > 1 else []
+    def line(
+        label: str,
+        look: int | None,
+        results: Sequence[Result],
+        *,
+        median: bool = False,
+        joined: bool = False,
+    ) -> charts.Line:
+        errors = [(place(r), r.median if median else r.mean) for r in results]
+        pairs: list[tuple[float, Mean]] = [(x, mean) for x, mean in errors if mean]
+        return charts.Line(
+            label,
+            np.array([x for x, _ in pairs]),
+            np.array([mean.mean for _, mean in pairs]),
+            look,
+            error=np.array([mean.error or 0.0 for _, mean in pairs]),
+            joined=joined,
+        )
+
+    through = through_choice(key, complete) if numeric else []
+    through = through if len(through) > 1 else []
     best = [result for result in complete if result.trial.number in chosen]
-    if aside := [r for r in complete if r not in joined and r not in best]:
-        means = [result.mean for result in aside]
-        draw_errors(aside, means, fmt="o", color="0.65", markersize=5, label="other trials")
-    for number, label in enumerate(_LINES if joined else ()):
-        means = [result.median if number else result.mean for result in joined]
-        look = {"color": COLOURS[2 * number], "linestyle": DASHES[number], "label": label}
-        draw_errors(joined, means, marker="o", markersize=5, capsize=3, **look)
-    for result in best:
-        diamond = {"fmt": "D", "color": COLOURS[1], "markersize": 8, "zorder": 3}
-        draw_errors([result], [result.mean], label="choice", **diamond)
-    panel.set_xlabel(key[-_MOST_LETTERS:])
-    if not numeric:
-        panel.set_xticks(range(len(names)), names)
-        panel.set_xlim(-0.5, len(names) - 0.5)
-        return
-    if is_geometric(values) if isinstance(axis, CategoricalDistribution) else axis.log:
-        panel.set_xscale("log")
-    ticks = sorted(set(values))
-    if isinstance(axis, CategoricalDistribution) and len(ticks) <= _MOST_TICKS:
-        panel.set_xticks(ticks, [f"{value:g}" for value in ticks])
-        panel.minorticks_off()
+    aside = [result for result in complete if result not in through and result not in best]
+    lines = [
+        line("other trials", None, aside),
+        line("mean over clients, which chooses", 0, through, joined=True),
+        line("median client, kept models", 2, through, median=True, joined=True),
+        line("choice", 1, best),
+    ]
+    x = charts.Axis(names=names)
+    if numeric:
+        listed = isinstance(axis, CategoricalDistribution)
+        ticks = sorted(set(values)) if listed and len(set(values)) <= _MOST_TICKS else ()
+        logarithmic = (
+            is_geometric(values) if isinstance(axis, CategoricalDistribution) else axis.log
+        )
+        x = charts.Axis(log=logarithmic, ticks=ticks)
+    text = f"Validation error against {key}, mean ± standard error over seeds."
+    return charts.Lines(key[-_MOST_LETTERS:], text, x, y, [each for each in lines if len(each.x)])

@@ -1,0 +1,149 @@
+"""Charts say what is in the artefacts, and clients are ordered so that alike ones meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedproto_app.core.charts import Chart, Lines
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.report.charts import difference_charts
+from fedproto_app.report.pairs import pairs
+from fedproto_app.report.pictures import (
+    comparison_of,
+    draw,
+    draw_comparison,
+    draw_differences,
+    pictures_of,
+)
+from fedproto_app.report.runs import group_runs, read_run
+from tests.report.made_runs import add_divergence, make_classification_run, make_run
+
+PNG = b"\x89PNG"
+ALONE = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
+
+
+def points(chart: Chart) -> dict[str, list[tuple[float, float]]]:
+    """The points of each line, without the share 0 in which a distribution starts."""
+    assert isinstance(chart, Lines)
+    return {
+        line.label: [(x, y) for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True) if y > 0]
+        for line in chart.lines
+    }
+
+
+def approximately(lines: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    return {label: [pytest.approx(point) for point in points] for label, points in lines.items()}
+
+
+def test_a_run_of_fuels_gets_three_pictures(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", errors=(0.01, 0.5, float("nan"), None))
+    add_divergence(run, ["x", "y", "x"], np.array([[0, 0.6, 0.1], [0.6, 0, np.nan], [0.1, 0.5, 0]]))
+    files = draw(run)
+    assert [file.name for file in files] == ["clients-mse.png", "rounds.png", "divergence.png"]
+    assert all(file.parent == run / "pictures" for file in files)
+    assert all(file.read_bytes().startswith(PNG) for file in files)
+
+    [clients], [by_round, by_cost], [_] = pictures_of(run).values()
+    assert isinstance(clients, Lines)
+    assert clients.title == "error over 2 clients"
+    assert (clients.x.title, clients.x.log) == ("test MSE (standardised) of a client", True)
+    shares = {"kept model": [(0.01, 0.5), (0.5, 1)], "last model": [(0.02, 0.5), (1, 1)]}
+    assert points(clients) == approximately(shares)
+
+    curves = {"training": (2, 1, 2 / 3), "validation": (1, 1 / 2, 1 / 3), "test": (1.5, 0.75, 0.5)}
+    for chart, places in ((by_round, (1, 2, 3)), (by_cost, (300, 600, 900))):
+        at = {name: list(zip(places, values, strict=True)) for name, values in curves.items()}
+        assert points(chart) == approximately(at)
+    assert isinstance(by_round, Lines)
+    assert (by_round.x.title, by_round.y.title) == ("round", "MSE (standardised)")
+
+
+def test_an_unfinished_run_gets_what_its_artefacts_allow(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    (run / "clients.csv").unlink()
+    (run / "summary.json").unlink()
+    assert [file.name for file in draw(run)] == ["rounds.png"]
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_few_clients_without_groups_can_be_drawn(tmp_path: Path, clients: int) -> None:
+    run = make_run(tmp_path / "a", errors=(None,) * clients)
+    add_divergence(run, [""] * clients, 1 - np.eye(clients))
+    assert len(draw(run)) == 3
+
+
+def test_a_folder_with_nothing_to_draw_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FedProtoError, match=r"no clients\.csv, rounds\.jsonl or divergence\.npz"):
+        draw(tmp_path)
+
+
+def titles(charts: Sequence[Chart]) -> list[str]:
+    return [chart.title for chart in charts]
+
+
+def test_a_comparison_has_errors_and_costs_of_each_dataset(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / f"{dataset}-{method}", dataset=dataset, method=method)
+        for dataset in ("m4", "milano")
+        for method in ("fuels", "solo")
+    ]
+    groups = group_runs([read_run(folder) for folder in folders])[0]
+    charts = comparison_of(groups)
+    assert titles(charts) == [
+        "m4: error over 2 clients",
+        "m4: test MSE (standardised) by traffic",
+        "milano: error over 2 clients",
+        "milano: test MSE (standardised) by traffic",
+    ]
+    for left, right in zip(charts[::2], charts[1::2], strict=True):
+        errors, costs = [(0.25, 0.5), (0.5, 1)], [(300, 1.5), (600, 0.75), (900, 0.5)]
+        assert points(left) == approximately({"fuels = solo": errors})
+        assert points(right) == approximately({"fuels = solo": costs})
+
+
+def test_two_tasks_fit_one_comparison(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / "a"),
+        make_classification_run(tmp_path / "b"),
+        make_classification_run(tmp_path / "c", (0.75, 0.5), method="solo", averages=False),
+    ]
+    groups = group_runs([read_run(folder) for folder in folders])[0]
+    file = tmp_path / "out" / "comparison.png"
+    draw_comparison(groups, file)
+    assert file.read_bytes().startswith(PNG)
+    by_title = {chart.title: set(points(chart)) for chart in comparison_of(groups)}
+    assert by_title["shapes: accuracy of own models over 2 clients"] == {"fedavg", "solo"}
+    assert by_title["toy: error over 2 clients"] == {"fuels"}
+
+
+def test_a_line_has_the_sorted_differences_of_errors_averaged_over_seeds(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", [0.25, 0.5, 0.75], seed=0),
+        make_run(tmp_path / "b", [0.75, 0.5, 0.25], seed=1),  # means 0.5, 0.5, 0.5
+        make_run(tmp_path / "c", [0.75, 0.25, 0.5], **ALONE),
+    ]
+    (pair,) = pairs(group_runs(map(read_run, runs))[0])
+    assert pair.by_client == (-0.25, 0.25, 0.0)
+    [chart] = difference_charts([pair])
+    [line] = chart.lines
+    assert (line.x.tolist(), line.y.tolist()) == ([1, 2, 3], [-0.25, 0.0, 0.25])
+    assert line.label == "fuels: 1 of 3 gain"
+    draw_differences([pair], tmp_path / "new" / "out.png")
+    assert (tmp_path / "new" / "out.png").read_bytes().startswith(PNG)
+
+
+def test_differences_with_outliers_have_a_logarithmic_axis(tmp_path: Path) -> None:
+    errors = np.array([0.1, 0.2, 0.3, 1000.0])
+    runs = [
+        make_run(tmp_path / "a", errors.tolist()),
+        make_run(tmp_path / "b", (errors / 2).tolist(), **ALONE),
+    ]
+    [chart] = difference_charts(pairs(group_runs(map(read_run, runs))[0]))
+    assert chart.y.log
+    with pytest.raises(FedProtoError, match="no two runs"):
+        draw_differences([], tmp_path / "out.png")
