@@ -198,7 +198,7 @@ class Run:
 
     def _nodes(self) -> list[Path]:
         """The folders of the nodes' state."""
-        from fedproto_app.node.records import holds_kept_models
+        from fedproto_app.node.state_file import holds_kept_models
 
         found = [one for one in sorted((self.path / "state").glob("*")) if holds_kept_models(one)]
         if not found:

@@ -35,10 +35,9 @@ from fedproto_app.errors import DataError, FedProtoError
 from fedproto_app.halves import make_learner
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.methods import method_named
-from fedproto_app.node.blocks import DAMAGES, MEMORY, PERSONAL
 from fedproto_app.node.forecasts import ClientForecast
-from fedproto_app.node.records import ClientRecord, holds_kept_models
-from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
+from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models
+from fedproto_app.node.store import SETTINGS_FILE, ClientRecord, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -114,11 +113,7 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
     What the client never trained is as it was at the start. Raises `FedProtoError` if there is
     no kept model, or not all of it.
     """
-    try:
-        kept = store.read_kept(client)
-    except DAMAGES as error:
-        raise FedProtoError(f"client {client!r}: its kept model is damaged: {error}") from None
-    if kept is None:
+    if (kept := store.read_kept(client)) is None:
         raise FedProtoError(f"client {client!r}: no kept model")
     stored = unflatten(kept, "parameters") | unflatten(kept, PERSONAL)
     parameters = learner.initial_parameters() | stored

@@ -157,7 +157,7 @@ def _done(
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
     device = torch_device(settings.device, number())
     use_precision(settings.precision, device)
-    store = store_of(folder, len(shard.clients), part.number, device)
+    store = store_of(folder, len(shard.clients), device)
     absent = shard.absent(order.clients) if part.number == 0 else {}
     protection = _protection(phase, settings, site, simulated=simulated)
     make_samples = samples_after_pretraining(settings, order.server_round)

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from fedproto_app.node.device import memory_of
-from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.store import ClientStore
 
 _STATE_SHARE = 1 / 3  # of a GPU's memory, for states that stay there
@@ -27,7 +26,7 @@ class _Memory:
 
     def __init__(self, limit: int, nodes: int) -> None:
         self.limit, self.nodes = limit, nodes
-        self.stores: dict[Path, MemoryStore] = {}
+        self.stores: dict[Path, ClientStore] = {}
 
 
 _memory: _Memory | None = None  # of a worker that keeps state in memory
@@ -56,18 +55,15 @@ def in_simulation() -> bool:
     return _worker or (ray is not None and bool(ray.is_initialized()))
 
 
-def store_of(
-    folder: Path, clients: int, writer: int = 0, device: torch.device | None = None
-) -> ClientStore:
-    """The state of so many clients in a node's folder.
-
-    writer: this process's number there. device: that the node computes on.
-    """
+def store_of(folder: Path, clients: int, device: torch.device | None = None) -> ClientStore:
+    """The state of so many clients in a node's folder. device: the device of the node."""
     if _memory is None:
-        return ClientStore(folder, writer)
+        return ClientStore(folder)
     if folder not in _memory.stores:
-        room = int(_STATE_SHARE * memory_of(device) / _memory.nodes) if device else 0
-        _memory.stores[folder] = MemoryStore(folder, _memory.limit, clients, writer, room)
+        device_limit = int(_STATE_SHARE * memory_of(device) / _memory.nodes) if device else 0
+        _memory.stores[folder] = ClientStore(
+            folder, _memory.limit, lasting=True, clients=clients, device_limit=device_limit
+        )
     return _memory.stores[folder]
 
 

@@ -1,200 +1,415 @@
-"""A node's client state on its own disk: personal parameters, Adam moments, kept models.
+"""The state of a node's clients: personal parameters, optimiser state, kept models, their records.
 
-A folder per run and node. Files have the number of a write in their name, then the writing
-process's (`writer`):
+A folder per run and node:
 
-    state-000017-000042-0.safetensors   what some clients held after training in round 17
-    kept-000012-000040-0.safetensors    kept models of rounds up to 12, of states that are gone
-    kept-000017-000031-0.jsonl          whose kept model is of which round: errors, scale
-    shared-000017.safetensors           the global model of the round (methods that average)
-    encoder.safetensors, settings.toml  the frozen encoder, the run's settings
-    c-<client>/vectors.safetensors      what the encoder makes of a client's samples
+    state.sqlite                    states, kept models, records, shared models (`state_file`)
+    encoder.safetensors, c-*/       what can be made again (`encoder_files`)
+    settings.toml                   the run's settings
 
-Every file appears whole or not at all. A folder belongs to one node. Several processes may work for
-a node, each on clients of its own.
+States wait in memory until their order is done, or until the server's next checkpoint where the
+process works for the whole run. They are then written in one transaction. Clients that were trained
+together share one copy of each tensor, on the device if all states fit there. States beyond the
+memory limit are written as they come, and are read from the file.
 
-Of a client stay its newest two states, and those that the server may go on from (`needed`). So a
-damaged file costs a round and not the client, and a server that resumes from a checkpoint can go
-back. Its newest one may be a round behind the nodes, and if that is damaged, the one before it two
-rounds.
+Two or more states of each client stay in the file, and every state from which the server may resume
+(`rounds_needed`): its newest checkpoint may be a round behind the nodes, and if that checkpoint is
+damaged, the previous one two rounds.
 """
 
 from __future__ import annotations
 
-import logging
+import json
+import os
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import tomli_w
-from safetensors import SafetensorError
+import torch
 from torch import Tensor
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.node.blocks import model_of, read_tensors, write_tensors
-from fedproto_app.node.records import ClientRecord, Records
-from fedproto_app.node.state_log import BACK, Found, StateLog
+from fedproto_app.node.encoder_files import EncoderFiles
+from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensors, model_of
 from fedproto_app.whole_file import write_whole
 
-ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
 SETTINGS_FILE = "settings.toml"
+ORDER_BYTES = 2**28  # of states that wait for the end of their order
+_BACK = 3  # rounds from which a server may resume: the round in progress and its two checkpoints
 
-_log = logging.getLogger(__name__)
 
+@dataclass(frozen=True)
+class ClientRecord:
+    """The errors of a client's kept model and its round (0: none yet).
 
-class ClientStore:
-    """The state of the clients of one node in one run.
-
-    An order begins with `begin` and ends with `settle`; who only reads needs neither.
-    writer: the number of the process among those that work for the node at once.
+    scale: the scale of its forecasts in the data's units (`Task.scale`). private: results for the
+    client's use alone (`Task.stays`).
     """
 
-    def __init__(self, folder: Path, writer: int = 0) -> None:
-        self._folder, self._mark = folder, f".{writer}.new"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._log, self._records = StateLog(folder, writer), Records(folder, writer)
-        self._round, self._marks = 0, list[int]()  # rounds that the server may go on from
+    kept_round: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
+    private: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Block:
+    """States [n, …] in memory after a round.
+
+    newest: rows with their client's newest state. kept: rows with a kept model that is not in the
+    file yet.
+    """
+
+    server_round: int
+    tensors: Tensors
+    newest: dict[int, str] = field(default_factory=dict)
+    kept: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of this machine's memory, without a GPU's."""
+        return sum(value.nbytes for value in self.tensors.values() if value.device.type == "cpu")
+
+    def rows(self, places: Sequence[int]) -> Tensors:
+        """The tensors of these rows."""
+        return {name: rows_of(value, places) for name, value in self.tensors.items()}
+
+
+class ClientStore(EncoderFiles):
+    """The state of the clients of one node in one run.
+
+    An order begins with `begin` and ends with `settle`; a reader needs neither. Other processes may
+    work for the node at the same time, for other clients.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limit: int = ORDER_BYTES,
+        *,
+        lasting: bool = False,
+        clients: int = 0,
+        device_limit: int = 0,
+    ) -> None:
+        """lasting: the process works for the whole run, so states wait for `flush`.
+
+        limit: bytes of states that may wait in memory. clients: number of the node's clients, if
+        states that cannot all wait are to be written at once. device_limit: bytes of states that
+        may stay on the device on which they were made.
+        """
+        super().__init__(folder)
+        self._file = StateFile(folder)
+        self._limit, self._lasting = limit, lasting
+        self._clients, self._device_limit = clients, device_limit
+        self._round, self._marks = 0, list[int]()  # rounds from which the server may resume
+        self._size = 0  # bytes of the blocks in memory
+        self._newest: dict[str, tuple[_Block, int]] = {}
+        self._kept: dict[str, tuple[_Block, int]] = {}
+        self._unwritten: set[str] = set()  # clients whose newest state is not in the file
+        self._shared: dict[int, Tensors] = {}
+        self._records: dict[str, list[ClientRecord]] | None = None  # newest first
+        self._changed: set[str] = set()  # clients with unwritten records
 
     def begin(self, server_round: int) -> None:
-        """An order of this round is carried out.
-
-        Raises `FedProtoError` where an earlier version has left state: to begin anew would lose it.
-        """
-        if self._round == 0:
-            if any(self._folder.glob("c-*/state-*.safetensors")):
-                raise FedProtoError(
-                    f"{self._folder}: holds state of an earlier version, a folder a client; go on "
-                    "with that version, or begin another run"
-                )
-            for path in self._folder.rglob(f"*{self._mark}"):  # of a process that was killed
-                path.unlink()
+        """An order of this round is about to be carried out."""
         self._round = server_round
-        self._marks = [server_round - back for back in range(BACK)]
+        if not self._lasting:
+            self._marks = [server_round - back for back in range(_BACK)]
+        elif not self._marks:
+            self._marks = [server_round - 1]  # the server resumed from this round
 
     def settle(self) -> None:
-        """The order is done: write what is noted once for all clients."""
-        self._records.write(self._round)
+        """The order is done: write its results, unless they wait for `flush`."""
+        if not self._lasting:
+            self._write()
 
     def flush(self) -> None:
-        """Write all that waits in memory: nothing here."""
+        """Write everything that waits: the server is about to write its checkpoint."""
+        if self._lasting and self._round not in self._marks:
+            self._marks = [self._round, *self._marks][:_BACK]
+        self._write()
 
-    def read_states(self, clients: Sequence[str], upto: int) -> list[Found]:
-        """The clients' newest readable states of rounds ≤ `upto`; not of those without any."""
-        return self._log.read(clients, upto)
+    def read_states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
+        """The clients' newest states of rounds ≤ `upto`; clients without any are left out."""
+        blocks: dict[_Block, list[tuple[int, int]]] = {}
+        elsewhere = []
+        for place, client in enumerate(clients):
+            block, row = self._newest.get(client, (None, 0))
+            if block and block.server_round <= upto:
+                blocks.setdefault(block, []).append((place, row))
+            else:
+                elsewhere.append(place)
+        states = [
+            StoredStates([place for place, _ in pairs], block.rows([row for _, row in pairs]))
+            for block, pairs in blocks.items()
+        ]
+        if elsewhere:
+            with self._file.reading() as tables:
+                stored = tables.states([clients[place] for place in elsewhere], upto)
+            for places, tensors in stored:
+                states.append(StoredStates([elsewhere[place] for place in places], tensors))
+        return states
 
     def write_states(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Add the clients' states after a round, [n, …] each; drop those that nobody needs now.
+        """Add the clients' states [n, …] after a round.
 
-        States of later rounds are of no use: the server has gone back and does those anew.
+        States of the same and of later rounds are replaced: the server has gone back.
         """
-        self._log.write(clients, server_round, tensors)
-        self._log.sweep(clients, self._marks, self._records.rounds)
+        replaced = set()
+        for client in clients:
+            if client in self._newest:
+                block, row = self._newest.pop(client)
+                del block.newest[row]
+                replaced.add(block)
+        size = sum(value.nbytes for value in tensors.values()) * self._clients // len(clients)
+        if 0 < size <= self._device_limit:
+            self._hold(clients, server_round, _copied_on_device(tensors))
+        elif size <= self._limit:
+            self._hold(clients, server_round, _copied(tensors))
+        else:
+            self._unwritten -= set(clients)
+            with self._file.writing() as tables:
+                self._put_states(tables, clients, server_round, tensors)
+        for block in replaced:
+            self._thin_out(block)
+        if self._size > self._limit:
+            with self._file.writing() as tables:
+                self._put_waiting(tables)
+            self._newest, self._size = {}, 0
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the global model that the clients are about to be evaluated with."""
-        write_tensors(self._shared_file(server_round), tensors, self._mark)
-        files = self._folder.glob("shared-*.safetensors")
-        there = {int(path.stem.removeprefix("shared-")): path for path in files}
-        later = {one for one in there if one > server_round}
-        staying = self._records.all_rounds(self._marks) | set(sorted(there.keys() - later)[-BACK:])
-        for one in there.keys() - (staying - later):
-            there[one].unlink(missing_ok=True)
+        """Remember the global model with which the clients are about to be evaluated."""
+        if self._lasting:
+            rounds = self._kept_rounds()
+            self._shared = {r: model for r, model in self._shared.items() if r in rounds}
+            self._shared[server_round] = _copied(tensors)
+        else:
+            with self._file.writing() as tables:
+                self._put_shared(tables, server_round, tensors)
 
-    def read_shared(self, server_round: int) -> dict[str, Tensor]:
-        """What `write_shared` wrote in this round; raises `FedProtoError` if that is gone."""
-        if not (found := _read(self._shared_file(server_round))):
+    def read_shared(self, server_round: int) -> Tensors:
+        """The global model of a round; raises `FedProtoError` if the node has none any more."""
+        if not (shared := self._shared_of(server_round)):
             raise FedProtoError(f"the shared model of round {server_round} is not here any more")
-        return found
-
-    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the encoder that the node's clients share from now on."""
-        write_tensors(self._folder / ENCODER_FILE, tensors, self._mark)
-
-    def read_encoder(self) -> dict[str, Tensor]:
-        """The encoder kept last, empty if there is none that can be read."""
-        return _read(self._folder / ENCODER_FILE)
-
-    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
-        """Keep what the encoder with this digest makes of the client's samples."""
-        file = self._vectors_file(client)
-        file.parent.mkdir(exist_ok=True)
-        write_tensors(file, {digest: vectors}, self._mark)
-
-    def read_vectors(self, client: str, digest: str) -> Tensor | None:
-        """The vectors of the encoder with this digest, None if there are none of it."""
-        return _read(self._vectors_file(client)).get(digest)
+        return shared
 
     def record(self, client: str, before: int | None = None) -> ClientRecord:
-        """What is known of the client's kept model.
+        """The record of the client's kept model.
 
-        before: a round that is done for the first time or, after the server has resumed, once
-        more. What came of it or of later rounds is then forgotten.
+        before: a round that is done for the first time or, after the server has resumed, again.
+        Records of this round and of later rounds are then dropped.
         """
-        if before is not None:
-            self._records.forget(client, before)
-        return self._records.newest(client)
+        records = self._all_records().get(client, [])
+        if before is not None and records and records[0].kept_round >= before:
+            records = [record for record in records if record.kept_round < before]
+            self._set_records(client, records)
+        return records[0] if records else ClientRecord()
 
     def keep(self, client: str, record: ClientRecord) -> None:
-        """Make the model of the record's round the client's kept one; `settle` writes that."""
-        self._records.put(client, record, self._marks)
+        """Make the model of the record's round the client's kept model."""
+        earlier = [
+            old for old in self._all_records().get(client, []) if old.kept_round < record.kept_round
+        ]
+        records = [record, *earlier]
+        rounds = self._rounds_of(records)
+        self._set_records(client, [one for one in records if one.kept_round in rounds])
+        if client in self._kept:
+            block, row = self._kept.pop(client)
+            del block.kept[row]
+            if not block.kept and not block.newest:
+                self._size -= block.size
+        if client in self._unwritten:
+            block, row = self._kept[client] = self._newest[client]
+            block.kept[row] = client
 
-    def read_kept(self, client: str) -> dict[str, Tensor] | None:
-        """The kept model's tensors, personal ones over shared ones, or None if there is none.
-
-        Raises one of `blocks.DAMAGES` if they are damaged.
-        """
-        if not (kept := self.record(client).kept_round):
+    def read_kept(self, client: str) -> Tensors | None:
+        """The kept model's tensors, personal over shared, or None if there is none."""
+        if not (kept_round := self.record(client).kept_round):
             return None
-        file = self._shared_file(kept)
-        shared = read_tensors(file) if file.exists() else {}
-        return {**shared, **model_of(self._log.read_model(client, kept))} or None
+        with self._file.reading() as tables:
+            model = tables.model(client, kept_round)
+        return {**self._shared_of(kept_round), **model} or None
+
+    def kept_clients(self) -> list[str]:
+        """The clients that have a kept model, by name."""
+        return sorted(client for client, records in self._all_records().items() if records)
 
     def write_settings(self, table: Mapping[str, Any]) -> None:
         """Keep the run's settings, once: a kept model is built again from them."""
         path = self._folder / SETTINGS_FILE
         if not path.exists():
-            write_whole(path, tomli_w.dumps(table).encode(), self._mark, durable=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            content = tomli_w.dumps(table).encode()
+            write_whole(path, content, f".{os.getpid()}.new", durable=True)
 
-    def kept_clients(self) -> list[str]:
-        """The clients that have a kept model, by name."""
-        return self._records.clients
+    # --- blocks in memory -------------------------------------------------------------------------
 
-    def _shared_file(self, server_round: int) -> Path:
-        return self._folder / f"shared-{server_round:06d}.safetensors"
+    def _hold(self, clients: Sequence[str], server_round: int, tensors: Tensors) -> None:
+        block = _Block(server_round, tensors, dict(enumerate(clients)))
+        self._size += block.size
+        self._newest |= {client: (block, row) for row, client in enumerate(clients)}
+        self._unwritten |= set(clients)
 
-    def _vectors_file(self, client: str) -> Path:
-        return self._folder / file_name(client) / VECTORS_FILE
+    def _thin_out(self, block: _Block) -> None:
+        """Copy the rows of the block that are still needed, if these are few, and drop it."""
+        if 2 * len(block.newest) > len(next(iter(block.tensors.values()))):
+            return
+        self._size -= block.size
+        models = [row for row in block.kept if row not in block.newest]
+        self._move(block, list(block.newest), block.tensors)
+        self._move(block, models, model_of(block.tensors))
+
+    def _move(self, old: _Block, rows: list[int], tensors: Tensors) -> None:
+        if not rows:
+            return
+        block = _Block(old.server_round, {name: value[rows] for name, value in tensors.items()})
+        self._size += block.size
+        for place, row in enumerate(rows):
+            for old_names, names, index in (
+                (old.newest, block.newest, self._newest),
+                (old.kept, block.kept, self._kept),
+            ):
+                if row in old_names:
+                    names[place] = old_names[row]
+                    index[old_names[row]] = block, place
+
+    # --- the file ---------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if not (self._unwritten or self._kept or self._changed):
+            return
+        with self._file.writing() as tables:
+            self._put_waiting(tables)
+            for client in self._changed:
+                records = [(r.kept_round, json.dumps(asdict(r))) for r in self._records_of(client)]
+                tables.put_records(client, records)
+        self._changed = set()
+
+    def _put_waiting(self, tables: Tables) -> None:
+        """Write all that waits but the records, and forget kept models."""
+        kept = {block: None for block, _ in self._kept.values()}
+        for block in kept:
+            rows = [row for row in block.kept if row not in block.newest]
+            if rows:
+                names = [block.kept[row] for row in rows]
+                model = {name: rows_of(v, rows) for name, v in model_of(block.tensors).items()}
+                tables.put_models(names, block.server_round, model)
+        for server_round in sorted(self._kept_rounds() & self._shared.keys()):
+            self._put_shared(tables, server_round, self._shared[server_round])
+        for block in {self._newest[client][0]: None for client in sorted(self._unwritten)}:
+            rows = [row for row, client in block.newest.items() if client in self._unwritten]
+            names = [block.newest[row] for row in rows]
+            self._put_states(tables, names, block.server_round, block.rows(rows))
+        for block in kept:
+            if not block.newest:
+                self._size -= block.size
+            block.kept.clear()
+        self._kept, self._unwritten = {}, set()
+
+    def _put_states(
+        self,
+        tables: Tables,
+        clients: Sequence[str],
+        server_round: int,
+        tensors: Mapping[str, Tensor],
+    ) -> None:
+        """Write states, and drop the clients' rows that are not needed any more."""
+        tables.put_states(clients, server_round, tensors)
+        training, models = (tables.rounds(table, clients) for table in ("training", "models"))
+        unneeded: dict[str, list[tuple[str, int]]] = {"training": [], "models": []}
+        for client in clients:
+            resumable = rounds_needed(training[client], self._marks, at_least=2)
+            kept_rounds = self._rounds_of(self._records_of(client))
+            kept = {max((r for r in models[client] if r <= k), default=0) for k in kept_rounds}
+            unneeded["training"] += [(client, r) for r in training[client] if r not in resumable]
+            unneeded["models"] += [(client, r) for r in models[client] if r not in resumable | kept]
+        for table, rows in unneeded.items():
+            tables.drop(table, rows)
+
+    def _put_shared(self, tables: Tables, server_round: int, tensors: Mapping[str, Tensor]) -> None:
+        tables.put_shared(server_round, tensors)
+        rounds = tables.shared_rounds()
+        newest = sorted(r for r in rounds if r <= server_round)[-_BACK:]
+        kept = {r for r in self._kept_rounds() if r <= server_round}
+        tables.drop_shared(rounds - kept - set(newest))
+
+    def _shared_of(self, server_round: int) -> Tensors:
+        if server_round in self._shared:
+            return self._shared[server_round]
+        with self._file.reading() as tables:
+            return tables.shared(server_round)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def _all_records(self) -> dict[str, list[ClientRecord]]:
+        if self._records is None:
+            with self._file.reading() as tables:
+                stored = tables.records()
+            self._records = {
+                client: [ClientRecord(**json.loads(text)) for _, text in texts]
+                for client, texts in stored.items()
+            }
+        return self._records
+
+    def _records_of(self, client: str) -> list[ClientRecord]:
+        return self._all_records().get(client, [])
+
+    def _set_records(self, client: str, records: list[ClientRecord]) -> None:
+        self._all_records()[client] = records
+        self._changed.add(client)
+
+    def _rounds_of(self, records: Sequence[ClientRecord]) -> set[int]:
+        return rounds_needed([r.kept_round for r in records], self._marks, at_least=1)
+
+    def _kept_rounds(self) -> set[int]:
+        """The rounds of all clients' kept models."""
+        return set().union(*map(self._rounds_of, self._all_records().values()))
 
 
-def file_name(name: str) -> str:
-    """A file name that cannot leave its folder; long names end in their hash."""
-    quoted = "c-" + quote(name, safe=" +=@,")
-    if len(quoted) <= 120:
-        return quoted
-    return f"{quoted[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
+def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:
+    """The versions of something that must be kept, by their rounds, newest first.
+
+    marks: the rounds from which the server may resume, newest first; each needs the newest version
+    up to it. If fewer than three are known, versions before the oldest mark may be needed too.
+    """
+    needed_rounds = set(rounds[:at_least])
+    for mark in marks:
+        needed_rounds |= set([r for r in rounds if r <= mark][:1])
+    if len(marks) < _BACK:
+        earlier = [r for r in rounds if not marks or r <= marks[-1]]
+        needed_rounds |= set(earlier[:_BACK])
+    return needed_rounds
 
 
-def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """{"parameters": {"w": …}} → {"parameters/w": …}, the names used in state files."""
+def rows_of(value: Tensor, rows: Sequence[int]) -> Tensor:
+    """Rows of a tensor [n, …]; consecutive rows are not copied."""
+    if list(rows) == list(range(rows[0], rows[0] + len(rows))):
+        return value[rows[0] : rows[0] + len(rows)]
+    return value[list(rows)]
+
+
+def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> Tensors:
+    """{"parameters": {"w": …}} → {"parameters/w": …}, the names of stored tensors."""
     return {f"{group}/{n}": value for group, named in groups.items() for n, value in named.items()}
 
 
-def unflatten(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
-    """The tensors of one group of a state file, without the group's prefix."""
+def unflatten(tensors: Mapping[str, Tensor], group: str) -> Tensors:
+    """The tensors of one group, without the group's prefix."""
     prefix = group + "/"
     return {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file that can be made again; empty if it is missing or damaged."""
-    if not path.exists():
-        return {}
+def _copied(tensors: Mapping[str, Tensor]) -> Tensors:
+    """A copy that later training does not change."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+
+
+def _copied_on_device(tensors: Mapping[str, Tensor]) -> Tensors:
+    """A copy on the tensors' device, or in this machine's memory if the device has none left."""
     try:
-        return read_tensors(path)
-    except (SafetensorError, OSError) as error:
-        _log.warning("%s is damaged (%s): made again", path, error)
-        return {}
+        return {name: value.detach().clone() for name, value in tensors.items()}
+    except torch.OutOfMemoryError:
+        return _copied(tensors)

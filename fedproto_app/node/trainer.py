@@ -17,13 +17,11 @@ from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
 from fedproto_app.learners.learner import AnyLearner, Contribution
 from fedproto_app.messages import Arrays, Order
 from fedproto_app.metrics import Metric, Model
-from fedproto_app.node.blocks import MEMORY, PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
-from fedproto_app.node.records import ClientRecord
 from fedproto_app.node.shares import Share, in_halves
-from fedproto_app.node.state_log import Found
-from fedproto_app.node.store import ClientStore, flatten, unflatten
+from fedproto_app.node.state_file import MEMORY, PARAMETERS, PERSONAL, StoredStates
+from fedproto_app.node.store import ClientRecord, ClientStore, flatten, rows_of, unflatten
 from fedproto_app.settings import Settings
 
 DIVERGED = "training diverged; its last good model stays"
@@ -211,7 +209,9 @@ class Node:
         own = flatten({PERSONAL: models})
         found = self._store.read_states(cohort.names, cohort.server_round)
         stored = {place for one in found for place in one.places}
-        found.append(Found([row for row in range(len(cohort.names)) if row not in stored], {}))
+        found.append(
+            StoredStates([row for row in range(len(cohort.names)) if row not in stored], {})
+        )
         for places, before in found:
             if places:
                 its = {name: rows_of(value, places) for name, value in own.items()}

@@ -105,13 +105,11 @@ def _evaluated(run_dir: Path) -> list[dict[str, str]]:
 def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
     from fedproto_app.halves import make_learner
     from fedproto_app.node.inference import kept_model
-    from fedproto_app.node.records import holds_kept_models
     from fedproto_app.node.store import ClientStore
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 
-    # Only a store that has the client is opened: opening one makes its folders.
-    store = ClientStore(node_dir) if holds_kept_models(node_dir) else None
-    if store is None or client not in store.kept_clients():
+    store = ClientStore(node_dir)
+    if client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
     own = settings.of_client(client)
     return kept_model(store, client, make_learner(own, ForecastingTask(own)))

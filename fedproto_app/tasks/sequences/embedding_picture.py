@@ -99,7 +99,7 @@ def _stored_vectors(run_dir: Path) -> dict[str, tuple[str, NDArray[np.float32]]]
     """For each client that has some: the digest of the encoder, and vectors [n, D]."""
     from safetensors.numpy import load_file
 
-    from fedproto_app.node.store import VECTORS_FILE, file_name
+    from fedproto_app.node.encoder_files import VECTORS_FILE, file_name
 
     found = {}
     for row in read_clients(run_dir):

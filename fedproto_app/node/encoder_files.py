@@ -1,0 +1,73 @@
+"""The frozen encoder of a node, and the vectors that it makes of clients' sequences, as files.
+
+    encoder.safetensors
+    c-<client>/vectors.safetensors
+
+They can be made again, so a damaged file counts as missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import quote
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from fedproto_app.whole_file import write_whole
+
+ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
+
+_log = logging.getLogger(__name__)
+
+
+class EncoderFiles:
+    """The encoder and the vectors in a node's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the encoder that the node's clients share from now on."""
+        self._write(self._folder / ENCODER_FILE, tensors)
+
+    def read_encoder(self) -> dict[str, Tensor]:
+        """The last encoder, empty if there is none that can be read."""
+        return _read(self._folder / ENCODER_FILE)
+
+    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
+        """Keep the client's vectors [n, D], made by the encoder with this digest."""
+        self._write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
+
+    def read_vectors(self, client: str, digest: str) -> Tensor | None:
+        """The vectors made by the encoder with this digest, None if there are none."""
+        return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
+
+    @staticmethod
+    def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
+        write_whole(path, content, f".{os.getpid()}.new")
+
+
+def file_name(client: str) -> str:
+    """A file name that cannot leave its folder; long names end in their hash."""
+    quoted = "c-" + quote(client, safe=" +=@,")
+    if len(quoted) <= 120:
+        return quoted
+    return f"{quoted[:80]}-{sha256(client.encode()).hexdigest()[:16]}"
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        return {}
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        _log.warning("%s is damaged (%s): made again", path, error)
+        return {}

@@ -1,0 +1,378 @@
+"""The SQLite file in which a node keeps its clients' state of one run.
+
+    models    a client's parameters and memory after a round: what it predicts with
+    training  the rest of the client's state after a round: what only further training needs
+    records   the errors and the scale of a client's kept model, and the model's round
+    shared    the global model with which clients were evaluated in a round
+
+Tensors are blobs of safetensors, one row per client and round. A transaction is written completely
+or not at all, also when the process is killed. Several processes of a machine may use the file at
+the same time. SQLite's rollback journal is used and not its write-ahead log: that would write every
+tensor twice. The file must lie on a disk of this machine, as SQLite's locks do not work reliably on
+a network disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedproto_app.errors import FedProtoError
+
+FILE_NAME = "state.sqlite"
+PARAMETERS = "parameters"
+MEMORY = "memory"  # what a method remembers of a client; some methods predict with it
+PERSONAL = "personal"  # a model derived from the shared one, evaluated and kept
+
+_APPLICATION_ID, _FORMAT = 0x46505253, 1  # "FPRS"; raise the format with every change of the schema
+_LOCK_SECONDS = 120.0
+_BUFFER_BYTES = 2**24  # of blobs that are made at once
+_SCHEMA = """
+    CREATE TABLE models (
+        id INTEGER PRIMARY KEY, client TEXT, round INTEGER, tensors BLOB, UNIQUE (client, round));
+    CREATE TABLE training (
+        id INTEGER PRIMARY KEY, client TEXT, round INTEGER, tensors BLOB, UNIQUE (client, round));
+    CREATE TABLE records (
+        client TEXT, round INTEGER, record TEXT, PRIMARY KEY (client, round)) WITHOUT ROWID;
+    CREATE TABLE shared (round INTEGER PRIMARY KEY, tensors BLOB);
+"""
+_MODEL_GROUPS = (f"{PARAMETERS}/", f"{MEMORY}/", f"{PERSONAL}/")
+_NAMED = "(SELECT value FROM json_each(?))"  # client names, passed as one JSON array
+
+Tensors = dict[str, Tensor]
+
+
+class StoredStates(NamedTuple):
+    """States [n, …] of some requested clients. places: their positions in the request."""
+
+    places: list[int]
+    tensors: Tensors
+
+
+class StateFile:
+    """The state file in a node's folder; it is created by the first transaction that writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.path = folder, folder / FILE_NAME
+
+    @contextmanager
+    def reading(self) -> Iterator[Tables]:
+        """The tables as of the last committed transaction; raises `FedProtoError`."""
+        self._require_current_version()
+        with _plain_errors(self.path):
+            exists = self.path.exists()
+            with closing(self._connect("rw") if exists else _empty()) as database:
+                database.execute("BEGIN")
+                if self._is_new(database):  # another process is about to create it
+                    with closing(_empty()) as nothing:
+                        yield Tables(nothing)
+                else:
+                    yield Tables(database)
+
+    @contextmanager
+    def writing(self) -> Iterator[Tables]:
+        """A transaction, committed at the end unless an exception is raised.
+
+        Raises `FedProtoError` if the file cannot be used and OSError if the disk is full.
+        """
+        self._require_current_version()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _plain_errors(self.path), closing(self._connect("rwc")) as database:
+            database.execute("BEGIN IMMEDIATE")
+            if self._is_new(database):
+                _create(database)
+            yield Tables(database)
+            database.execute("COMMIT")
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        database = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            timeout=_LOCK_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+        for pragma in ("page_size = 16384", "cache_size = -8000", "secure_delete = OFF"):
+            database.execute(f"PRAGMA {pragma}")
+        return database
+
+    def _is_new(self, database: sqlite3.Connection) -> bool:
+        """Whether the database is empty; raises `FedProtoError` if it is of another program."""
+        [application], [version] = (
+            database.execute(f"PRAGMA {name}").fetchone()
+            for name in ("application_id", "user_version")
+        )
+        [tables] = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application == version == tables == 0:
+            return True
+        if application != _APPLICATION_ID:
+            raise FedProtoError(f"{self.path}: is a database of another program")
+        if version != _FORMAT:
+            raise FedProtoError(
+                f"{self.path}: has format {version}, this version of fedproto-app reads "
+                f"{_FORMAT}; go on with the version that wrote it, or begin another run"
+            )
+        return False
+
+    def _require_current_version(self) -> None:
+        if holds_earlier_state(self._folder):
+            raise FedProtoError(
+                f"{self._folder}: holds state of fedproto-app 0.1 or of 0.2.0 before its release; "
+                "go on with that version, or begin another run"
+            )
+
+
+class Tables:
+    """The tables of a state file within one transaction."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
+        """The clients' newest states of rounds ≤ `upto`, stacked; clients without any are left out.
+
+        Clients whose tensors have the same names and shapes come together.
+        """
+        newest = self._database.execute(
+            "SELECT client, MAX(round) FROM training "
+            f"WHERE round <= ? AND client IN {_NAMED} GROUP BY client",
+            (upto, json.dumps(clients)),
+        )
+        rounds = dict(newest.fetchall())
+        stacks: dict[tuple[bytes, ...], tuple[list[int], list[_Stack]]] = {}
+        for place, client in enumerate(clients):
+            if client not in rounds:
+                continue
+            blobs = self._database.execute(
+                "SELECT models.tensors, training.tensors FROM models "
+                "JOIN training USING (client, round) WHERE client = ? AND round = ?",
+                (client, rounds[client]),
+            ).fetchone()
+            layouts = tuple(map(_header, blobs))
+            if layouts not in stacks:
+                stacks[layouts] = [], [_Stack(blob, len(clients) - place) for blob in blobs]
+            places, columns = stacks[layouts]
+            places.append(place)
+            for stack, blob in zip(columns, blobs, strict=True):
+                stack.append(blob)
+        return [
+            StoredStates(places, {n: v for one in columns for n, v in one.tensors().items()})
+            for places, columns in stacks.values()
+        ]
+
+    def model(self, client: str, upto: int) -> Tensors:
+        """The client's newest model of rounds ≤ `upto`, empty if there is none."""
+        row = self._database.execute(
+            "SELECT tensors FROM models WHERE client = ? AND round <= ? ORDER BY round DESC",
+            (client, upto),
+        ).fetchone()
+        return safetensors.torch.load(row[0]) if row else {}
+
+    def put_states(
+        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Add the clients' states [n, …] after a round; drop those of later rounds."""
+        for table in ("models", "training"):
+            self._database.execute(
+                f"DELETE FROM {table} WHERE round > ? AND client IN {_NAMED}",
+                (server_round, json.dumps(clients)),
+            )
+        model = model_of(tensors)
+        self.put_models(clients, server_round, model)
+        rest = {name: value for name, value in tensors.items() if name not in model}
+        self._put("training", clients, server_round, rest)
+
+    def put_models(
+        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Add the clients' models [n, …] after a round, to predict with."""
+        self._put("models", clients, server_round, tensors)
+
+    def rounds(self, table: str, clients: Sequence[str]) -> dict[str, list[int]]:
+        """The rounds of each client's rows in `models` or `training`, newest first."""
+        rounds: dict[str, list[int]] = {client: [] for client in clients}
+        for client, server_round in self._database.execute(
+            f"SELECT client, round FROM {table} WHERE client IN {_NAMED} ORDER BY round DESC",
+            (json.dumps(clients),),
+        ):
+            rounds[client].append(server_round)
+        return rounds
+
+    def drop(self, table: str, rows: Iterable[tuple[str, int]]) -> None:
+        """Delete rows of a client and round from `models` or `training`."""
+        self._database.executemany(f"DELETE FROM {table} WHERE client = ? AND round = ?", rows)
+
+    def records(self) -> dict[str, list[tuple[int, str]]]:
+        """Each client's records with their rounds, newest first."""
+        records: dict[str, list[tuple[int, str]]] = {}
+        for client, server_round, text in self._database.execute(
+            "SELECT client, round, record FROM records ORDER BY client, round DESC"
+        ):
+            records.setdefault(client, []).append((server_round, text))
+        return records
+
+    def put_records(self, client: str, records: Iterable[tuple[int, str]]) -> None:
+        """Replace all records of a client."""
+        self._database.execute("DELETE FROM records WHERE client = ?", (client,))
+        self._database.executemany(
+            "INSERT INTO records VALUES (?, ?, ?)", [(client, *record) for record in records]
+        )
+
+    def shared(self, server_round: int) -> Tensors:
+        """The global model of a round, empty if there is none."""
+        row = self._database.execute(
+            "SELECT tensors FROM shared WHERE round = ?", (server_round,)
+        ).fetchone()
+        return safetensors.torch.load(row[0]) if row else {}
+
+    def put_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Add the global model of a round."""
+        blob = safetensors.torch.save({n: v.cpu().contiguous() for n, v in tensors.items()})
+        self._database.execute("INSERT OR REPLACE INTO shared VALUES (?, ?)", (server_round, blob))
+
+    def shared_rounds(self) -> set[int]:
+        """The rounds with a global model."""
+        return {row[0] for row in self._database.execute("SELECT round FROM shared")}
+
+    def drop_shared(self, rounds: Iterable[int]) -> None:
+        """Delete the global models of these rounds."""
+        self._database.executemany("DELETE FROM shared WHERE round = ?", [(r,) for r in rounds])
+
+    def _put(
+        self, table: str, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    ) -> None:
+        blobs = zip(clients, _blobs(len(clients), tensors), strict=True)
+        self._database.executemany(
+            f"INSERT OR REPLACE INTO {table} (client, round, tensors) VALUES (?, ?, ?)",
+            ((client, server_round, blob) for client, blob in blobs),
+        )
+
+
+def model_of(tensors: Mapping[str, Tensor]) -> Tensors:
+    """The tensors that a client predicts with, without what only training needs."""
+    return {name: value for name, value in tensors.items() if name.startswith(_MODEL_GROUPS)}
+
+
+def holds_kept_models(folder: Path) -> bool:
+    """Whether a node with a kept model has the folder, even if another version wrote it."""
+    if holds_earlier_state(folder):
+        return True
+    if not (folder / FILE_NAME).exists():
+        return False
+    with StateFile(folder).reading() as tables:
+        return bool(tables.records())
+
+
+def holds_earlier_state(folder: Path) -> bool:
+    """Whether an earlier version, which kept many files, has written in the folder."""
+    patterns = ("state-*.safetensors", "kept-*.jsonl", "c-*/state-*.safetensors")
+    return any(any(folder.glob(pattern)) for pattern in patterns)
+
+
+class _Stack:
+    """Blobs of the same layout, one row each."""
+
+    def __init__(self, blob: bytes, most: int) -> None:
+        spans = _spans(blob)
+        first = safetensors.torch.load(blob)
+        self._layout = {name: (v.dtype, v.shape, spans[name]) for name, v in first.items()}
+        # Rows begin at multiples of 8 bytes, so that numbers of any type can be viewed in place.
+        self._rows, self._count = torch.empty((most, -(-len(blob) // 8) * 8), dtype=torch.uint8), 0
+
+    def append(self, blob: bytes) -> None:
+        self._rows.numpy()[self._count, : len(blob)] = np.frombuffer(blob, np.uint8)
+        self._count += 1
+
+    def tensors(self) -> Tensors:
+        """The values [n, …], as views of the rows."""
+        rows = self._rows[: self._count]
+        return {
+            name: rows[:, span].view(dtype).view(self._count, *shape)
+            for name, (dtype, shape, span) in self._layout.items()
+        }
+
+
+def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
+    """A blob of safetensors for each of `count` clients.
+
+    Their layout is the same, so safetensors lays out the first client's tensors alone.
+    """
+    first = safetensors.torch.save({n: v[0].cpu().contiguous() for n, v in tensors.items()})
+    header, spans = _header(first), _spans(first)
+    most = min(count, 1 + _BUFFER_BYTES // len(first))
+    rows = torch.empty((most, len(first)), dtype=torch.uint8)
+    rows[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+    for start in range(0, count, most):
+        size = min(most, count - start)
+        for name, span in spans.items():
+            values = tensors[name][start : start + size].cpu().contiguous()
+            rows[:size, span] = values.view(size, values[0].numel()).view(torch.uint8)
+        yield from map(memoryview, rows[:size].numpy())
+
+
+def _header(blob: bytes) -> bytes:
+    """The length and the JSON text with which a blob of safetensors begins."""
+    return blob[: 8 + int.from_bytes(blob[:8], "little")]
+
+
+def _spans(blob: bytes) -> dict[str, slice]:
+    """The bytes of each tensor in a blob of safetensors."""
+    header = _header(blob)
+    offsets = {name: entry["data_offsets"] for name, entry in json.loads(header[8:]).items()}
+    return {
+        name: slice(len(header) + first, len(header) + end)
+        for name, (first, end) in offsets.items()
+    }
+
+
+def _empty() -> sqlite3.Connection:
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    _create(database)
+    return database
+
+
+def _create(database: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";")[:-1]:
+        database.execute(statement)
+    database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    database.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+@contextmanager
+def _plain_errors(path: Path) -> Iterator[None]:
+    """Say what is wrong with the file in one line."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name == "SQLITE_FULL":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_SHORT_READ")):
+            raise _damaged(path, error) from None
+        if "LOCK" in name or name.startswith(("SQLITE_BUSY", "SQLITE_PROTOCOL")):
+            raise FedProtoError(
+                f"{path}: could not be locked ({error}); another process holds it, or it lies on a "
+                "network disk, where SQLite's locks do not work: keep state on a local disk"
+            ) from None
+        raise FedProtoError(f"{path}: cannot be read or written: {error} ({name})") from None
+    except SafetensorError as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> FedProtoError:
+    return FedProtoError(
+        f"{path}: is damaged or of another program ({error}); restore it from a backup, or remove "
+        "it, and its clients start anew"
+    )
