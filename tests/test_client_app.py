@@ -7,8 +7,8 @@ import json
 import logging
 import os
 import re
+import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import MessageType
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from fedproto_app.data.shard import Shard
 from fedproto_app.messages import Order
 from fedproto_app.node import orders
+from fedproto_app.node.state_file import StateFile
 from fedproto_app.strategies.fed_react import vectors
 from fedproto_app.strategies.fed_react.vectors import represented
 from fedproto_app.wire import alive_query, write_order
@@ -91,46 +90,31 @@ def test_a_node_that_is_alive_says_so_without_loading_anything(tmp_path: Path) -
     assert not (tmp_path / "state").exists()
 
 
-def no_space(*_: Any) -> None:
-    raise OSError(28, os.strerror(28))
-
-
-def no_space_in_safetensors(*_: Any) -> None:
-    raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
-
-
-@pytest.mark.parametrize("fault", [no_space, no_space_in_safetensors])
 def test_a_full_disk_fails_the_clients_of_one_order_with_one_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = solo_node(tmp_path)
     ask(grid)
-    before = {path: path.read_bytes() for path in (tmp_path / "state").rglob("*.*")}
-    assert before
+    [file] = (tmp_path / "state").rglob("state.sqlite")
+    before = file.read_bytes()
+    connect = StateFile._connect
+
+    def without_space(self: StateFile, mode: str) -> sqlite3.Connection:
+        database = connect(self, mode)
+        database.execute("PRAGMA max_page_count = 1")  # SQLite takes the pages there are
+        return database
+
     with monkeypatch.context() as full:
-        full.setattr("fedproto_app.node.blocks.save_file", fault)
-        full.setattr("os.replace", no_space)
+        full.setattr(StateFile, "_connect", without_space)
         assert ask(grid, MessageType.EVALUATE, 2)["failed"] == {}  # nothing to write
         said = ask(grid, MessageType.TRAIN, 2)
     reason = "cannot write its state: No space left on device"
     assert said["failed"] == {"office-00": reason, "residential-00": reason}
     assert said["names"] == []
-    after = {path: path.read_bytes() for path in before}
-    assert after == before  # nothing torn, nothing lost
+    assert file.read_bytes() == before  # nothing torn, nothing lost
     said = ask(grid, MessageType.TRAIN, 2)  # there is space again
     assert said["names"] == ["office-00", "residential-00"]
     assert said["failed"] == {}
-
-
-def test_what_safetensors_says_of_a_disk_is_told_in_the_systems_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def elsewhere(tensors: dict[str, torch.Tensor], path: Path, _: object) -> None:
-        save_file(tensors, path / "no-such-folder" / "state")
-
-    monkeypatch.setattr("fedproto_app.node.blocks.save_file", elsewhere)
-    reason = ask(solo_node(tmp_path))["failed"]["office-00"]
-    assert re.fullmatch("cannot write its state: (No such|Not a).*directory", reason)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class EncoderFiles:
 
     def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
         """Keep the encoder that the node's clients share from now on."""
-        self._write(self._folder / ENCODER_FILE, tensors)
+        _write(self._folder / ENCODER_FILE, tensors)
 
     def read_encoder(self) -> dict[str, Tensor]:
         """The last encoder, empty if there is none that can be read."""
@@ -42,17 +42,11 @@ class EncoderFiles:
 
     def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
         """Keep the client's vectors [n, D], made by the encoder with this digest."""
-        self._write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
+        _write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
 
     def read_vectors(self, client: str, digest: str) -> Tensor | None:
         """The vectors made by the encoder with this digest, None if there are none."""
         return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
-
-    @staticmethod
-    def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
-        write_whole(path, content, f".{os.getpid()}.new")
 
 
 def file_name(client: str) -> str:
@@ -61,6 +55,12 @@ def file_name(client: str) -> str:
     if len(quoted) <= 120:
         return quoted
     return f"{quoted[:80]}-{sha256(client.encode()).hexdigest()[:16]}"
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
+    write_whole(path, content, f".{os.getpid()}.new")
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -7,8 +7,6 @@ next order finds the state as it was.
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from flwr.app import Context
-from safetensors import SafetensorError
 
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
@@ -125,7 +122,7 @@ def carry_out_part(
                 _require_open(settings_from(context.run_config))
             with within_seconds(site.limits):
                 reply = _done(phase, order, context, site, part, simulated=False)
-    except (FedProtoError, OSError, SafetensorError, MemoryError) as fault:
+    except (FedProtoError, OSError, MemoryError) as fault:
         error = reason_of(fault)
         reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
     seconds = time.monotonic() - start
@@ -298,7 +295,7 @@ def _without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def reason_of(fault: FedProtoError | OSError | SafetensorError | MemoryError) -> str:
+def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
     """Why an order was not carried out. If neither data nor settings failed, the state did."""
     if isinstance(fault, FedProtoError):
         return str(fault)
@@ -307,9 +304,8 @@ def reason_of(fault: FedProtoError | OSError | SafetensorError | MemoryError) ->
     return f"cannot write its state: {_fault(fault)}"
 
 
-def _fault(error: OSError | SafetensorError) -> str:
-    """The system's words for it, and the file if it is told."""
-    if isinstance(error, OSError) and error.strerror:
+def _fault(error: OSError) -> str:
+    """The system's words for it, and the file if the system names one."""
+    if error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
-    number = re.search(r"os error (\d+)", str(error))  # safetensors wraps what the system said
-    return os.strerror(int(number[1])) if number else str(error)
+    return str(error)

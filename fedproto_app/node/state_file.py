@@ -285,14 +285,16 @@ class _Stack:
     """Blobs of the same layout, one row each."""
 
     def __init__(self, blob: bytes, most: int) -> None:
-        spans = _spans(blob)
         first = safetensors.torch.load(blob)
+        spans, self._size = _spans(blob), len(blob)
         self._layout = {name: (v.dtype, v.shape, spans[name]) for name, v in first.items()}
         # Rows begin at multiples of 8 bytes, so that numbers of any type can be viewed in place.
         self._rows, self._count = torch.empty((most, -(-len(blob) // 8) * 8), dtype=torch.uint8), 0
 
     def append(self, blob: bytes) -> None:
-        self._rows.numpy()[self._count, : len(blob)] = np.frombuffer(blob, np.uint8)
+        if len(blob) != self._size:
+            raise SafetensorError(f"{len(blob)} bytes instead of {self._size}")
+        self._rows.numpy()[self._count, : self._size] = np.frombuffer(blob, np.uint8)
         self._count += 1
 
     def tensors(self) -> Tensors:
@@ -317,8 +319,11 @@ def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
     for start in range(0, count, most):
         size = min(most, count - start)
         for name, span in spans.items():
-            values = tensors[name][start : start + size].cpu().contiguous()
-            rows[:size, span] = values.view(size, values[0].numel()).view(torch.uint8)
+            values = tensors[name][start : start + size].cpu()
+            values = values.reshape(size, values[0].numel())
+            if values.stride(1) != 1:  # the view as bytes needs neighbours
+                values = values.clone(memory_format=torch.contiguous_format)
+            rows[:size, span] = values.view(torch.uint8)
         yield from map(memoryview, rows[:size].numpy())
 
 

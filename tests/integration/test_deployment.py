@@ -15,6 +15,7 @@ from fedproto_app.ops.keys import make_keys
 from fedproto_app.settings import flower_config
 from tests.integration.test_simulation import assert_same_clients, assert_same_rounds
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
+from tests.node.stored import rounds_in
 
 pytestmark = pytest.mark.integration
 
@@ -112,7 +113,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     assert_same_clients(runs / "deployed", folder.path)
     assert_same_rounds(runs / "deployed", folder.path)
     for state in three_nodes:  # each kept the state of its own clients
-        assert list(state.rglob(f"state-{kept:06d}-*.safetensors"))
+        assert any(kept in rounds_in(file.parent, "models") for file in state.rglob("*.sqlite"))
 
 
 @pytest.mark.exhaustive

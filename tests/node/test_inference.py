@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +20,7 @@ from fedproto_app.halves import make_learner
 from fedproto_app.methods import METHODS, methods_of
 from fedproto_app.node.forecasts import write_csv
 from fedproto_app.node.inference import NodeState, forecast, kept_model, open_run, open_state
-from fedproto_app.node.records import ClientRecord
-from fedproto_app.node.store import ClientStore
+from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import sequence_settings
 from tests.made_series import (
@@ -35,7 +33,7 @@ from tests.made_series import (
     one_step,
     train_on,
 )
-from tests.node.stored import copied_with
+from tests.node.stored import changed, copied_with
 
 
 @pytest.fixture(scope="module")
@@ -244,11 +242,7 @@ def test_a_state_without_half_widths_still_forecasts(
     """Of a run older than intervals: the limits are empty."""
     state, series = trained
     shutil.copytree(state.folder, tmp_path / "old")
-    for file in (tmp_path / "old").glob("kept-*.jsonl"):
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        for record in [one for line in lines for one in line["records"]]:
-            del record["private"]
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changed(tmp_path / "old", "UPDATE records SET record = json_remove(record, '$.private')")
     [made, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
     assert made.values == forecast(state, series, 1)[0][0].values
     text = io.StringIO()
@@ -330,15 +324,17 @@ def test_another_task_is_refused(tmp_path: Path) -> None:
         open_state(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("shared", "lacks 'encoder"), ("state", "damaged")])
-def test_half_a_model_forecasts_nothing(tmp_path: Path, kind: str, told: str) -> None:
+@pytest.mark.parametrize("missing", ["shared", "rest"])
+def test_half_a_model_forecasts_nothing(tmp_path: Path, missing: str) -> None:
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path, method="apfl")
-    for file in folder.glob(f"{kind}-*"):
-        if kind == "shared":
-            file.unlink()
-        else:
-            file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(FedProtoError, match=f"^client 'gappy': its kept model .*{told}"):
+    if missing == "shared":
+        changed(folder, "DELETE FROM shared")
+        reason = "^client 'gappy': its kept model lacks 'encoder"
+    else:
+        file = folder / "state.sqlite"
+        file.write_bytes(file.read_bytes()[:20000])
+        reason = r"state\.sqlite: is damaged"
+    with pytest.raises(FedProtoError, match=reason):
         forecast(open_state(folder), histories(data), 1)

@@ -18,9 +18,9 @@ from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.messages import Order, Reply
 from fedproto_app.node import orders, shares, trainer
-from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
+from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.tasks.table import load_shard, make_task, small_run
@@ -60,7 +60,9 @@ class OnDevice:
             self.settings, make_task(self.settings, self.shard.shape, device), server_round=1
         )
         clients = len(self.shard.clients)
-        self.store = MemoryStore(folder, EVERYTHING, clients, room=room)
+        self.store = ClientStore(
+            folder, EVERYTHING, lasting=True, clients=clients, device_limit=room
+        )
         self.node = Node(self.settings, self.shard, self.store, self.learner)
 
     def order(self, clients: int, server_round: int = 1) -> Order:
@@ -153,7 +155,7 @@ def test_states_that_fit_stay_on_the_device(tmp_path: Path) -> None:
         assert as_text(stays.reply) == as_text(comes.reply)
     tensors = 3 * 12  # weights of four matrices with biases, in two GRUs, a decoder; two moments
     assert rounds["comes"][1].waits - rounds["stays"][1].waits >= 2 * (tensors - 6)
-    written = [MemoryStore(tmp_path / name, 0) for name in rounds]
+    written = [ClientStore(tmp_path / name) for name in rounds]
     client = rounds["stays"][0].reply.names[0]
     (there,), (here,) = (store.read_states([client], upto=3) for store in written)
     assert there.tensors.keys() == here.tensors.keys()

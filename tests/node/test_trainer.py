@@ -16,7 +16,6 @@ from fedproto_app.halves import make_learner
 from fedproto_app.learners.cohort import Cohort
 from fedproto_app.learners.learner import AnyLearner, Context
 from fedproto_app.messages import Order
-from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.solo import SoloLearner
@@ -83,9 +82,9 @@ def test_where_state_waits_changes_nothing(tmp_path: Path, method: str) -> None:
     answers = []
     for store in (
         ClientStore(tmp_path / "disk"),
-        MemoryStore(tmp_path / "memory", limit=10**9),
-        MemoryStore(tmp_path / "little", limit=10**4),
-        MemoryStore(tmp_path / "none", limit=10**4, clients=5),
+        ClientStore(tmp_path / "memory", 10**9, lasting=True),
+        ClientStore(tmp_path / "little", 10**4, lasting=True),
+        ClientStore(tmp_path / "none", 10**4, lasting=True, clients=5),
     ):
         learner, shard, names = made(method, cohort_size=2)
         node, told = WholeNode(learner, shard, store), []
@@ -132,7 +131,7 @@ def test_memory_of_every_dtype_outlives_rounds_and_restarts(tmp_path: Path, wait
     learner, shard, names = visiting()
 
     def store() -> ClientStore:
-        return MemoryStore(tmp_path, limit=10**9) if waits else ClientStore(tmp_path)
+        return ClientStore(tmp_path, 10**9, lasting=waits)
 
     kept = store()
     for server_round, some in enumerate(["01234", "042", "13"], start=1):

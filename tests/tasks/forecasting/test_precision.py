@@ -10,7 +10,7 @@ import torch
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import Order, Reply
 from fedproto_app.metrics import Metric
-from fedproto_app.node.memory_store import MemoryStore
+from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 from tests.whole_orders import WholeNode
@@ -32,7 +32,7 @@ def trained(folder: Path, method: str, precision: str) -> Reply:
         }
     )
     shard = load_shard(settings, 0, 1)
-    store = MemoryStore(folder / precision, 10**9)
+    store = ClientStore(folder / precision, 10**9, lasting=True)
     node = WholeNode(make_learner(settings, make_task(settings, shard.shape)), shard, store)
     names = list(shard.clients)
     for server_round in (1, 2, 3):
