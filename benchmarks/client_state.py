@@ -1,233 +1,232 @@
-"""Client state on the node's disk: megabytes and seconds a round, as a share of the node's time.
+"""Client state on a node's disk: this tree's store beside an earlier commit's, step by step.
 
-    python -m benchmarks.client_state [--clients 100] [--folder DIR] [--quick]
+    python -m benchmarks.client_state [f11d518] [--clients 10000] [--parameters 6000] [--rounds 10]
 
-FUELS on the synthetic traffic, through the app's own node code, with training, evaluation and the
-writing of every client's parameters and Adam moments each round. A clock around the store's
-methods tells what state costs; what was read is copied within it, as files are mapped and their
-bytes arrive only then. With 2 nodes there are two processes at the same time, as in
-Flower's simulation on two cores.
+Two processes, one with each version of the code, keep the state of the same clients: parameters and
+Adam's two moments, in cohorts of 16. They take turns at every step, so other work on the machine
+slows both. A step is an order of a node: a new store is opened, and the order is settled.
+Tensors that were read are copied, because files may be mapped into memory and their bytes arrive
+only then. Seconds are medians over the rounds from the fourth on, when old states are dropped.
+
+Then each trains and evaluates 64 clients of the synthetic traffic with FUELS, and writes their
+state (1.3 MB a client) after each round, as a node of a deployment does. The ratio of the seconds
+of these rounds tells what the store costs in practice.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import json
+import os
+import resource
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-from torch import Tensor
 
-from benchmarks.machine import machine_line
-from fedproto_app.halves import make_learner
-from fedproto_app.messages import Order
-from fedproto_app.node.part_reply import PartReply, merged
-from fedproto_app.node.shares import shares_of
-from fedproto_app.node.state_log import Found
-from fedproto_app.node.store import ClientStore
-from fedproto_app.node.trainer import Node
-from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import load_shard
-
-WARM_UP = 2  # rounds; the first has nothing to read, and from the third on old files are dropped
-AIM = 0.05
-
-
-class RoundCost(NamedTuple):
-    """What a round cost one node: seconds in all, reading and writing; bytes read and written."""
-
-    seconds: float
-    reading: float
-    writing: float
-    bytes_read: float
-    bytes_written: float
-
-    @property
-    def share(self) -> float:
-        return (self.reading + self.writing) / self.seconds
-
-
-class Clock:
-    """Adds up the seconds and bytes of one round."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.seconds = {"reading": 0.0, "writing": 0.0}
-        self.bytes = {"reading": 0.0, "writing": 0.0}
-
-    @contextmanager
-    def on(self, kind: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[kind] += time.perf_counter() - start
-
-
-class ClockedStore(ClientStore):
-    """The node's store with a clock around everything that touches the disk."""
-
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._clock = clock
-        super().__init__(folder)
-
-    def read_states(self, clients: Sequence[str], upto: int) -> list[Found]:
-        with self._clock.on("reading"):
-            mapped = super().read_states(clients, upto)
-            found = [
-                Found(places, {name: value.clone() for name, value in tensors.items()})
-                for places, tensors in mapped
-            ]
-        self._clock.bytes["reading"] += sum(_size(tensors) for _, tensors in found)
-        return found
-
-    def write_states(
-        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
-    ) -> None:
-        with self._clock.on("writing"):
-            super().write_states(clients, server_round, tensors)
-        self._clock.bytes["writing"] += _size(tensors)
-
-    def settle(self) -> None:
-        with self._clock.on("writing"):
-            super().settle()
+LAST_LOG = "f11d518"  # the last commit whose nodes kept an append-only log of files
+COHORT = 16
+STEPS = ("write all", "write 1%", "load a cohort", "load all")
+TRAINING = "train and write"
+ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Megabytes and seconds of client state a round, as a share of a node's time."
-    )
-    parser.add_argument("--clients", type=int, default=100, metavar="N", help="clients (100)")
-    parser.add_argument(
-        "--rounds", type=int, default=5, metavar="N", help="rounds that count, after 2 more (5)"
-    )
-    parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="whose disk to measure (the temporary folder's)"
-    )
-    parser.add_argument("--quick", action="store_true", help="20 clients, 3 rounds")
+    parser = argparse.ArgumentParser(description="Two versions of the clients' state, in turns.")
+    parser.add_argument("commit", nargs="?", default=LAST_LOG, help="the earlier commit")
+    parser.add_argument("--clients", type=int, default=10_000, metavar="N")
+    parser.add_argument("--parameters", type=int, default=6_000, metavar="N", help="of a client")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="at least 4")
+    parser.add_argument("--trained", type=int, default=64, metavar="N", help="clients; 0: none")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="whose disk to measure")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.clients, arguments.rounds = 20, 3
-    if arguments.clients < 2 or arguments.rounds < 1:
-        parser.error("--clients: at least 2, --rounds: at least 1")
-    if arguments.folder and not arguments.folder.is_dir():
-        parser.error(f"--folder {arguments.folder}: no such folder")
+    if arguments.worker:
+        work(arguments)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder,
+        checked_out(arguments.commit, Path(folder) / "tree") as tree,
+    ):
+        report(arguments, measure(arguments, {arguments.commit: tree, "now": ROOT}, Path(folder)))
 
-    console = Console()
-    costs = {}
-    with Progress(console=console, refresh_per_second=2) as progress:
-        for nodes in (1, 2):
-            bar = progress.add_task(f"{nodes} node{'s' if nodes > 1 else ''}", total=None)
-            costs[nodes] = measure(nodes, arguments.clients, arguments.rounds, arguments.folder)
-            progress.update(bar, total=1, completed=1)
-    console.print(table(arguments.clients, costs))
+
+@contextmanager
+def checked_out(commit: str, tree: Path) -> Iterator[Path]:
+    git = ["git", "-C", str(ROOT), "worktree"]
+    subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+    try:
+        yield tree
+    finally:
+        subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def measure(
+    arguments: argparse.Namespace, trees: dict[str, Path], folder: Path
+) -> dict[str, list[dict[str, Any]]]:
+    """Each version's answers to every step, in the order of the steps."""
+    workers = {
+        version: subprocess.Popen(
+            [sys.executable, str(Path(__file__)), *sys.argv[1:], "--worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tree)},
+            cwd=folder,
+        )
+        for version, tree in trees.items()
+    }
+    answers: dict[str, list[dict[str, Any]]] = {version: [] for version in workers}
+    try:
+        rounds = range(1, arguments.rounds + 1)
+        order = [(step, server_round) for server_round in rounds for step in STEPS]
+        order += [(TRAINING, server_round) for server_round in rounds if arguments.trained]
+        for step, server_round in order:
+            for version, worker in workers.items():
+                assert worker.stdin
+                assert worker.stdout
+                question = {"step": step, "round": server_round, "folder": version}
+                worker.stdin.write(json.dumps(question) + "\n")
+                worker.stdin.flush()
+                answers[version].append({**question, **json.loads(worker.stdout.readline())})
+    finally:
+        for worker in workers.values():
+            worker.communicate()
+    return answers
+
+
+def report(arguments: argparse.Namespace, answers: dict[str, list[dict[str, Any]]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from benchmarks.machine import machine_line
+
+    table = Table(
+        title=f"{arguments.clients} clients of {arguments.parameters} parameters, "
+        f"{arguments.rounds} rounds; training: {arguments.trained} clients of FUELS"
+    )
+    for heading in ("", *answers, "ratio", *(f"CPU {version}" for version in answers), "ratio"):
+        table.add_column(heading, justify="right")
+
+    def median(version: str, step: str, key: str) -> float:
+        rounds = [a for a in answers[version] if a["step"] == step and a["round"] >= 4]
+        return statistics.median(answer[key] for answer in rounds)
+
+    for step in (*STEPS, TRAINING) if arguments.trained else STEPS:
+        cells = []
+        for key in ("seconds", "processor"):
+            before, now = (median(version, step, key) for version in answers)
+            cells += [f"{before:.3f} s", f"{now:.3f} s", f"{now / before:.2f}"]
+        table.add_row(step, *cells)
+    for key, name in (("bytes", "MB on the disk"), ("memory", "MB of memory, peak")):
+        before, now = (
+            [answer[key] for answer in steps if answer["step"] in STEPS][-1]
+            for steps in answers.values()
+        )
+        table.add_row(name, f"{before / 1e6:.0f}", f"{now / 1e6:.0f}", f"{now / before:.2f}")
+    console = Console(width=120)
+    console.print(table)
     console.print(machine_line(), style="dim")
 
 
-def measure(nodes: int, clients: int, rounds: int, folder: Path | None) -> list[RoundCost]:
-    """The counted rounds of all nodes, each node a process."""
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as state,
-        ProcessPoolExecutor(nodes, mp_context=spawn) as pool,
-    ):
-        running = [
-            pool.submit(run_node, node, nodes, clients, rounds, Path(state) / str(node))
-            for node in range(nodes)
-        ]
-        return [cost for future in running for cost in future.result()]
+# --- a process with one version of the code -------------------------------------------------------
 
 
-def run_node(node: int, nodes: int, clients: int, rounds: int, folder: Path) -> list[RoundCost]:
-    """Train this node's share of the clients; what each counted round cost."""
-    settings = settings_from({"data.synthetic.clients": clients})
-    torch.set_num_threads(settings.threads)
+def work(arguments: argparse.Namespace) -> None:
+    """Do a step for each line of standard input; a line of JSON is the answer."""
+    torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # as the app does
-    clock = Clock()
-
-    return list(_rounds(settings, node, nodes, rounds, ClockedStore(folder, clock), clock))[
-        WARM_UP:
-    ]
-
-
-def _rounds(
-    settings: Settings, node: int, nodes: int, rounds: int, store: ClientStore, clock: Clock
-) -> Iterator[RoundCost]:
-    """Rounds with each client's own prototype as its positive, its neighbour's as its negative."""
-    shard = load_shard(settings, node, nodes)
-    names = list(shard.clients)
-    learner = make_learner(settings, ForecastingTask(settings))
-    worker = Node(settings, shard, store, learner)
-    order = Order("benchmark", "", 1, names, evaluate=True)
-    for server_round in range(1, WARM_UP + rounds + 1):
-        clock.reset()
-        start = time.perf_counter()
-        shares = shares_of(order, shard, learner.task, settings.cohort_on_cpu)
-        cohorts = worker.train(order, shares)
-        seconds = time.perf_counter() - start
-        reply = merged([PartReply(cohorts, {}, seconds)])
-        yield RoundCost(
-            seconds,
-            clock.seconds["reading"],
-            clock.seconds["writing"],
-            clock.bytes["reading"],
-            clock.bytes["writing"],
-        )
-        own = reply.arrays["prototypes"]
-        arrays = {"positive": own, "negative": np.roll(own, 1, axis=0)}
-        order = Order(
-            "benchmark",
-            "",
-            server_round + 1,
-            names,
-            evaluate=True,
-            arrays=arrays,
-            guided=reply.names,
-        )
+    names = [f"client-{number:05d}" for number in range(arguments.clients)]
+    layers = 12
+    cohort = {
+        f"{group}/layer-{layer}": torch.randn(COHORT, arguments.parameters // layers)
+        for group in ("parameters", "exp_avg", "exp_avg_sq")
+        for layer in range(layers)
+    }
+    train: Callable[[int], None] | None = None
+    for line in sys.stdin:
+        question = json.loads(line)
+        folder, server_round, step = Path(question["folder"]), question["round"], question["step"]
+        if step == TRAINING:
+            train = train or trainer(folder / "trained", arguments.trained)
+        start, processor = time.perf_counter(), time.process_time()
+        if step == "write all":
+            write(folder / "all", names, server_round, cohort)
+        elif step == "write 1%":
+            write(folder / "all", names[: len(names) // 100], server_round, cohort)
+        elif step == "load a cohort":
+            load(folder / "all", names[:COHORT], server_round, cohort)
+        elif step == "load all":
+            load(folder / "all", names, server_round, cohort)
+        elif train:
+            train(server_round)
+        answer = {
+            "seconds": time.perf_counter() - start,
+            "processor": time.process_time() - processor,
+            "bytes": sum(p.stat().st_size for p in (folder / "all").rglob("*") if p.is_file()),
+            "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        print(json.dumps(answer), flush=True)
+    for part in ("all", "trained"):
+        shutil.rmtree(folder / part, ignore_errors=True)
 
 
-def table(clients: int, costs: Mapping[int, list[RoundCost]]) -> Table:
-    """Medians over the rounds of all nodes, per node and round."""
-    shares = [statistics.median(cost.share for cost in rounds) for rounds in costs.values()]
-    result = Table(
-        title=f"Client state of FUELS a node and round, {clients} clients in all",
-        caption=f"share of the node's time at most {max(shares):.1%}, aim < {AIM:.0%}: "
-        f"{'reached' if max(shares) < AIM else 'missed'}; without waiting for the disk itself",
-    )
-    headings = ("nodes", "clients each", "MB read", "MB written", "s read", "s written", "s round")
-    for heading in (*headings, "share"):
-        result.add_column(heading, justify="right")
-    for (nodes, rounds), share in zip(costs.items(), shares, strict=True):
-        median = RoundCost(*(statistics.median(values) for values in zip(*rounds, strict=True)))
-        result.add_row(
-            str(nodes),
-            str(clients // nodes),
-            f"{median.bytes_read / 1e6:.1f}",
-            f"{median.bytes_written / 1e6:.1f}",
-            f"{median.reading:.3f}",
-            f"{median.writing:.3f}",
-            f"{median.seconds:.2f}",
-            f"{share:.1%}",
-        )
-    return result
+def write(
+    folder: Path, names: list[str], server_round: int, cohort: dict[str, torch.Tensor]
+) -> None:
+    from fedproto_app.node.store import ClientStore
+
+    store = ClientStore(folder)
+    store.begin(server_round)
+    for first in range(0, len(names), COHORT):
+        chosen = names[first : first + COHORT]
+        states = {name: value[: len(chosen)] for name, value in cohort.items()}
+        store.write_states(chosen, server_round, states)
+    store.settle()
 
 
-def _size(tensors: Mapping[str, Tensor]) -> int:
-    return sum(value.nbytes for value in tensors.values())
+def load(
+    folder: Path, names: list[str], server_round: int, cohort: dict[str, torch.Tensor]
+) -> None:
+    from fedproto_app.node.store import ClientStore
+
+    store = ClientStore(folder)
+    store.begin(server_round)
+    for first in range(0, len(names), COHORT):
+        for places, tensors in store.read_states(names[first : first + COHORT], server_round):
+            for name, value in tensors.items():
+                cohort[name][places] = value
+    store.settle()
+
+
+def trainer(folder: Path, clients: int) -> Callable[[int], None]:
+    """Train, evaluate and write these clients with FUELS, given the round."""
+    from fedproto_app.halves import make_learner
+    from fedproto_app.messages import Order
+    from fedproto_app.node.shares import shares_of
+    from fedproto_app.node.store import ClientStore
+    from fedproto_app.node.trainer import Node
+    from fedproto_app.settings import settings_from
+    from fedproto_app.tasks.table import load_shard, make_task
+
+    settings = settings_from({"data.synthetic.clients": clients})
+    shard = load_shard(settings, 0, 1)
+    learner = make_learner(settings, make_task(settings, shard.shape))
+
+    def train(server_round: int) -> None:
+        node = Node(settings, shard, ClientStore(folder), learner)
+        order = Order("benchmark", "", server_round, list(shard.clients), evaluate=True)
+        node.train(order, shares_of(order, shard, learner.task, settings.cohort_on_cpu))
+
+    return train
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.halves import make_learner
 from fedproto_app.messages import Order, Reply
-from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import Share, shares_of
+from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.table import load_shard, make_task
@@ -140,7 +140,12 @@ def a_round(settings: Settings, shard: Shard, order: Order, shares: Sequence[Sha
     """Train and evaluate everybody."""
     learner = make_learner(settings, make_task(settings, shard.shape))
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        node = Node(settings, shard, MemoryStore(Path(folder), MEMORY, CLIENTS), learner)
+        node = Node(
+            settings,
+            shard,
+            ClientStore(Path(folder), MEMORY, lasting=True, clients=CLIENTS),
+            learner,
+        )
         return merged([PartReply(node.train(order, shares), {}, 0.0)])
 
 
