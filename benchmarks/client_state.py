@@ -98,7 +98,9 @@ def measure(
                 question = {"step": step, "round": server_round, "folder": version}
                 worker.stdin.write(json.dumps(question) + "\n")
                 worker.stdin.flush()
-                answers[version].append({**question, **json.loads(worker.stdout.readline())})
+                answer = {**question, **json.loads(worker.stdout.readline())}
+                print(json.dumps(answer), file=sys.stderr)  # where a run of many minutes stands
+                answers[version].append(answer)
     finally:
         for worker in workers.values():
             worker.communicate()
