@@ -32,10 +32,24 @@ class Outcome:
 Fedproto = Callable[..., Outcome]
 
 
+@pytest.fixture(autouse=True)
+def signals_of_a_terminal() -> Iterator[None]:
+    """Signals as a command in a terminal finds them.
+
+    A suite that was started in the background ignores SIGINT, and with nohup SIGHUP; what it starts
+    would ignore them too.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
-def fedproto(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Fedproto]:
+def fedproto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fedproto:
     """Call the command line with these arguments."""
 
     def call(*arguments: object) -> Outcome:
@@ -50,10 +64,7 @@ def fedproto(
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command line adds the current folder
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield call
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return call
 
 
 @dataclass
