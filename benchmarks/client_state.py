@@ -96,7 +96,9 @@ def measure(
                 question = {"step": step, "round": server_round, "folder": version}
                 worker.stdin.write(json.dumps(question) + "\n")
                 worker.stdin.flush()
-                answers[version].append({**question, **json.loads(worker.stdout.readline())})
+                answer = {**question, **json.loads(worker.stdout.readline())}
+                print(json.dumps(answer), file=sys.stderr)  # where a run of many minutes stands
+                answers[version].append(answer)
     finally:
         for worker in workers.values():
             worker.communicate()
@@ -118,7 +120,7 @@ def report(arguments: argparse.Namespace, answers: dict[str, list[dict[str, Any]
 
     def median(version: str, step: str, key: str) -> float:
         rounds = [a for a in answers[version] if a["step"] == step and a["round"] >= 4]
-        return statistics.median(answer[key] for answer in rounds)
+        return statistics.median([float(answer[key]) for answer in rounds])
 
     for step in (*STEPS, TRAINING) if arguments.trained else STEPS:
         cells = []

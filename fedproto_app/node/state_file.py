@@ -1,9 +1,9 @@
-"""The SQLite file in which a node keeps its clients' state of one run.
+"""The SQLite file of a node with its clients' state of one run.
 
     models    a client's parameters and memory after a round: what it predicts with
     training  the rest of the client's state after a round: what only further training needs
     records   the errors and the scale of a client's kept model, and the model's round
-    shared    the global model with which clients were evaluated in a round
+    shared    the global model that clients were evaluated with in a round
 
 Tensors are blobs of safetensors, one row per client and round. A transaction is written completely
 or not at all, also when the process is killed. Several processes of a machine may use the file at
@@ -49,7 +49,7 @@ _SCHEMA = """
     CREATE TABLE shared (round INTEGER PRIMARY KEY, tensors BLOB);
 """
 _MODEL_GROUPS = (f"{PARAMETERS}/", f"{MEMORY}/", f"{PERSONAL}/")
-_NAMED = "(SELECT value FROM json_each(?))"  # client names, passed as one JSON array
+_CLIENTS = "(SELECT value FROM json_each(?))"  # client names, passed as one JSON array
 
 Tensors = dict[str, Tensor]
 
@@ -71,15 +71,14 @@ class StateFile:
     def reading(self) -> Iterator[Tables]:
         """The tables as of the last committed transaction; raises `FedProtoError`."""
         self._require_current_version()
-        with _plain_errors(self.path):
-            exists = self.path.exists()
-            with closing(self._connect("rw") if exists else _empty()) as database:
+        with _plain_errors(self.path), closing(_empty()) as empty:
+            if not self.path.exists():
+                yield Tables(empty)
+                return
+            with closing(self._connect("rw")) as database:
                 database.execute("BEGIN")
-                if self._is_new(database):  # another process is about to create it
-                    with closing(_empty()) as nothing:
-                        yield Tables(nothing)
-                else:
-                    yield Tables(database)
+                # It is new if another process is just creating it.
+                yield Tables(empty if self._is_new(database) else database)
 
     @contextmanager
     def writing(self) -> Iterator[Tables]:
@@ -101,7 +100,6 @@ class StateFile:
             f"{self.path.absolute().as_uri()}?mode={mode}",
             timeout=_LOCK_SECONDS,
             isolation_level=None,
-            check_same_thread=False,
             uri=True,
         )
         for pragma in ("page_size = 16384", "cache_size = -8000", "secure_delete = OFF"):
@@ -127,7 +125,7 @@ class StateFile:
         return False
 
     def _require_current_version(self) -> None:
-        if holds_earlier_state(self._folder):
+        if not self.path.exists() and holds_earlier_state(self._folder):
             raise FedProtoError(
                 f"{self._folder}: holds state of fedproto-app 0.1 or of 0.2.0 before its release; "
                 "go on with that version, or begin another run"
@@ -147,7 +145,7 @@ class Tables:
         """
         newest = self._database.execute(
             "SELECT client, MAX(round) FROM training "
-            f"WHERE round <= ? AND client IN {_NAMED} GROUP BY client",
+            f"WHERE round <= ? AND client IN {_CLIENTS} GROUP BY client",
             (upto, json.dumps(clients)),
         )
         rounds = dict(newest.fetchall())
@@ -168,7 +166,7 @@ class Tables:
             for stack, blob in zip(columns, blobs, strict=True):
                 stack.append(blob)
         return [
-            StoredStates(places, {n: v for one in columns for n, v in one.tensors().items()})
+            StoredStates(places, {n: v for stack in columns for n, v in stack.tensors().items()})
             for places, columns in stacks.values()
         ]
 
@@ -183,16 +181,16 @@ class Tables:
     def put_states(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Add the clients' states [n, …] after a round; drop those of later rounds."""
+        """Add the clients' states [n, …] after a round; drop states of later rounds."""
         for table in ("models", "training"):
             self._database.execute(
-                f"DELETE FROM {table} WHERE round > ? AND client IN {_NAMED}",
+                f"DELETE FROM {table} WHERE round > ? AND client IN {_CLIENTS}",
                 (server_round, json.dumps(clients)),
             )
         model = model_of(tensors)
         self.put_models(clients, server_round, model)
-        rest = {name: value for name, value in tensors.items() if name not in model}
-        self._put("training", clients, server_round, rest)
+        optimizer = {name: value for name, value in tensors.items() if name not in model}
+        self._put("training", clients, server_round, optimizer)
 
     def put_models(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
@@ -204,7 +202,7 @@ class Tables:
         """The rounds of each client's rows in `models` or `training`, newest first."""
         rounds: dict[str, list[int]] = {client: [] for client in clients}
         for client, server_round in self._database.execute(
-            f"SELECT client, round FROM {table} WHERE client IN {_NAMED} ORDER BY round DESC",
+            f"SELECT client, round FROM {table} WHERE client IN {_CLIENTS} ORDER BY round DESC",
             (json.dumps(clients),),
         ):
             rounds[client].append(server_round)
@@ -214,13 +212,15 @@ class Tables:
         """Delete rows of a client and round from `models` or `training`."""
         self._database.executemany(f"DELETE FROM {table} WHERE client = ? AND round = ?", rows)
 
-    def records(self) -> dict[str, list[tuple[int, str]]]:
-        """Each client's records with their rounds, newest first."""
+    def records(self, client: str | None = None) -> dict[str, list[tuple[int, str]]]:
+        """Each client's records with their rounds, newest first; of one client if it is named."""
         records: dict[str, list[tuple[int, str]]] = {}
-        for client, server_round, text in self._database.execute(
-            "SELECT client, round, record FROM records ORDER BY client, round DESC"
+        for name, server_round, text in self._database.execute(
+            "SELECT client, round, record FROM records WHERE client = ? OR ? IS NULL "
+            "ORDER BY client, round DESC",
+            (client, client),
         ):
-            records.setdefault(client, []).append((server_round, text))
+            records.setdefault(name, []).append((server_round, text))
         return records
 
     def put_records(self, client: str, records: Iterable[tuple[int, str]]) -> None:
@@ -284,12 +284,15 @@ def holds_earlier_state(folder: Path) -> bool:
 class _Stack:
     """Blobs of the same layout, one row each."""
 
-    def __init__(self, blob: bytes, most: int) -> None:
+    def __init__(self, blob: bytes, capacity: int) -> None:
         first = safetensors.torch.load(blob)
         spans, self._size = _spans(blob), len(blob)
         self._layout = {name: (v.dtype, v.shape, spans[name]) for name, v in first.items()}
         # Rows begin at multiples of 8 bytes, so that numbers of any type can be viewed in place.
-        self._rows, self._count = torch.empty((most, -(-len(blob) // 8) * 8), dtype=torch.uint8), 0
+        self._rows, self._count = (
+            torch.empty((capacity, -(-len(blob) // 8) * 8), dtype=torch.uint8),
+            0,
+        )
 
     def append(self, blob: bytes) -> None:
         if len(blob) != self._size:
@@ -313,22 +316,22 @@ def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
     """
     first = safetensors.torch.save({n: v[0].cpu().contiguous() for n, v in tensors.items()})
     header, spans = _header(first), _spans(first)
-    most = min(count, 1 + _BUFFER_BYTES // len(first))
-    rows = torch.empty((most, len(first)), dtype=torch.uint8)
+    capacity = min(count, 1 + _BUFFER_BYTES // len(first))
+    rows = torch.empty((capacity, len(first)), dtype=torch.uint8)
     rows[:, : len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-    for start in range(0, count, most):
-        size = min(most, count - start)
+    for start in range(0, count, capacity):
+        size = min(capacity, count - start)
         for name, span in spans.items():
             values = tensors[name][start : start + size].cpu()
             values = values.reshape(size, values[0].numel())
             if values.stride(1) != 1:  # the view as bytes needs neighbours
                 values = values.clone(memory_format=torch.contiguous_format)
             rows[:size, span] = values.view(torch.uint8)
-        yield from map(memoryview, rows[:size].numpy())
+        yield from (row.data for row in rows[:size].numpy())
 
 
 def _header(blob: bytes) -> bytes:
-    """The length and the JSON text with which a blob of safetensors begins."""
+    """The length and the JSON text at the start of a blob of safetensors."""
     return blob[: 8 + int.from_bytes(blob[:8], "little")]
 
 

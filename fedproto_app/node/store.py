@@ -11,7 +11,7 @@ process works for the whole run. They are then written in one transaction. Clien
 together share one copy of each tensor, on the device if all states fit there. States beyond the
 memory limit are written as they come, and are read from the file.
 
-Two or more states of each client stay in the file, and every state from which the server may resume
+Two or more states of each client stay in the file, and every state that the server may resume from
 (`rounds_needed`): its newest checkpoint may be a round behind the nodes, and if that checkpoint is
 damaged, the previous one two rounds.
 """
@@ -35,7 +35,7 @@ from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensor
 from fedproto_app.whole_file import write_whole
 
 SETTINGS_FILE = "settings.toml"
-ORDER_BYTES = 2**28  # of states that wait for the end of their order
+ORDER_BYTES = 2**27  # of states that wait for the end of their order
 _BACK = 3  # rounds from which a server may resume: the round in progress and its two checkpoints
 
 
@@ -57,14 +57,14 @@ class ClientRecord:
 class _Block:
     """States [n, …] in memory after a round.
 
-    newest: rows with their client's newest state. kept: rows with a kept model that is not in the
-    file yet.
+    newest_rows: the clients whose newest state is in these rows. kept_rows: the clients whose kept
+    model is in these rows and not in the file yet.
     """
 
     server_round: int
     tensors: Tensors
-    newest: dict[int, str] = field(default_factory=dict)
-    kept: dict[int, str] = field(default_factory=dict)
+    newest_rows: dict[int, str] = field(default_factory=dict)
+    kept_rows: dict[int, str] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -162,7 +162,7 @@ class ClientStore(EncoderFiles):
         for client in clients:
             if client in self._newest:
                 block, row = self._newest.pop(client)
-                del block.newest[row]
+                del block.newest_rows[row]
                 replaced.add(block)
         size = sum(value.nbytes for value in tensors.values()) * self._clients // len(clients)
         if 0 < size <= self._device_limit:
@@ -181,7 +181,7 @@ class ClientStore(EncoderFiles):
             self._newest, self._size = {}, 0
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the global model with which the clients are about to be evaluated."""
+        """Remember the global model that the clients are about to be evaluated with."""
         if self._lasting:
             rounds = self._kept_rounds()
             self._shared = {r: model for r, model in self._shared.items() if r in rounds}
@@ -192,9 +192,12 @@ class ClientStore(EncoderFiles):
 
     def read_shared(self, server_round: int) -> Tensors:
         """The global model of a round; raises `FedProtoError` if the node has none any more."""
-        if not (shared := self._shared_of(server_round)):
-            raise FedProtoError(f"the shared model of round {server_round} is not here any more")
-        return shared
+        if server_round in self._shared:
+            return self._shared[server_round]
+        with self._file.reading() as tables:
+            if shared := tables.shared(server_round):
+                return shared
+        raise FedProtoError(f"the shared model of round {server_round} is not here any more")
 
     def record(self, client: str, before: int | None = None) -> ClientRecord:
         """The record of the client's kept model.
@@ -215,23 +218,25 @@ class ClientStore(EncoderFiles):
         ]
         records = [record, *earlier]
         rounds = self._rounds_of(records)
-        self._set_records(client, [one for one in records if one.kept_round in rounds])
+        self._set_records(client, [r for r in records if r.kept_round in rounds])
         if client in self._kept:
             block, row = self._kept.pop(client)
-            del block.kept[row]
-            if not block.kept and not block.newest:
+            del block.kept_rows[row]
+            if not block.kept_rows and not block.newest_rows:
                 self._size -= block.size
         if client in self._unwritten:
             block, row = self._kept[client] = self._newest[client]
-            block.kept[row] = client
+            block.kept_rows[row] = client
 
     def read_kept(self, client: str) -> Tensors | None:
         """The kept model's tensors, personal over shared, or None if there is none."""
-        if not (kept_round := self.record(client).kept_round):
-            return None
         with self._file.reading() as tables:
-            model = tables.model(client, kept_round)
-        return {**self._shared_of(kept_round), **model} or None
+            if client not in self._changed:  # another process may have dropped the model since
+                self._all_records()[client] = _parsed(tables.records(client)).get(client, [])
+            if not (kept_round := self.record(client).kept_round):
+                return None
+            shared = self._shared.get(kept_round) or tables.shared(kept_round)
+            return {**shared, **tables.model(client, kept_round)} or None
 
     def kept_clients(self) -> list[str]:
         """The clients that have a kept model, by name."""
@@ -255,11 +260,11 @@ class ClientStore(EncoderFiles):
 
     def _thin_out(self, block: _Block) -> None:
         """Copy the rows of the block that are still needed, if these are few, and drop it."""
-        if 2 * len(block.newest) > len(next(iter(block.tensors.values()))):
+        if 2 * len(block.newest_rows) > len(next(iter(block.tensors.values()))):
             return
         self._size -= block.size
-        models = [row for row in block.kept if row not in block.newest]
-        self._move(block, list(block.newest), block.tensors)
+        models = [row for row in block.kept_rows if row not in block.newest_rows]
+        self._move(block, list(block.newest_rows), block.tensors)
         self._move(block, models, model_of(block.tensors))
 
     def _move(self, old: _Block, rows: list[int], tensors: Tensors) -> None:
@@ -269,8 +274,8 @@ class ClientStore(EncoderFiles):
         self._size += block.size
         for place, row in enumerate(rows):
             for old_names, names, index in (
-                (old.newest, block.newest, self._newest),
-                (old.kept, block.kept, self._kept),
+                (old.newest_rows, block.newest_rows, self._newest),
+                (old.kept_rows, block.kept_rows, self._kept),
             ):
                 if row in old_names:
                     names[place] = old_names[row]
@@ -290,23 +295,23 @@ class ClientStore(EncoderFiles):
 
     def _put_waiting(self, tables: Tables) -> None:
         """Write all that waits but the records, and forget kept models."""
-        kept = {block: None for block, _ in self._kept.values()}
-        for block in kept:
-            rows = [row for row in block.kept if row not in block.newest]
+        kept_blocks = {block: None for block, _ in self._kept.values()}
+        for block in kept_blocks:
+            rows = [row for row in block.kept_rows if row not in block.newest_rows]
             if rows:
-                names = [block.kept[row] for row in rows]
+                names = [block.kept_rows[row] for row in rows]
                 model = {name: rows_of(v, rows) for name, v in model_of(block.tensors).items()}
                 tables.put_models(names, block.server_round, model)
         for server_round in sorted(self._kept_rounds() & self._shared.keys()):
             self._put_shared(tables, server_round, self._shared[server_round])
         for block in {self._newest[client][0]: None for client in sorted(self._unwritten)}:
-            rows = [row for row, client in block.newest.items() if client in self._unwritten]
-            names = [block.newest[row] for row in rows]
+            rows = [row for row, client in block.newest_rows.items() if client in self._unwritten]
+            names = [block.newest_rows[row] for row in rows]
             self._put_states(tables, names, block.server_round, block.rows(rows))
-        for block in kept:
-            if not block.newest:
+        for block in kept_blocks:
+            if not block.newest_rows:
                 self._size -= block.size
-            block.kept.clear()
+            block.kept_rows.clear()
         self._kept, self._unwritten = {}, set()
 
     def _put_states(
@@ -323,9 +328,9 @@ class ClientStore(EncoderFiles):
         for client in clients:
             resumable = rounds_needed(training[client], self._marks, at_least=2)
             kept_rounds = self._rounds_of(self._records_of(client))
-            kept = {max((r for r in models[client] if r <= k), default=0) for k in kept_rounds}
+            best = {max((r for r in models[client] if r <= k), default=0) for k in kept_rounds}
             unneeded["training"] += [(client, r) for r in training[client] if r not in resumable]
-            unneeded["models"] += [(client, r) for r in models[client] if r not in resumable | kept]
+            unneeded["models"] += [(client, r) for r in models[client] if r not in resumable | best]
         for table, rows in unneeded.items():
             tables.drop(table, rows)
 
@@ -333,25 +338,15 @@ class ClientStore(EncoderFiles):
         tables.put_shared(server_round, tensors)
         rounds = tables.shared_rounds()
         newest = sorted(r for r in rounds if r <= server_round)[-_BACK:]
-        kept = {r for r in self._kept_rounds() if r <= server_round}
-        tables.drop_shared(rounds - kept - set(newest))
-
-    def _shared_of(self, server_round: int) -> Tensors:
-        if server_round in self._shared:
-            return self._shared[server_round]
-        with self._file.reading() as tables:
-            return tables.shared(server_round)
+        kept_rounds = {r for r in self._kept_rounds() if r <= server_round}
+        tables.drop_shared(rounds - kept_rounds - set(newest))
 
     # --- records ----------------------------------------------------------------------------------
 
     def _all_records(self) -> dict[str, list[ClientRecord]]:
         if self._records is None:
             with self._file.reading() as tables:
-                stored = tables.records()
-            self._records = {
-                client: [ClientRecord(**json.loads(text)) for _, text in texts]
-                for client, texts in stored.items()
-            }
+                self._records = _parsed(tables.records())
         return self._records
 
     def _records_of(self, client: str) -> list[ClientRecord]:
@@ -372,8 +367,8 @@ class ClientStore(EncoderFiles):
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:
     """The versions of something that must be kept, by their rounds, newest first.
 
-    marks: the rounds from which the server may resume, newest first; each needs the newest version
-    up to it. If fewer than three are known, versions before the oldest mark may be needed too.
+    marks: the rounds that the server may resume from, newest first; each needs the newest version
+    up to it. If there are fewer than three, versions before the oldest mark may be needed too.
     """
     needed_rounds = set(rounds[:at_least])
     for mark in marks:
@@ -393,13 +388,20 @@ def rows_of(value: Tensor, rows: Sequence[int]) -> Tensor:
 
 def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> Tensors:
     """{"parameters": {"w": …}} → {"parameters/w": …}, the names of stored tensors."""
-    return {f"{group}/{n}": value for group, named in groups.items() for n, value in named.items()}
+    return {f"{group}/{n}": v for group, tensors in groups.items() for n, v in tensors.items()}
 
 
 def unflatten(tensors: Mapping[str, Tensor], group: str) -> Tensors:
     """The tensors of one group, without the group's prefix."""
     prefix = group + "/"
     return {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+
+
+def _parsed(records: Mapping[str, Sequence[tuple[int, str]]]) -> dict[str, list[ClientRecord]]:
+    return {
+        client: [ClientRecord(**json.loads(text)) for _, text in texts]
+        for client, texts in records.items()
+    }
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -29,8 +29,8 @@ def test_a_state_comes_back_as_of_the_round_asked_for(tmp_path: Path) -> None:
     assert state_of(store, "a", upto=99) is None
     for server_round in (1, 2, 3):
         write_one(store, "a", server_round, server_round)
-    again = ClientStore(tmp_path)
-    assert [state_of(again, "a", upto) for upto in (0, 1, 2, 3, 99)] == [None, 1, 2, 3, 3]
+    reopened = ClientStore(tmp_path)
+    assert [state_of(reopened, "a", upto) for upto in (0, 1, 2, 3, 99)] == [None, 1, 2, 3, 3]
 
 
 def test_clients_that_were_written_apart_are_read_together(tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_clients_that_were_written_apart_are_read_together(tmp_path: Path) -> No
     store.write_states(["a", "b", "c"], 1, {"parameters/w": torch.tensor([1.0, 2.0, 3.0])})
     store.write_states(["d", "b"], 2, {"parameters/w": torch.tensor([40.0, 20.0])})
     store.settle()
-    found = ClientStore(tmp_path).read_states(["d", "c", "nobody", "b", "a"], upto=2)
-    [(places, tensors)] = found
+    request = ["d", "c", "nobody", "b", "a"]
+    [(places, tensors)] = ClientStore(tmp_path).read_states(request, upto=2)
     assert (places, tensors["parameters/w"].tolist()) == ([0, 1, 3, 4], [40, 3, 20, 1])
 
 
@@ -104,10 +104,10 @@ def test_a_process_killed_in_a_transaction_leaves_the_round_before(
     store.settle()
     died = subprocess.run([sys.executable, "-c", KILLED, tmp_path, method, str(call)], check=False)
     assert died.returncode == -signal.SIGKILL
-    again = ClientStore(tmp_path)
-    again.begin(2)  # the order comes once more
-    assert [state_of(again, name, upto=2) for name in "abc"] == [1, 1, 1]
-    assert again.record("a", before=2) == ClientRecord(1, {"mse": 0.5})
+    reopened = ClientStore(tmp_path)
+    reopened.begin(2)  # the order comes once more
+    assert [state_of(reopened, name, upto=2) for name in "abc"] == [1, 1, 1]
+    assert reopened.record("a", before=2) == ClientRecord(1, {"mse": 0.5})
 
 
 def write_rounds(folder: Path, clients: str, rounds: range) -> None:
@@ -158,10 +158,10 @@ def test_several_processes_write_for_one_node_while_another_reads(tmp_path: Path
     while any(process.is_alive() for process in processes):
         for client in "ace":
             store = ClientStore(tmp_path)
-            if kept := store.record(client).kept_round:
-                model = store.read_kept(client)
+            if store.record(client).kept_round:
+                model = store.read_kept(client)  # a later round's, if that was written since
                 assert model is not None
-                assert model["parameters/w"].tolist() == [kept, kept]
+                assert model["parameters/w"].tolist() == [store.record(client).kept_round] * 2
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert rounds_of(tmp_path, "abcdef") == [20] * 6
     assert rounds_in(tmp_path, "training", "d") == [18, 19, 20]
@@ -275,12 +275,12 @@ def test_the_kept_model_outlives_later_rounds(tmp_path: Path) -> None:
         if server_round in (2, 4):
             store.keep("a", ClientRecord(server_round, {"mse": 0.5}))
         store.settle()
-    again = ClientStore(tmp_path)
-    kept = again.read_kept("a")
-    assert kept is not None
-    assert kept["parameters/w"].tolist() == [4, 4]
-    assert kept["parameters/s"].tolist() == [4]
-    assert again.record("a") == ClientRecord(4, {"mse": 0.5})
+    reopened = ClientStore(tmp_path)
+    model = reopened.read_kept("a")
+    assert model is not None
+    assert model["parameters/w"].tolist() == [4, 4]
+    assert model["parameters/s"].tolist() == [4]
+    assert reopened.record("a") == ClientRecord(4, {"mse": 0.5})
     assert rounds_in(tmp_path, "training") == [6, 7, 8]
     for table in ("models", "shared"):  # not 2: no server goes back to where that was kept
         assert rounds_in(tmp_path, table) == [4, 6, 7, 8]
@@ -292,10 +292,10 @@ def test_a_kept_model_may_come_from_a_round_the_client_sat_out(tmp_path: Path) -
     store.write_shared(5, {"parameters/s": torch.full((1,), 5.0)})
     store.keep("a", ClientRecord(5, {}))
     store.settle()
-    kept = store.read_kept("a")
-    assert kept is not None
-    assert kept["parameters/w"].tolist() == [3, 3]
-    assert kept["parameters/s"].tolist() == [5]
+    model = store.read_kept("a")
+    assert model is not None
+    assert model["parameters/w"].tolist() == [3, 3]
+    assert model["parameters/s"].tolist() == [5]
 
 
 def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
@@ -309,19 +309,19 @@ def test_a_server_that_goes_back_finds_what_was_before(tmp_path: Path) -> None:
             store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
         store.settle()
 
-    again = ClientStore(tmp_path)
-    again.begin(5)
-    assert state_of(again, "a", upto=4) == 4
-    write_one(again, "a", 5, 50)
-    again.write_shared(5, {"parameters/s": torch.full((1,), 50.0)})
-    assert again.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
-    again.settle()
-    assert state_of(again, "a", upto=99) == 50  # not that of the old round 6
+    reopened = ClientStore(tmp_path)
+    reopened.begin(5)
+    assert state_of(reopened, "a", upto=4) == 4
+    write_one(reopened, "a", 5, 50)
+    reopened.write_shared(5, {"parameters/s": torch.full((1,), 50.0)})
+    assert reopened.record("a", before=5) == ClientRecord(4, {"mse": 0.25})
+    reopened.settle()
+    assert state_of(reopened, "a", upto=99) == 50  # not that of the old round 6
     assert ClientStore(tmp_path).record("a") == ClientRecord(4, {"mse": 0.25})
-    kept = ClientStore(tmp_path).read_kept("a")
-    assert kept is not None
-    assert kept["parameters/w"].tolist() == [4, 4]
-    assert kept["parameters/s"].tolist() == [4]
+    model = ClientStore(tmp_path).read_kept("a")
+    assert model is not None
+    assert model["parameters/w"].tolist() == [4, 4]
+    assert model["parameters/s"].tolist() == [4]
 
 
 def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
@@ -332,9 +332,9 @@ def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:
         assert store.record("a", before=1) == ClientRecord()
         store.keep("a", ClientRecord(1, {"mse": value}))
         store.settle()
-    kept = ClientStore(tmp_path).read_kept("a")
-    assert kept is not None
-    assert kept["parameters/s"].tolist() == [2]
+    model = ClientStore(tmp_path).read_kept("a")
+    assert model is not None
+    assert model["parameters/s"].tolist() == [2]
     assert not list(tmp_path.rglob("*.new"))
 
 
@@ -356,9 +356,9 @@ def test_the_encoder_kept_last_comes_back(tmp_path: Path) -> None:
     assert store.read_encoder() == {}
     store.write_encoder({"encoder.a": torch.ones(2), "encoder.b": torch.ones(1)})
     store.write_encoder({"encoder.a": torch.full((2, 3), 5.0).T})
-    found = ClientStore(tmp_path).read_encoder()
-    assert set(found) == {"encoder.a"}
-    assert torch.equal(found["encoder.a"], torch.full((3, 2), 5.0))
+    encoder = ClientStore(tmp_path).read_encoder()
+    assert set(encoder) == {"encoder.a"}
+    assert torch.equal(encoder["encoder.a"], torch.full((3, 2), 5.0))
 
 
 def test_vectors_belong_to_a_client_and_an_encoder(tmp_path: Path) -> None:
@@ -366,14 +366,14 @@ def test_vectors_belong_to_a_client_and_an_encoder(tmp_path: Path) -> None:
     assert store.read_vectors("a", "first") is None
     store.write_vectors("a", "first", torch.ones(2, 3))
     store.write_vectors("b", "first", torch.zeros(1, 3))
-    again = ClientStore(tmp_path)
-    found = again.read_vectors("a", "first")
-    assert found is not None
-    assert torch.equal(found, torch.ones(2, 3))
-    assert again.read_vectors("a", "second") is None
-    again.write_vectors("a", "second", torch.zeros(2, 3))
-    assert again.read_vectors("a", "first") is None  # of one encoder alone
-    assert again.read_vectors("b", "first") is not None
+    reopened = ClientStore(tmp_path)
+    vectors = reopened.read_vectors("a", "first")
+    assert vectors is not None
+    assert torch.equal(vectors, torch.ones(2, 3))
+    assert reopened.read_vectors("a", "second") is None
+    reopened.write_vectors("a", "second", torch.zeros(2, 3))
+    assert reopened.read_vectors("a", "first") is None  # of one encoder alone
+    assert reopened.read_vectors("b", "first") is not None
 
 
 def test_damaged_vectors_and_encoders_are_as_good_as_none(
@@ -408,9 +408,9 @@ def test_kept_clients_and_their_scales(tmp_path: Path) -> None:
     store.keep("a", ClientRecord(3, {"mse": 1.0}))
     store.record("never", before=1)
     store.settle()
-    again = ClientStore(tmp_path)
-    assert again.kept_clients() == ["a", "b"]
-    assert again.record("b").scale == scale  # to the last bit
+    reopened = ClientStore(tmp_path)
+    assert reopened.kept_clients() == ["a", "b"]
+    assert reopened.record("b").scale == scale  # to the last bit
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
