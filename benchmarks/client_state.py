@@ -211,12 +211,12 @@ def load(
 
 def trainer(folder: Path, clients: int) -> Callable[[int], None]:
     """Train, evaluate and write these clients with FUELS, given the round."""
-    from fedproto_app.halves import make_learner
-    from fedproto_app.messages import Order
+    from fedproto_app.core.messages import Order
     from fedproto_app.node.shares import shares_of
     from fedproto_app.node.store import ClientStore
     from fedproto_app.node.trainer import Node
     from fedproto_app.settings import settings_from
+    from fedproto_app.strategies.common.halves import make_learner
     from fedproto_app.tasks.table import load_shard, make_task
 
     settings = settings_from({"data.synthetic.clients": clients})

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedproto_app.whole_file import write_whole
+from fedproto_app.core.whole_file import write_whole
 
 ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
 

@@ -29,7 +29,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 
 FILE_NAME = "state.sqlite"
 PARAMETERS = "parameters"

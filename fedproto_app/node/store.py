@@ -29,10 +29,10 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.node.encoder_files import EncoderFiles
 from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensors, model_of
-from fedproto_app.whole_file import write_whole
 
 SETTINGS_FILE = "settings.toml"
 ORDER_BYTES = 2**27  # of states that wait for the end of their order

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.node.forecasts import ClientForecast
 from fedproto_app.report.drawing import COLOURS, STYLE, mark_dates, plot_band
+from fedproto_app.serving.forecasts import ClientForecast
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import STYLE, is_wide, look
 from fedproto_app.report.pairs import Pair
 

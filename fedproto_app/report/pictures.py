@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.drawing import (
     PARAMETERS,
     STYLE,
@@ -28,8 +28,7 @@ from fedproto_app.report.drawing import (
 from fedproto_app.report.page.charts import Lines
 from fedproto_app.report.runs import Group, labels, read_rounds, read_task
 from fedproto_app.report.taking_part import chosen_to_share
-from fedproto_app.report.task_report import Measure
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import Measure, report_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedproto_app.core.clients import ClientKey, ClientResult
-    from fedproto_app.metrics import Metric
+    from fedproto_app.core.metrics import Metric
     from fedproto_app.report.page.charts import Section
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog

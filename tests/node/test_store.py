@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node.encoder_files import file_name
 from fedproto_app.node.state_file import holds_kept_models
 from fedproto_app.node.store import ClientRecord, ClientStore

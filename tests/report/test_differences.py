@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.differences import draw_differences
 from fedproto_app.report.pairs import pairs
 from fedproto_app.report.runs import group_runs, read_run

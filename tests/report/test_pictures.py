@@ -11,14 +11,14 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.maths.even_choice import evenly
+from fedproto_app.report.check import partition_picture
+from fedproto_app.report.forecasting import divergence_picture
+from fedproto_app.report.forecasting.divergence_picture import alike_together
 from fedproto_app.report.pictures import comparison_figure, draw, draw_comparison
 from fedproto_app.report.runs import group_runs, read_run, read_task
-from fedproto_app.tasks import partition_picture
-from fedproto_app.tasks.forecasting import divergence_picture
-from fedproto_app.tasks.forecasting.divergence_picture import alike_together
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import report_for
 from tests.report.made_runs import (
     add_divergence,
     classification_record,

@@ -5,7 +5,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from fedproto_app.tasks.partition_picture import draw_partition_picture
+from fedproto_app.report.check.partition_picture import draw_partition_picture
 
 
 def test_areas_are_images_and_places_are_clients_classes_and_stages() -> None:

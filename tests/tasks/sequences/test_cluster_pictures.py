@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.tasks.sequences.cluster_pictures import (
+from fedproto_app.report.sequences.cluster_pictures import (
     Clusters,
     cluster_pictures,
     draw_similarity,

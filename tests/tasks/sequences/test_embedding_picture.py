@@ -10,20 +10,20 @@ import pytest
 import torch
 from matplotlib.colors import to_rgb
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.runs import read_run
-from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.sequences.embedding_picture import (
+from fedproto_app.report.sequences.embedding_picture import (
     Embeddings,
     draw_embeddings,
     embedding_picture,
     main_plane,
     read_embeddings,
 )
+from fedproto_app.settings import Settings, settings_from
 from tests.report.made_sequences import make_sequence_run
 
 

@@ -1,0 +1,151 @@
+"""What the checks of all tasks share: how ``fedproto data check`` puts what it found into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from fedproto_app.core.errors import SettingsError
+
+ROWS = 20  # of the table, unless all are asked for
+NAMED = 5  # clients, classes or files in one line
+# Errors are squared in float32, whose largest number is 3e38.
+LARGEST_VALUE = 1e15
+
+Cell = str | Text  # a `Text` keeps its colour and stands left in its column
+
+
+@dataclass(frozen=True)
+class Checked:
+    """could_start: whether a run could. told: settings that the data ask for, by dotted keys."""
+
+    could_start: bool
+    told: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Findings:
+    """What a check found, in the order in which a person reads it.
+
+    rows: of a table, titles first. facts: title and text each. refused: a line each. warnings: of
+    what a run takes, but may not cope with.
+    """
+
+    rows: list[Sequence[Cell]]
+    facts: list[tuple[str, Cell]]
+    refused: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def print(self, every: bool) -> None:
+        """Print all of it; of a long table the first rows, unless every row is wanted."""
+        console = Console()
+        if len(self.rows) > 1:
+            console.print(_table(self.rows if every else self.rows[: ROWS + 1]))
+        if (hidden := len(self.rows) - ROWS - 1) > 0 and not every:
+            console.print(f"... and {hidden} more (--all lists them)")
+        facts = Table(box=None, show_header=False)
+        facts.add_column(style="bold")
+        facts.add_column()
+        for title, text in self.facts:
+            facts.add_row(title, _cell(text))
+        console.print(facts)
+        for colour, verdict, lines in (
+            ("yellow", "warning", self.warnings),
+            ("red", "refused", self.refused),
+        ):
+            for line in lines:
+                console.print(f"[{colour}]{verdict}[/{colour}] {escape(line)}", highlight=False)
+
+
+def _table(rows: Sequence[Sequence[Cell]]) -> Table:
+    table = Table(box=None, header_style="bold")
+    first = rows[1]
+    for number, title in enumerate(rows[0]):
+        is_text = number == 0 or isinstance(first[number], Text)
+        table.add_column(_cell(title), justify="left" if is_text else "right")
+    for row in rows[1:]:
+        table.add_row(*map(_cell, row))
+    return table
+
+
+def _cell(text: Cell) -> Cell:
+    return text if isinstance(text, Text) else escape(text)
+
+
+def hint(text: str) -> tuple[str, Text]:
+    """A fact that asks for another option."""
+    return "", Text(text, "yellow")
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def span(values: NDArray[Any]) -> str:
+    """The lowest and the highest of these numbers, or the only one."""
+    low, high = (
+        str(value) if values.dtype.kind == "i" else f"{value:.4g}"
+        for value in (values.min(), values.max())
+    )
+    return low if low == high else f"{low} … {high}"
+
+
+def refusals(refused: Mapping[str, str | None]) -> list[str]:
+    """A line for every reason. refused: by client, None for one that is not."""
+    by_reason: dict[str, list[str]] = {}
+    for client, reason in refused.items():
+        if reason is not None:
+            by_reason.setdefault(reason, []).append(client)
+    return [f"{some(clients)}: {reason}" for reason, clients in by_reason.items()]
+
+
+def too_large(largest: Iterable[tuple[str, float]]) -> list[str]:
+    """A warning if a value is too large to train on. largest: name and absolute size."""
+    beyond = {name: size for name, size in largest if size > LARGEST_VALUE}
+    if not beyond:
+        return []
+    return [
+        f"{some(list(beyond))}: values up to {max(beyond.values()):.4g} in size; models cannot be "
+        f"trusted to learn from values beyond {LARGEST_VALUE:g}"
+    ]
+
+
+def require_drawable(picture: Path | None) -> None:
+    """Refuse a file that is no PNG or has no folder to lie in."""
+    if picture is None:
+        return
+    if picture.suffix.lower() != ".png":
+        raise SettingsError(f"--picture {picture}: expected a .png file")
+    if not picture.parent.is_dir():
+        raise SettingsError(f"--picture {picture}: no folder {picture.parent}")
+
+
+def save_partition(
+    picture: Path,
+    counts: Mapping[str, NDArray[np.int64]],
+    classes: Sequence[str],
+    thing: str,
+) -> None:
+    """Draw what each client trains on; parameters as of `draw_partition_picture`."""
+    from matplotlib import rc_context
+
+    from fedproto_app.report.check.partition_picture import draw_partition_picture
+    from fedproto_app.report.drawing import STYLE
+
+    with rc_context(STYLE):
+        try:
+            draw_partition_picture(counts, classes, thing).savefig(picture)
+        except OSError as error:
+            raise SettingsError(f"--picture {picture}: {error.strerror}") from None
+    Console().print(f"picture: {escape(str(picture))}", highlight=False)
