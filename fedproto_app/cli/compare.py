@@ -12,9 +12,8 @@ from rich.console import Console
 
 from fedproto_app.cli.next_steps import say_next
 from fedproto_app.report.alone import with_better_off
-from fedproto_app.report.differences import draw_differences
 from fedproto_app.report.pairs import heavy_clients, pairs
-from fedproto_app.report.pictures import draw, draw_comparison
+from fedproto_app.report.pictures import draw, draw_comparison, draw_differences
 from fedproto_app.report.runs import find_runs, group_runs, ranked
 from fedproto_app.report.table import (
     by_task,

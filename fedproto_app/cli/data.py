@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from fedproto_app.cli.data_options import data_options, panel, with_data_options
 from fedproto_app.cli.offered_line import offered_line
@@ -17,12 +19,14 @@ from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.changes import flags
 from fedproto_app.tasks.table import (
     TASKS,
+    TaskRecord,
     record_of_source,
     require_fitting_source,
     task_record,
 )
 
 if TYPE_CHECKING:
+    from fedproto_app.core.charts import Chart
     from fedproto_app.data.table_recognition import Reading
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -171,7 +175,10 @@ def check(
     else:
         record = record_of_source(read().data)
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
-    checked = record.part("check")(read(record.holds), every, picture)
+    _require_drawable(picture, record)
+    checked = record.part("check")(read(record.holds), every)
+    if picture is not None and checked.charts:
+        _draw(checked.charts, picture)
     if reading is not None:
         _say_how_to_read(reading)
     if site is None:
@@ -181,6 +188,28 @@ def check(
         whole = table | by_option
         typer.echo(offered_line(config, whole, asked, record, read(record.holds), checked))
     raise typer.Exit(0 if checked.could_start else 1)
+
+
+def _require_drawable(picture: Path | None, record: TaskRecord) -> None:
+    """Refuse a file that is no PNG or has no folder to lie in, and targets that are no classes."""
+    if picture is None:
+        return
+    if picture.suffix.lower() != ".png":
+        raise SettingsError(f"--picture {picture}: expected a .png file")
+    if not picture.parent.is_dir():
+        raise SettingsError(f"--picture {picture}: no folder {picture.parent}")
+    if record.targets == "real numbers":
+        raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
+
+
+def _draw(charts: Sequence[Chart], picture: Path) -> None:
+    from fedproto_app.report.drawing import charts_png
+
+    try:
+        picture.write_bytes(charts_png(charts))
+    except OSError as error:
+        raise SettingsError(f"--picture {picture}: {error.strerror}") from None
+    Console().print(f"picture: {escape(str(picture))}", highlight=False)
 
 
 def _say_how_to_read(reading: Reading) -> None:

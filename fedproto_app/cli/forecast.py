@@ -150,9 +150,11 @@ def forecast(
     else:
         _write("--out", out, text.getvalue().encode())
     if picture is not None:
-        from fedproto_app.report.ahead_picture import draw_ahead
+        from fedproto_app.report.drawing import charts_png
+        from fedproto_app.report.pictures import forecast_charts
 
-        _write("--picture", picture, draw_ahead(made, series, nodes[0].settings.data.period))
+        charts = forecast_charts(made, series, nodes[0].settings.data.period)
+        _write("--picture", picture, charts_png(charts))
     console = Console(stderr=True, highlight=False)
     console.print(_summary(made))
     if (hidden := len(made) - ROWS) > 0:

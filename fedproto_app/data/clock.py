@@ -42,6 +42,10 @@ class Clock:
         """The times at positions, in microseconds, without a zone."""
         return np.datetime64(0, "us") + self.offset + positions * self.step
 
+    def seconds(self, positions: NDArray[np.int64]) -> Matrix:
+        """The times at positions as seconds since 1970."""
+        return self.moments(positions).astype("datetime64[us]").astype(np.float64) / 1e6
+
     def time(self, position: int) -> str:
         """The time at a position, in ISO 8601; of days a date alone."""
         time = np.datetime64(0, "us") + self.offset + position * self.step

@@ -1,29 +1,61 @@
-"""What all pictures of runs share: their look, curves over rounds, distributions over clients."""
+"""Draws `core/charts.py` with matplotlib: as SVG inside a page, as PNG into files.
+
+The page's style sheet has the colours, so that a chart follows light and dark. The SVG carries no
+ids, styles or scripts: the page's policy forbids them, and one page holds many charts. matplotlib
+is imported where it is needed, and only its object interface is used: the server app draws in a
+thread, where pyplot's global state has no place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from math import isfinite
-from pathlib import Path
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from math import ceil, floor, isfinite, log10
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
-from fedproto_app.report.runs import read_clients
-from fedproto_app.report.task_report import Measure
+from fedproto_app.core.charts import (
+    Axis,
+    Bars,
+    Chart,
+    Dots,
+    Line,
+    Lines,
+    Matrix,
+    Points,
+    number,
+)
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-    from fedproto_app.report.page.charts import Lines
-
-# Okabe and Ito (2008): told apart with every common colour blindness; dashes tell them apart in
-# grey print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":")
+# Okabe and Ito (2008), which common colour blindness tells apart, darker where text would need it;
+# dashes tell lines apart in grey print.
+COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#2e86b8", "#6b5bb5")
+DASHES = ("-", "--", ":", "-.")
+_INK, _QUIET, _RULE, _PAPER = "#1b1f24", "#59636e", "#d5dae0", "#ffffff"
+_GOOD, _BAD, _UNKNOWN, _EDGE = "#1d7a4f", "#b3541e", "#b0b0b0", "#fffffe"
+# Colours that the page has names for, and shows otherwise in the dark.
+_PAGE_COLOURS = {
+    _INK: "ink",
+    _QUIET: "quiet",
+    _RULE: "rule",
+    _PAPER: "paper",
+    _GOOD: "good",
+    _BAD: "bad",
+    **{colour: f"c{place}" for place, colour in enumerate(COLOURS)},
+}
 STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.titlesize": 12,
@@ -36,195 +68,530 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "savefig.dpi": 150,
 }
-PARAMETERS = "parameters sent up and down, all clients"
-_PALETTE = 20  # colours of matplotlib's largest palette of kinds
-_WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better
+_CHART_STYLE: dict[Any, Any] = STYLE | {
+    "font.size": 11.5,
+    "legend.fontsize": 11,
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # names are not formulas
+    "text.color": _INK,
+    "axes.edgecolor": _QUIET,
+    "axes.labelcolor": _QUIET,
+    "axes.labelsize": 11.5,
+    "axes.titlesize": 11.5,
+    "axes.xmargin": 0.02,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "grid.alpha": 1,
+    "grid.color": _RULE,
+    "legend.labelcolor": _QUIET,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    **{f"{axis}tick.{kind}.size": 0 for axis in "xy" for kind in ("major", "minor")},
+}
+_HALF, _WHOLE, _HEIGHT = 420.0, 860.0, 245.0  # points; a page of 920 pixels does not scale them
+_POINTS, _DPI = 72, 150  # an inch
+_LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
+_LONGEST_NAME, _LONGEST_LABEL = 28, 54  # letters
+_NAMED_ROWS, _NAMED_COLUMNS = 40, 40
+_NAMED_KINDS = 20  # more colours than that cannot be told apart
+_MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
+_LARGEST = 1e100  # beyond it values lie at the end of their axis, and sums stay finite
+_WIDEST = 1e9  # a logarithmic axis; what is smaller lies on its linear part
+_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+_KEPT = (
+    *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray"),
+    *("stroke-linejoin", "opacity", "font-size", "font-weight", "text-anchor"),
+)
 
 
-def look(number: int) -> dict[str, Any]:
-    """Colour and dashes of the line with this number."""
+def look(place: int) -> dict[str, Any]:
+    """Return colour and dashes of the line with this number; 28 are different."""
     return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number % len(DASHES)],  # 7 and 4 have no divisor: 28 looks
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": DASHES[place % len(DASHES)],
     }
 
 
+def chart_svg(chart: Chart) -> Markup:
+    """Return the chart as SVG for a page; every text in it is escaped."""
+    with _styled():
+        panel = _Panel(chart)
+        file = io.StringIO()
+        panel.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(file.getvalue(), chart.text, panel.tips)
+
+
+def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
+    """Return the charts as one PNG below a title: wide ones one by one, others in pairs."""
+    from matplotlib.image import imsave
+
+    rows: list[list[NDArray[np.uint8]]] = []
+    room = 0.0
+    with _styled():
+        for chart in charts:
+            panel = _Panel(chart, titled=True)
+            if panel.width > room:
+                rows.append([])
+                room = _WHOLE
+            rows[-1].append(_pixels(panel.figure))
+            room -= panel.width
+        if title:
+            rows.insert(0, [_pixels(_heading(title))])
+    heights = [max(image.shape[0] for image in row) for row in rows]
+    width = max(sum(image.shape[1] for image in row) for row in rows)
+    sheet = np.full((sum(heights), width, 4), 255, np.uint8)
+    for row, bottom in zip(rows, np.cumsum(heights), strict=True):
+        left = 0
+        for image in row:
+            high, wide, _ = image.shape
+            top = bottom - max(other.shape[0] for other in row)
+            sheet[top : top + high, left : left + wide] = image[:, : width - left]
+            left += wide
+    file = io.BytesIO()
+    imsave(file, sheet, dpi=_DPI)
+    return file.getvalue()
+
+
+def _pixels(figure: Figure) -> NDArray[np.uint8]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())
+
+
+def _heading(title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_HALF / _POINTS, 0.4), dpi=_DPI)
+    figure.text(0.02, 0.25, _short(title, _LONGEST_LABEL), fontsize=13, weight="bold")
+    return figure
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    """The look of the charts; models that ran away and letters of other scripts warn of nothing."""
+    from matplotlib import rc_context
+
+    with rc_context(_CHART_STYLE), np.errstate(over="ignore"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
+
+
+class _Panel:
+    """A chart drawn into a figure of its own.
+
+    tips: what a pointer is shown, by the artist's id in the SVG: one text for an artist, or one for
+    each of its dots.
+    """
+
+    def __init__(self, chart: Chart, titled: bool = False) -> None:
+        from matplotlib.figure import Figure
+
+        self.width = _WHOLE if is_wide_chart(chart) else _HALF
+        self.figure = Figure(dpi=_DPI, layout="constrained")
+        self.axes: Axes = self.figure.subplots()
+        self.tips: dict[str, list[str]] = {}
+        self._key: dict[str, Artist] = {}
+        if isinstance(chart, Lines):
+            height = self._lines(chart)
+        elif isinstance(chart, Dots):
+            height = self._dots(chart)
+        elif isinstance(chart, Bars):
+            height = self._bars(chart)
+        elif isinstance(chart, Matrix):
+            height = self._matrix(chart)
+        else:
+            height = self._points(chart)
+        height += self._add_key(titled)
+        if titled:
+            self.axes.set_title(_short(chart.title, int(self.width / 7)), loc="left")
+            self.figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+            height += 30
+        self.figure.set_size_inches(self.width / _POINTS, height / _POINTS)
+
+    def _tip(self, artist: Artist, texts: list[str]) -> None:
+        identifier = f"tip-{len(self.tips)}"
+        artist.set_gid(identifier)
+        self.tips[identifier] = texts
+
+    def _add_key(self, titled: bool) -> float:
+        """Draw the legend if there are things to tell apart; returns its height."""
+        if len(self._key) < 2:
+            return 0.0
+        labels = [_short(label, _LONGEST_LABEL) for label in self._key]
+        columns = int((self.width - 20) // (_LETTER * max(map(len, labels)) + 48))
+        columns = min(max(1, columns), len(labels))
+        # A label that begins with an underscore would be left out of a legend.
+        texts = [f"\u200b{label}" if label.startswith("_") else label for label in labels]
+        self.figure.legend(
+            list(self._key.values()), texts, ncols=columns,
+            loc="outside lower left" if titled else "outside upper left",
+            columnspacing=1.2, handletextpad=0.6, borderpad=0.1, labelspacing=0.3,
+        )  # fmt: skip
+        return _LEGEND_ROW * ceil(len(labels) / columns)
+
+    def _lines(self, chart: Lines) -> float:
+        lines = [line.thinned() for line in chart.lines]
+        bands: dict[str, Artist] = {}
+        for line in lines:
+            self._line(line, chart, bands)
+        self._key |= bands
+        reach = [
+            end
+            for line in lines
+            for width in (np.zeros(len(line.y)), *line.bands.values())
+            for end in (line.y - width, line.y + width)
+        ]
+        self._set_axis("x", chart.x, [line.x for line in lines])
+        self._set_axis("y", chart.y, reach)
+        return _HEIGHT if chart.wide else 1.1 * _HEIGHT
+
+    def _line(self, line: Line, chart: Lines, bands: dict[str, Artist]) -> None:
+        looks = {"color": _INK, "linewidth": 2.2} if line.look is None else look(line.look)
+        colour = looks["color"]
+        x = (1000 * line.x).astype("datetime64[ms]") if chart.x.times else line.x
+        y = np.clip(line.y, -_LARGEST, _LARGEST)
+        known = np.isfinite(y)
+        beside = np.pad(known, 1)
+        alone = known & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
+        for (label, width), alpha in zip(line.bands.items(), (0.3, 0.15), strict=False):
+            low, high = y - width, y + width
+            bands[label] = self.axes.fill_between(
+                x, low, high, color=colour, alpha=alpha, linewidth=0, clip_on=False
+            )
+            if alone.any():
+                self._error_bars(x[alone], y[alone], width[alone], colour)
+        if line.error is not None:
+            self._error_bars(x, y, line.error, colour)
+        if line.joined:
+            [drawn] = self.axes.plot(
+                x, y, drawstyle="steps-post" if chart.steps else "default", clip_on=False, **looks
+            )
+            self._tip(drawn, [line.label])
+        dots = alone if line.joined and line.error is None else known
+        if dots.any() or not line.joined:
+            [marks] = self.axes.plot(
+                x[dots], y[dots], "o", color=colour, markersize=5, clip_on=False
+            )
+            self._tip(marks, [f"{line.label}: {_text(value, chart.y)}" for value in y[dots]])
+        self._key[line.label] = drawn if line.joined else marks
+
+    def _error_bars(self, x: Any, y: Any, error: Any, colour: str) -> None:
+        self.axes.errorbar(x, y, error, fmt="none", ecolor=colour, capsize=3, clip_on=False)
+
+    def _dots(self, chart: Dots) -> float:
+        rows, height = chart.rows, 20.0 if chart.kinds else 26.0
+        # Kinds stand a little below each other, so that equal values do not hide each other.
+        apart = min(0.15, 0.5 / max((len(row.values) for row in rows), default=1))
+        for place, row in enumerate(rows):
+            values = np.clip(row.values, -_LARGEST, _LARGEST)
+            texts = [
+                f"{name}: {_text(value, chart.x)}"
+                for name, value in zip(row.names, row.values, strict=True)
+            ]
+            if chart.kinds:
+                for kind, value in enumerate(values):
+                    at = place + apart * (kind - (len(values) - 1) / 2)
+                    dot = self._row_of_dots(values[[kind]], at, COLOURS[kind % len(COLOURS)], 1.0)
+                    self._tip(dot, texts[kind : kind + 1] if isfinite(value) else [])
+                    self._key[chart.kinds[kind]] = dot
+                continue
+            shown = np.flatnonzero(np.isfinite(values))
+            if len(shown) > _MOST_DOTS:
+                order = shown[np.argsort(values[shown], kind="stable")]
+                shown = order[np.linspace(0, len(order) - 1, _MOST_DOTS).astype(int)]
+            dots = self._row_of_dots(values[shown], place, COLOURS[0], 0.55)
+            self._tip(dots, [texts[number_] for number_ in shown])
+            if row.middle is not None and isfinite(row.middle):
+                at = [place - 0.32, place + 0.32]
+                self.axes.plot([row.middle] * 2, at, color=_INK, linewidth=2.5, clip_on=False)
+        self._set_axis("x", chart.x, [row.values for row in rows])
+        self._name_rows([row.label for row in rows])
+        return 46 + height * len(rows)
+
+    def _row_of_dots(
+        self, values: NDArray[np.float64], row: float, colour: str, alpha: float
+    ) -> Artist:
+        [dots] = self.axes.plot(
+            values, np.full(len(values), row), "o", color=colour, alpha=alpha, markersize=8,
+            markeredgecolor=_PAPER, markeredgewidth=0.7, clip_on=False,
+        )  # fmt: skip
+        return dots
+
+    def _name_rows(self, names: Sequence[str]) -> None:
+        """Rows with a name each, the first one above."""
+        self.axes.set_yticks(range(len(names)), [_short(name, _LONGEST_NAME) for name in names])
+        self.axes.set_ylim(len(names) - 0.4, -0.6)
+        self.axes.spines["left"].set_visible(False)
+
+    def _bars(self, chart: Bars) -> float:
+        """Rows with names where there is room for them, else thin columns."""
+        count = len(chart.names)
+        shown = np.unique(np.linspace(0, count - 1, min(count, _MOST_BARS)).astype(int))
+        cut = np.clip(chart.values, -chart.most, chart.most)[shown]
+        colours = np.where(cut < 0, _GOOD, _BAD).tolist()
+        if count <= _NAMED_ROWS:
+            bars = self.axes.barh(range(count), cut, height=0.6, color=colours)
+            signed = [_signed(value) for value in chart.values]
+            self.axes.bar_label(bars, signed, padding=4, color=_INK)
+            self.axes.axvline(0, color=_QUIET, linewidth=1)
+            self.axes.margins(x=0.1)
+            self._set_axis("x", chart.x, [cut])
+            self._name_rows(chart.names)
+        else:
+            bars = self.axes.bar(range(len(cut)), cut, width=0.8, color=colours)
+            self.axes.axhline(0, color=_QUIET, linewidth=1)
+            self.axes.set_xticks([])
+            self.axes.set_xlabel(f"{count} clients, from the one that gains most")
+            self.axes.margins(x=0.005)
+            self._set_axis("y", chart.x, [cut])
+        for bar, place in zip(bars, shown, strict=True):
+            self._tip(bar, [f"{chart.names[place]}: {_signed(chart.values[place])}"])
+        return 50 + 20.0 * count if count <= _NAMED_ROWS else _HEIGHT
+
+    def _matrix(self, chart: Matrix) -> float:
+        from matplotlib import colormaps
+        from matplotlib.colors import ListedColormap, LogNorm, Normalize
+        from matplotlib.patches import Patch
+
+        height, width = chart.cells.shape
+        thin = [
+            np.unique(np.linspace(0, size - 1, min(size, _MOST_CELLS)).astype(int))
+            for size in chart.cells.shape
+        ]
+        low, high = chart.span or _span(chart)
+        norm = LogNorm(low, high) if chart.log else Normalize(low, high)
+        if chart.kinds:
+            colours = category_colours(len(chart.kinds))
+            palette, norm = ListedColormap(colours), Normalize(-0.5, len(colours) - 0.5)
+            if len(colours) <= _NAMED_KINDS:
+                patches = [Patch(facecolor=colour) for colour in colours]
+                self._key |= dict(zip(chart.kinds, patches, strict=True))
+        else:
+            palette = colormaps["RdBu" if chart.diverging else "viridis"]
+        image = self.axes.imshow(
+            np.ma.masked_invalid(chart.cells[np.ix_(*thin)]),
+            cmap=palette.with_extremes(bad=_UNKNOWN), norm=norm, interpolation="none",
+            extent=(-0.5, width - 0.5, height - 0.5, -0.5), clip_on=False,
+            aspect="equal" if chart.square else "auto",
+        )  # fmt: skip
+        self.axes.grid(False)
+        self.axes.spines[:].set_visible(False)
+        self._name_cells(chart)
+        if chart.kinds:
+            return 60 + float(np.clip(16 * height, 60, 380))
+        self._add_colours(image, chart.meaning)
+        return _HALF if chart.square else 110 + float(np.clip(16 * height, 60, 380))
+
+    def _add_colours(self, drawn: ScalarMappable, meaning: str) -> None:
+        from matplotlib.colors import LogNorm
+        from matplotlib.ticker import MaxNLocator
+
+        bar = self.figure.colorbar(
+            drawn, ax=self.axes, location="bottom", label=meaning, aspect=40, format=_number
+        )
+        if not isinstance(drawn.norm, LogNorm):
+            bar.locator = MaxNLocator(5)
+        bar.outline.set_visible(False)
+        # Else each of its colours would be a shape of its own.
+        bar.solids.set(rasterized=True, alpha=1)
+
+    def _name_cells(self, chart: Matrix) -> None:
+        """Names of the groups, else of the rows, and of some columns, where there is room."""
+        rows = len(chart.cells)
+        starts = [0] + [n for n, (one, two) in enumerate(pairwise(chart.groups), 1) if one != two]
+        names: dict[float, str] = {}
+        if any(chart.groups):
+            for start, end in zip(starts, [*starts[1:], rows], strict=True):
+                names[(start + end - 1) / 2] = chart.groups[start]
+                for line in (self.axes.axhline, self.axes.axvline)[: 1 + chart.square]:
+                    if start:
+                        line(start - 0.5, color=_EDGE, linewidth=1.5)
+        else:
+            names = {place: name for place, name in enumerate(chart.rows) if name}
+        if len(names) > _NAMED_ROWS:
+            names = {}
+        self.axes.set_yticks(list(names), [_short(name, _LONGEST_NAME) for name in names.values()])
+        columns = {place: name for place, name in enumerate(chart.columns) if name}
+        texts = [_short(name, _LONGEST_NAME) for name in columns.values()]
+        longest = _LETTER * (1 + max(map(len, texts), default=0))
+        upright = len(texts) * longest > 0.7 * _HALF and longest > 3 * _LETTER
+        step = max(1, ceil(len(texts) * (12 if upright else longest) / (0.7 * _HALF)))
+        turn = 90 if upright else 0
+        self.axes.set_xticks(list(columns)[::step], texts[::step], rotation=turn)
+        self.axes.set(xlabel=chart.column_title, ylabel=chart.row_title)
+
+    def _points(self, chart: Points) -> float:
+        from matplotlib.lines import Line2D
+
+        looks: dict[str, Any] = {"cmap": "viridis", "c": chart.values}
+        if chart.kinds:
+            colours = category_colours(len(chart.kinds))
+            looks = {"c": [colours[kind] for kind in chart.values]}
+            if len(colours) <= _NAMED_KINDS:
+                for colour, kind in zip(colours, chart.kinds, strict=True):
+                    self._key[kind] = Line2D([], [], marker="o", linestyle="", color=colour)
+        points = self.axes.scatter(
+            *chart.places.T, s=9, linewidth=0, alpha=0.75, rasterized=True, **looks
+        )
+        if not chart.kinds:
+            self._add_colours(points, chart.meaning)
+        self._set_axis("x", chart.x, [])
+        self._set_axis("y", chart.y, [])
+        return 0.9 * _HALF
+
+    def _set_axis(self, name: str, axis: Axis, values: Sequence[NDArray[np.float64]]) -> None:
+        """Scale, ticks and title of the axis of this name, "x" or "y", with the values on it."""
+        from matplotlib import dates, ticker
+
+        flat = np.clip(np.concatenate([np.zeros(0), *values]), -_LARGEST, _LARGEST)
+        flat = flat[np.isfinite(flat)]
+        side = getattr(self.axes, f"{name}axis")
+        largest = float(np.abs(flat).max(initial=0))
+        if axis.log and largest:
+            least = max(float(np.abs(flat[flat != 0]).min()), largest / _WIDEST)
+            set_scale = getattr(self.axes, f"set_{name}scale")
+            if (flat < least).any():
+                # From a power of ten on: one inside the straight part would lie on top of 0.
+                middle = float(np.median(np.abs(flat[flat != 0])))
+                start = middle if (flat < 0).any() else 10.0 ** floor(log10(least))
+                set_scale("symlog", linthresh=start)
+            else:
+                set_scale("log")
+                if largest / least < 300:
+                    side.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            side.set_minor_formatter(ticker.NullFormatter())
+        if axis.times:
+            locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
+            side.set_major_locator(locator)
+            side.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        elif axis.percent:
+            side.set_major_formatter(lambda value, _: f"{100 * value:.6g}%".replace("-", "−"))
+        elif axis.log or largest >= 1e4:
+            side.set_major_formatter(_number)
+        if axis.whole:
+            side.set_major_locator(ticker.MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True))
+        if axis.names:
+            side.set_ticks(range(len(axis.names)), [_short(one, 12) for one in axis.names])
+        elif axis.ticks:
+            side.set_ticks(axis.ticks, minor=False)
+        if axis.limits:
+            getattr(self.axes, f"set_{name}lim")(*axis.limits)
+        side.set_label_text(axis.title)
+
+
+def is_wide_chart(chart: Chart) -> bool:
+    """Whether the chart takes the whole width of a page."""
+    return chart.wide if isinstance(chart, Lines) else isinstance(chart, Dots | Bars)
+
+
 def category_colours(count: int) -> list[Any]:
-    """A colour for each of so many kinds; beyond twenty, neighbours are hard to tell apart."""
+    """Return a colour for each of so many kinds; beyond twenty, neighbours are hard to tell
+    apart."""
     from matplotlib import colormaps
 
     if count <= len(COLOURS):
         return list(COLOURS[:count])
-    if count <= _PALETTE:
-        return [colormaps["tab20"](number) for number in (*range(0, 20, 2), *range(1, 20, 2))][
-            :count
-        ]
+    if count <= _NAMED_KINDS:
+        return [colormaps["tab20"](place) for place in (*range(0, 20, 2), *range(1, 20, 2))][:count]
     return [colormaps["turbo"](place) for place in np.linspace(0, 1, count)]
 
 
-def is_wide(values: NDArray[Any]) -> bool:
-    """Whether the values above 0 span so much that a logarithmic axis shows them better."""
-    positive = values[values > 0]
-    return bool(positive.size and positive.max() / positive.min() > _WIDE_SPAN)
+def _span(chart: Matrix) -> tuple[float, float]:
+    known = chart.cells[np.isfinite(chart.cells)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    if chart.diverging:
+        low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
+    return (low, high) if low < high else (low, low + 1)
 
 
-def client_figures(run_dir: Path, column: str, scale: float = 1.0) -> NDArray[np.float64]:
-    """[N] one figure of ``clients.csv`` in units of `scale`, of the clients that have it."""
-    values = [float(row[column] or "nan") for row in read_clients(run_dir)]
-    return np.array([value for value in values if isfinite(value)]) / scale
+def _number(value: float, _: object = None) -> str:
+    return number(value)
 
 
-def sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Parameters sent up and down by the end of each round."""
-    return list(
-        accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
+def _text(value: float, axis: Axis) -> str:
+    return f"{number(100 * value)}%" if axis.percent else number(value)
+
+
+def _signed(value: float) -> str:
+    if not isfinite(value):
+        return "beyond measure"
+    return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{value + 1:.0f}"
+
+
+def _short(text: str, longest: int) -> str:
+    """A text that can be drawn; a long one without its middle, since names often begin alike."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
+    if len(text) <= longest:
+        return text
+    return f"{text[: (longest - 1) // 2]}…{text[-(longest // 2) :]}"
+
+
+def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup:
+    """matplotlib's SVG as one flat element: no ids and no styles, colours by the page's names."""
+    drawing = ElementTree.fromstring(source)
+    shapes = {one.get("id"): one.get("d", "") for one in drawing.iter(f"{_SVG}path")}
+    root = ElementTree.Element(
+        "svg", {"viewBox": drawing.get("viewBox", ""), "role": "img", "aria-label": text}
     )
 
+    def add(element: ElementTree.Element, titles: Iterator[str]) -> None:
+        tag = element.tag.removeprefix(_SVG)
+        if tag in ("svg", "g"):
+            texts = tips.get(element.get("id", ""))
+            titles = titles if texts is None else iter(texts)
+            for child in element:
+                add(child, titles)
+        elif tag in ("path", "use", "text", "image"):
+            look = _attributes(element.get("style", ""))
+            if tag == "path" and look.get("fill") == "none" and "stroke" not in look:
+                return  # a background
+            name, place = _shape(element, tag, shapes)
+            made = ElementTree.SubElement(root, name, place | look)
+            made.text = element.text if tag == "text" else None
+            if title := next(titles, ""):
+                ElementTree.SubElement(made, "title").text = title
 
-def draw_clients(figures: Mapping[str, NDArray[np.float64]], measure: Measure, name: str) -> Figure:
-    """Distributions of clients' figures [N], by label; equal ones are one line."""
-    from matplotlib.figure import Figure
-
-    apart = {label: np.array(its) for label, its in _joined(figures).items()}
-    figure = Figure(figsize=(6, 4.2), layout="constrained")
-    axes = figure.subplots()
-    plot_distribution(axes, apart, {label: look(i) for i, label in enumerate(apart)}, measure)
-    axes.set_title(f"{name}\n{max(map(len, apart.values()))} clients")
-    return figure
-
-
-def draw_rounds(
-    rounds: Sequence[Mapping[str, Any]],
-    lines: Mapping[str, Sequence[float | None]],
-    axis: str,
-    name: str,
-    scale: float = 1.0,
-) -> Figure:
-    """Lines by label over the rounds (left) and over what they cost (right), of the known values.
-
-    rounds: of rounds.jsonl. lines: a value for each round, drawn in units of `scale`; equal ones
-    are one line.
-    """
-    from matplotlib.figure import Figure
-
-    numbers, sent = [record["round"] for record in rounds], sent_so_far(rounds)
-    figure = Figure(figsize=(10, 4.8), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, places in ((left, numbers), (right, sent)):
-        for number, (label, values) in enumerate(_joined(lines).items()):
-            plot_known(axes, places, values, scale, label=label, **look(number))
-    left.set(xlabel="round", ylabel=axis)
-    mark_whole(left)
-    drawn = np.array([y for line in left.lines for y in np.asarray(line.get_ydata())])
-    if not axis.endswith("(%)") and is_wide(drawn):
-        left.set_yscale("log")
-    right.set(xlabel=PARAMETERS)
-    right.ticklabel_format(axis="x", style="sci", scilimits=(0, 4))  # long numbers would overlap
-    if left.lines:
-        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    figure.suptitle(name, fontsize=12)
-    return figure
+    add(drawing, iter(()))
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def _joined(lines: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
-    """Equal lines as one with all their labels, since the last would hide the others."""
-    labels: dict[tuple[Any, ...], list[str]] = {}
-    for label, values in lines.items():
-        labels.setdefault(tuple(values), []).append(label)
-    return {" = ".join(names): list(values) for values, names in labels.items()}
+def _shape(
+    element: ElementTree.Element, tag: str, shapes: Mapping[str | None, str]
+) -> tuple[str, dict[str, str]]:
+    """The element's tag and where it lies; what is used several times is drawn each time."""
+    place = {name: _rounded(element.get(name, "")) for name in ("x", "y") if element.get(name)}
+    if tag == "path":
+        return tag, {"d": _rounded(element.get("d", ""))}
+    if tag == "use":
+        shape = shapes[element.get(_LINK, "")[1:]]
+        if circle := re.match(r"M 0 ([\d.]+)\s*C", shape):
+            return "circle", {"cx": place["x"], "cy": place["y"], "r": _rounded(circle[1])}
+        moved = f"translate({place['x']} {place['y']})"
+        return "path", {"d": _rounded(shape), "transform": moved}
+    if (turned := element.get("transform")) and not turned.startswith("rotate(-0"):
+        place["transform"] = turned if tag == "image" else _rounded(turned)
+    if tag == "image":
+        sizes = {name: element.get(name, "") for name in ("width", "height")}
+        return tag, {**place, **sizes, "class": "cells", "href": element.get(_LINK, "")}
+    return tag, place
 
 
-def plot_distribution(
-    axes: Axes,
-    figures: Mapping[str, NDArray[np.float64]],
-    looks: Mapping[str, dict[str, Any]],
-    measure: Measure,
-) -> None:
-    """Cumulative distributions of clients' figures [N]; a label and a look each."""
-    for label, values in figures.items():
-        if values.size:
-            axes.ecdf(values, label=label, **looks[label])
-    if measure.limits:
-        axes.set_xlim(*measure.limits)
-    elif is_wide(np.concatenate(list(figures.values()))):
-        axes.set_xscale("log")
-    axes.set(xlabel=f"{measure.axis} of a client", ylabel="share of clients", ylim=(0, 1.02))
-    if axes.lines:
-        axes.legend()
+def _attributes(style: str) -> dict[str, str]:
+    """A style as attributes, which the page's policy allows; fonts are the page's."""
+    pairs = (part.split(":", 1) for part in style.split(";") if ":" in part)
+    found = {name.strip(): value.strip() for name, value in pairs}
+    look = {name: value for name, value in found.items() if name in _KEPT}
+    if "font" in found and (size := re.search(r"[\d.]+px", found["font"])):
+        look["font-size"] = size[0]  # as matplotlib before 3.10 writes it
+    return {
+        name: f"var(--{_PAGE_COLOURS[value]})" if value in _PAGE_COLOURS else value
+        for name, value in look.items()
+    }
 
 
-def plot_known(
-    axes: Axes,
-    places: Iterable[float],
-    values: Iterable[float | None],
-    scale: float = 1.0,
-    **looks: Any,
-) -> list[float]:
-    """A line through the known values, in units of `scale`; returns where they are."""
-    known = [(x, y / scale) for x, y in zip(places, values, strict=True) if y is not None]
-    if known:
-        marker = "o" if len(known) == 1 else None  # a line of one point is invisible
-        axes.plot(*zip(*known, strict=True), **{"marker": marker, **looks})
-    return [x for x, _ in known]
-
-
-def plot_band(
-    axes: Axes,
-    places: NDArray[Any],
-    middle: NDArray[np.floating[Any]],
-    half_width: NDArray[np.floating[Any]],
-    colour: str,
-    label: str,
-    alpha: float = 0.2,
-) -> None:
-    """The values no farther than the half width [n] from the middle [n]; none where unknown."""
-    if len(places) == 1:  # an area of no breadth is invisible
-        axes.errorbar(
-            places, middle, half_width, color=colour, alpha=2 * alpha, capsize=4, label=label
-        )
-        return
-    low, high = middle - half_width, middle + half_width
-    axes.fill_between(places, low, high, color=colour, alpha=alpha, linewidth=0, label=label)
-
-
-def mark_whole(axes: Axes) -> None:
-    """Ticks of an axis of rounds: there is no round 1.5."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def plot_chart(axes: Axes, chart: Lines, known: Mapping[str, Mapping[str, Any]]) -> None:
-    """A page's chart of lines among the pictures; its times are seconds since 1970.
-
-    known: looks by label, which go before the chart's own.
-    """
-    for line in chart.lines:
-        places = line.x.astype("datetime64[s]") if chart.x.times else line.x
-        ink = {"color": "black", "linewidth": 2.2}
-        looks = ink if line.look is None else known.get(line.label) or look(line.look)
-        axes.plot(places, line.y, label=line.label, **looks)
-        if line.band is not None and line.look is not None:
-            colour = str(looks["color"])
-            plot_band(axes, places, line.y, line.band, colour, f"band of {line.label}")
-    axes.set_title(chart.title, loc="left")
-    axes.set(xlabel=chart.x.title, ylabel=chart.y.title)
-    axes.margins(x=0.01)
-    if chart.x.times:
-        mark_dates(axes)
-    elif chart.x.whole:
-        mark_whole(axes)
-    if chart.y.log:
-        axes.set_yscale("log")
-    if chart.y.percent:
-        axes.yaxis.set_major_formatter("{x:.0%}")
-
-
-def mark_dates(axes: Axes) -> None:
-    """Dates and hours below an axis of times, as few words as possible."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    words = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_formatter(words)
+def _rounded(text: str) -> str:
+    """Numbers to a tenth of a point, without the line breaks."""
+    text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
+    return re.sub(r"\s+", " ", text).strip()

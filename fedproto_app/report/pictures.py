@@ -1,109 +1,71 @@
-"""Pictures of runs, drawn from their artefacts alone.
-
-matplotlib is imported where it is needed, and only its object interface is used: the server app
-draws at the end of a run, in a thread, where pyplot's global state has no place.
-"""
+"""PNG files of runs, drawn from their artefacts alone."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import floor, log10
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedproto_app.core.charts import Axis, Chart, Line, Lines
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report.drawing import (
-    PARAMETERS,
-    STYLE,
-    client_figures,
-    look,
-    plot_chart,
-    plot_distribution,
-    plot_known,
-    sent_so_far,
-)
-from fedproto_app.report.page.charts import Lines
-from fedproto_app.report.runs import Group, labels, read_rounds, read_task
+from fedproto_app.report.charts import comparison_charts, difference_charts, run_charts
+from fedproto_app.report.drawing import charts_png
+from fedproto_app.report.pairs import Pair
+from fedproto_app.report.runs import Group, labels, read_task
 from fedproto_app.report.taking_part import chosen_to_share
-from fedproto_app.report.task_report import Measure
 from fedproto_app.tasks.table import report_for
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from fedproto_app.data.series import ClientSeries
+    from fedproto_app.node.forecasts import ClientForecast
+
+MOST_CLIENTS = 6  # forecasts in one picture
+_PERIODS_SHOWN = 4  # of the history before a forecast
 
 
 def draw(run_dir: Path) -> list[Path]:
     """Draw what the run's artefacts allow into ``<run_dir>/pictures``; returns the PNG files.
 
-    Which pictures there are is the task's affair. Raises `FedProtoError` if there is nothing to
-    draw.
+    Raises `FedProtoError` if there is nothing to draw.
     """
-    from matplotlib import rc_context
-
-    folder, drawn = run_dir / "pictures", []
-    with rc_context(STYLE):
-        for name, figure in report_for(read_task(run_dir)).pictures(run_dir).items():
-            folder.mkdir(exist_ok=True)
-            figure.savefig(folder / name)
-            drawn.append(folder / name)
-    if not drawn:
+    files = []
+    for name, charts in pictures_of(run_dir).items():
+        file = run_dir / "pictures" / name
+        write_picture(file, charts, run_dir.name)
+        files.append(file)
+    if not files:
         raise FedProtoError(f"{run_dir}: no clients.csv, rounds.jsonl or divergence.npz to draw")
-    return drawn
+    return files
+
+
+def pictures_of(run_dir: Path) -> Mapping[str, Sequence[Chart]]:
+    """Return the charts of each picture that the run's artefacts allow, by file name."""
+    task = read_task(run_dir)
+    return {**run_charts(run_dir, task), **report_for(task).pictures(run_dir)}
 
 
 def draw_comparison(groups: Sequence[Group], file: Path) -> None:
-    """Draw groups of runs into one PNG, as `comparison_figure` has them."""
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
-        figure = comparison_figure(groups)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file)
+    """Draw groups of runs into one PNG, as `comparison_of` has them."""
+    write_picture(file, comparison_of(groups))
 
 
-def comparison_figure(groups: Sequence[Group]) -> Figure:
-    """Groups of runs: for each task and dataset a row of two panels, and the task's own below.
+def comparison_of(groups: Sequence[Group]) -> list[Chart]:
+    """Return the charts of groups of runs, task by task and dataset by dataset.
 
-    Left, the distribution over clients (of all seeds) of what the task ranks by; right, its mean in
-    the first seed's run against the parameters communicated so far. Below, of the first seeds'
-    runs, the task's wide charts of lines: of forecasts, what several methods forecast for a client.
+    Distributions over the clients, costs, and of the first seeds' runs the task's wide charts of
+    lines: of forecasts, what several methods forecast for a client.
     """
-    from matplotlib.figure import Figure
-
-    named = list(zip(groups, labels(groups), strict=True))
     rows: dict[tuple[str, str], dict[str, Group]] = defaultdict(dict)  # by label
-    for group, label in named:
+    for group, label in zip(groups, labels(groups), strict=True):
         rows[group.task, group.dataset][label] = group
-    looks = {label: look(i) for i, label in enumerate(sorted({label for _, label in named}))}
-    wide = {key: _wide_charts(key[0], members) for key, members in rows.items()}
-    heights = [height for charts in wide.values() for height in (4.2, *[2.9] * len(charts))]
-    figure = Figure(figsize=(11, sum(heights)), layout="constrained")
-    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
-    number = 0
-    for (task, dataset), members in rows.items():
-        measure = report_for(task).measure
-        figures = {
-            label: np.concatenate(
-                [client_figures(run.folder, measure.client, measure.scale) for run in group.runs]
-            )
-            for label, group in members.items()
-        }
-        left, right = (figure.add_subplot(grid[number, column]) for column in (0, 1))
-        plot_distribution(left, figures, looks, measure)
-        left.set_title(f"{dataset}: {measure.name} over clients")
-        first = {label: group.runs[0].folder for label, group in members.items()}
-        _plot_cost(right, first, looks, measure)
-        right.set_title(f"{dataset}: {measure.name} and cost")
-        for below, chart in enumerate(wide[task, dataset], start=1):
-            axes = figure.add_subplot(grid[number + below, :])
-            plot_chart(axes, chart, looks)
-            axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
-        number += 1 + len(wide[task, dataset])
-    return figure
+    return [
+        chart
+        for (task, _), members in rows.items()
+        for chart in (*comparison_charts(members), *_wide_charts(task, members))
+    ]
 
 
 def _wide_charts(task: str, members: Mapping[str, Group]) -> list[Lines]:
@@ -118,25 +80,45 @@ def _wide_charts(task: str, members: Mapping[str, Group]) -> list[Lines]:
     return [chart for chart in charts if isinstance(chart, Lines) and chart.wide]
 
 
-def _plot_cost(
-    axes: Axes,
-    folders: Mapping[str, Path],
-    looks: Mapping[str, dict[str, Any]],
-    measure: Measure,
-) -> None:
-    """The measure against the parameters communicated so far; a label and a look each."""
-    least = float("inf")  # parameters of a method's first round
-    for label, folder in folders.items():
-        rounds = read_rounds(folder)
-        values = [record[measure.round] for record in rounds]
-        places = plot_known(
-            axes, sent_so_far(rounds), values, measure.scale, label=label, **looks[label]
-        )
-        least = min([least, *(x for x in places if x > 0)])
-    if least < float("inf"):
-        # Methods differ by orders of magnitude, and some send nothing at all.
-        # From a power of ten on: one inside the straight part would lie on top of 0.
-        axes.set_xscale("symlog", linthresh=10 ** floor(log10(least)))
-    axes.set(xlabel=PARAMETERS, ylabel=measure.axis)
-    if axes.lines:
-        axes.legend()
+def draw_differences(pairs: Sequence[Pair], file: Path) -> None:
+    """Draw each client's difference between two methods' errors into one PNG.
+
+    Raises `FedProtoError` if there are no pairs.
+    """
+    if not pairs:
+        raise FedProtoError("--differences: no two runs have clients with errors to compare")
+    write_picture(file, difference_charts(pairs))
+
+
+def forecast_charts(
+    forecasts: Sequence[ClientForecast], series: Sequence[ClientSeries], period: int
+) -> list[Lines]:
+    """Return the first `MOST_CLIENTS` forecasts, each behind the last periods of its series."""
+    from fedproto_app.tasks.forecasting.intervals import LEVELS
+
+    histories = {one.name: one for one in series}
+    charts = []
+    for one in forecasts[:MOST_CLIENTS]:
+        known = histories[one.client].values[-_PERIODS_SHOWN * period :]
+        positions = one.first - len(known) + np.arange(len(known) + len(one.values))
+        x, places = Axis("step", whole=True), positions.astype(np.float64)
+        if one.clock is not None:
+            x, places = Axis(times=True), one.clock.seconds(positions)
+        bands = {
+            f"{level}% interval": width
+            for level, width in zip(LEVELS, one.half_widths, strict=True)
+        }
+        lines = [
+            Line("known", places[: len(known)], known.astype(np.float64)),
+            Line("forecast", places[len(known) :], one.values, 1, bands),
+        ]
+        y = Axis("value, in the data's units")
+        text = f"Line chart of the last values of {one.client} and their forecast."
+        charts.append(Lines(one.client, text, x, y, lines, wide=True))
+    return charts
+
+
+def write_picture(file: Path, charts: Sequence[Chart], title: str = "") -> None:
+    """Write the charts as one PNG; makes the folder if there is none."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(charts_png(charts, title))

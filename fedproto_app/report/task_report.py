@@ -16,11 +16,9 @@ import numpy as np
 from fedproto_app.core.clients import metric_values
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.core.clients import ClientKey, ClientResult
     from fedproto_app.metrics import Metric
-    from fedproto_app.report.page.charts import Section
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
 
@@ -52,8 +50,8 @@ class Measure:
     """What runs and clients of the task are ranked by.
 
     summary, client, round: its field in summary.json, clients.csv and rounds.jsonl. name: what a
-    title calls it. axis: what an axis calls it, scale: the axis's unit in the figure's, limits: of
-    the axis where the figure is bounded. kept, validation: columns of clients.csv, of the models
+    title calls it. axis: what an axis calls it, percent: whether it is a fraction, 0 … 1, that
+    is written in percent. kept, validation: columns of clients.csv, of the models
     that clients end with: their test figure, and the error by which such models are chosen, on
     validation data alone. round_validation: the field of rounds.jsonl with the mean of that error
     over all clients' models of the round.
@@ -68,8 +66,7 @@ class Measure:
     kept: str
     validation: str
     round_validation: str
-    scale: float = 1.0
-    limits: tuple[float, float] | None = None
+    percent: bool = False
 
     def badness(self, value: float | None) -> float:
         """For sorting: smaller is better, and what is unknown or no number comes last."""
@@ -115,9 +112,11 @@ class TaskReport(Protocol):
     progress: fields of rounds.jsonl, clients: columns of clients.csv, comparison: fields of
     summary.json that a person sees, in their order. every_client: columns of clients.csv where
     there is room for more of them, with all clients. caption: below the comparison. client_errors:
-    None where methods are not compared client by client, but sorted by the measure alone.
+    None where methods are not compared client by client, but sorted by the measure alone. metric:
+    the short name of the test figure, in names of files.
     """
 
+    metric: str
     measure: Measure
     progress: tuple[Shown, ...]
     clients: tuple[Shown, ...]
@@ -154,8 +153,13 @@ class TaskReport(Protocol):
         runs: by label; a run's place is the look of its lines. first: the label of the run that the
         page is mostly about."""
 
-    def pictures(self, run_dir: Path) -> dict[str, Figure]:
-        """The pictures that the run's artefacts allow, by file name."""
+    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
+        """The charts of each PNG that the run's artefacts allow, by file name, besides those of all
+        tasks."""
+
+    @property
+    def client_figures(self) -> Mapping[str, str]:
+        """Columns of clients.csv whose distributions over the clients are drawn, by label."""
 
 
 def mean_metric(

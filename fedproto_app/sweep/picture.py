@@ -1,4 +1,4 @@
-"""The picture of a sweep: validation errors against each swept setting.
+"""The charts of a sweep: validation errors against each swept setting.
 
 As papers show it: where the values of a number were tried with everything else as in the choice, a
 line for each error, with its standard error over seeds, and the chosen value marked. Trials that
@@ -10,55 +10,30 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from math import log
-from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedproto_app.report.drawing import COLOURS, DASHES, STYLE
+import numpy as np
+
+from fedproto_app.core import charts
 from fedproto_app.sweep.axes import Axis, Range
 from fedproto_app.sweep.plan import Plan
 from fedproto_app.sweep.results import Mean, Result, choices, measure_of, ranked
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_MOST_PANELS = 12
-_MOST_COLUMNS = 3
+_MOST_CHARTS = 12
 _MOST_LETTERS = 30  # of a value or a key
 _MOST_TICKS = 8  # that stand at the values themselves
 _FEWEST_FOR_A_LOGARITHM = 3
-_LINES = ("mean over clients, which chooses", "median client, kept models")
-_ASIDE = "0.65"  # grey of trials that no line joins
 
 
-def draw(file: Path, plan: Plan, results: Sequence[Result], chosen: Collection[int]) -> None:
-    """A panel for each setting; nothing where no trial has an error. chosen: trials by number."""
+def sweep_charts(
+    plan: Plan, results: Sequence[Result], chosen: Collection[int]
+) -> list[charts.Lines]:
+    """Return a chart for each setting; [] where no trial has an error. chosen: trials by number."""
     known = [one for one in ranked(results) if one.mean is not None]
     if not known:
-        return
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context({**STYLE, "text.parse_math": False}):  # names are no formulas
-        drawn = plan.axes[:_MOST_PANELS]
-        columns = min(_MOST_COLUMNS, len(drawn))
-        rows = -(-len(drawn) // columns)
-        figure = Figure(figsize=(4.2 * columns + 0.6, 3.4 * rows + 1.1), layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
-        for panel in panels.flat[len(drawn) :]:
-            panel.set_visible(False)
-        legend: dict[str, Any] = {}
-        for axis, panel in zip(drawn, panels.flat, strict=False):
-            _panel(panel, axis, known, chosen)
-            handles, labels = panel.get_legend_handles_labels()
-            legend |= dict(zip(labels, handles, strict=True))
-        for panel in panels[:, 0]:
-            panel.set_ylabel(measure_of(known[0]).round_validation)
-        figure.suptitle("validation error, mean ± standard error over seeds", fontsize=12)
-        figure.legend(
-            legend.values(), legend.keys(), loc="outside lower center", ncols=min(columns, 2)
-        )
-        figure.savefig(file)
+        return []
+    return [_chart(axis, known, chosen) for axis in plan.axes[:_MOST_CHARTS]]
 
 
 def through_choice(axis: Axis, results: Sequence[Result]) -> list[Result]:
@@ -89,63 +64,49 @@ def _others(axis: Axis, changes: Mapping[str, Any]) -> dict[str, str]:
     return {key: repr(value) for key, value in changes.items() if key != axis.key}
 
 
-def _panel(panel: Axes, axis: Axis, known: Sequence[Result], chosen: Collection[int]) -> None:
+def _chart(axis: Axis, known: Sequence[Result], chosen: Collection[int]) -> charts.Lines:
     values = [result.trial.changes[axis.key] for result in known]
     numeric = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
 
-    def place(result: Result) -> float:
-        value = result.trial.changes[axis.key]
-        return float(value) if numeric else float(names.index(str(value)[:_MOST_LETTERS]))
-
-    line = through_choice(axis, known) if numeric else []
-    joined = line if len(line) > 1 else []
-    aside = [one for one in known if one not in joined and one.trial.number not in chosen]
-    _dots(panel, [(place(one), one.mean) for one in aside])
-    for number, label in enumerate(_LINES if joined else ()):
-        means = [one.median if number else one.mean for one in joined]
-        panel.errorbar(
-            [place(one) for one in joined],
-            [mean.mean for mean in means if mean],
-            [mean.error or 0.0 for mean in means if mean],
-            color=COLOURS[2 * number],
-            linestyle=DASHES[number],
-            marker="o",
-            markersize=5,
-            capsize=3,
-            label=label,
+    def line(
+        label: str, look: int | None, trials: Sequence[Result], means: Sequence[Mean | None],
+        joined: bool = False,
+    ) -> charts.Line:  # fmt: skip
+        pairs = [
+            (result.trial.changes[axis.key], mean)
+            for result, mean in zip(trials, means, strict=True)
+            if mean is not None
+        ]
+        places = [
+            float(value) if numeric else names.index(str(value)[:_MOST_LETTERS])
+            for value, _ in pairs
+        ]
+        y, error = ([mean.mean for _, mean in pairs], [mean.error or 0.0 for _, mean in pairs])
+        return charts.Line(
+            label, np.array(places, float), np.array(y), look, error=np.array(error), joined=joined
         )
-    for one in known:
-        if one.trial.number in chosen and one.mean is not None:
-            panel.axvline(place(one), color=COLOURS[1], linestyle=":", linewidth=1.2)
-            panel.errorbar(
-                *(place(one), one.mean.mean, one.mean.error or 0.0),
-                fmt="D",
-                color=COLOURS[1],
-                markersize=8,
-                label="choice",
-                zorder=3,
-            )
-    if not numeric:
-        panel.set_xticks(range(len(names)), names)
-        panel.set_xlim(-0.5, len(names) - 0.5)
-    else:
-        _scale(panel, axis, values)
-    panel.set_xlabel(axis.key[-_MOST_LETTERS:])
 
-
-def _dots(panel: Axes, points: Sequence[tuple[float, Mean | None]]) -> None:
-    shown = [(place, mean.mean, mean.error or 0.0) for place, mean in points if mean]
-    if shown:
-        x, y, error = zip(*shown, strict=True)
-        panel.errorbar(x, y, error, fmt="o", color=_ASIDE, markersize=5, label="other trials")
-
-
-def _scale(panel: Axes, axis: Axis, values: Sequence[float]) -> None:
-    """Logarithms where the values were chosen so; ticks at the values where there are few."""
-    if axis.log if isinstance(axis, Range) else is_geometric(values):
-        panel.set_xscale("log")
-    ticks = sorted(set(values))
-    if not isinstance(axis, Range) and len(ticks) <= _MOST_TICKS:
-        panel.set_xticks(ticks, [f"{value:g}" for value in ticks])
-        panel.minorticks_off()
+    through = through_choice(axis, known) if numeric else []
+    through = through if len(through) > 1 else []
+    choice = [one for one in known if one.trial.number in chosen]
+    aside = [one for one in known if one not in through and one not in choice]
+    lines = [
+        line("other trials", None, aside, [one.mean for one in aside]),
+        line("mean over clients, which chooses", 0, through, [one.mean for one in through], True),
+        line("median client, kept models", 2, through, [one.median for one in through], True),
+        line("choice", 1, choice, [one.mean for one in choice]),
+    ]
+    x = charts.Axis(names=names)
+    if numeric:
+        few = not isinstance(axis, Range) and len(set(values)) <= _MOST_TICKS
+        x = charts.Axis(
+            log=bool(axis.log) if isinstance(axis, Range) else is_geometric(values),
+            ticks=sorted(set(values)) if few else (),
+        )
+    error = measure_of(known[0]).round_validation
+    return charts.Lines(
+        axis.key[-_MOST_LETTERS:],
+        f"Validation error against {axis.key}, mean ± standard error over seeds.",
+        x, charts.Axis(error), [one for one in lines if len(one.x)],
+    )  # fmt: skip

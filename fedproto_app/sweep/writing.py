@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.report.csv_text import csv_text
+from fedproto_app.report.pictures import write_picture
 from fedproto_app.report.task_report import UNKNOWN
-from fedproto_app.sweep.picture import draw
+from fedproto_app.sweep.picture import sweep_charts
 from fedproto_app.sweep.plan import Plan
 from fedproto_app.sweep.results import Mean, Result, measure_of, ranked, reported_of
 from fedproto_app.whole_file import write_whole
@@ -29,7 +30,8 @@ def write_results(
     write_whole(folder / "sweep.csv", csv_text(_rows(plan, results, tests)).encode())
     text = json.dumps(_table(plan, results, tests), indent=2, default=str)
     write_whole(folder / "sweep.json", (text + "\n").encode())
-    draw(folder / "sweep.png", plan, results, tests)
+    if charts := sweep_charts(plan, results, tests):
+        write_picture(folder / "sweep.png", charts, "mean ± standard error over seeds")
     return tests
 
 

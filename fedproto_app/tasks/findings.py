@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.charts import Chart
 
 ROWS = 20  # of the table, unless all are asked for
 NAMED = 5  # clients, classes or files in one line
@@ -26,10 +24,12 @@ Cell = str | Text  # a `Text` keeps its colour and stands left in its column
 
 @dataclass(frozen=True)
 class Checked:
-    """could_start: whether a run could. told: settings that the data ask for, by dotted keys."""
+    """could_start: whether a run could. told: settings that the data ask for, by dotted keys.
+    charts: who holds what."""
 
     could_start: bool
     told: Mapping[str, object] = field(default_factory=dict)
+    charts: Sequence[Chart] = ()
 
 
 @dataclass
@@ -119,33 +119,3 @@ def too_large(largest: Iterable[tuple[str, float]]) -> list[str]:
         f"{some(list(beyond))}: values up to {max(beyond.values()):.4g} in size; models cannot be "
         f"trusted to learn from values beyond {LARGEST_VALUE:g}"
     ]
-
-
-def require_drawable(picture: Path | None) -> None:
-    """Refuse a file that is no PNG or has no folder to lie in."""
-    if picture is None:
-        return
-    if picture.suffix.lower() != ".png":
-        raise SettingsError(f"--picture {picture}: expected a .png file")
-    if not picture.parent.is_dir():
-        raise SettingsError(f"--picture {picture}: no folder {picture.parent}")
-
-
-def save_partition(
-    picture: Path,
-    counts: Mapping[str, NDArray[np.int64]],
-    classes: Sequence[str],
-    thing: str,
-) -> None:
-    """Draw what each client trains on; parameters as of `draw_partition_picture`."""
-    from matplotlib import rc_context
-
-    from fedproto_app.report.drawing import STYLE
-    from fedproto_app.tasks.partition_picture import draw_partition_picture
-
-    with rc_context(STYLE):
-        try:
-            draw_partition_picture(counts, classes, thing).savefig(picture)
-        except OSError as error:
-            raise SettingsError(f"--picture {picture}: {error.strerror}") from None
-    Console().print(f"picture: {escape(str(picture))}", highlight=False)

@@ -42,9 +42,8 @@ class TaskRecord:
     load: (settings, partition, partitions) → `Shard`, every `partitions`-th client of the source
         from the `partition`-th on. reasons_against: settings → for every client of the source why
         it cannot take part, or None. Both raise `DataError` if the source cannot be read.
-    check: (settings, every, picture) → `Checked`, the part of ``fedproto data check`` for its
-        data: prints what a run would make of them, all rows if `every`; picture: a file to draw
-        into, or None.
+    check: (settings, every) → `Checked`, the part of ``fedproto data check`` for its data: prints
+        what a run would make of them, all rows if `every`.
     check_settings: settings → None, raises `SettingsError` for those that contradict each other;
         "" = none do.
     """

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from fedproto_app.report.differences import draw_differences
 from matplotlib.axes import Axes
 
 from fedproto_app.errors import FedProtoError
-from fedproto_app.report.differences import draw_differences
 from fedproto_app.report.pairs import pairs
 from fedproto_app.report.runs import group_runs, read_run
 from tests.report.made_runs import make_run

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedproto_app.tasks.forecasting.divergence_picture import alike_together
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,7 +18,6 @@ from fedproto_app.report.pictures import comparison_figure, draw, draw_compariso
 from fedproto_app.report.runs import group_runs, read_run, read_task
 from fedproto_app.tasks import partition_picture
 from fedproto_app.tasks.forecasting import divergence_picture
-from fedproto_app.tasks.forecasting.divergence_picture import alike_together
 from fedproto_app.tasks.table import report_for
 from tests.report.made_runs import (
     add_divergence,

@@ -4,7 +4,6 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-
 from fedproto_app.tasks.partition_picture import draw_partition_picture
 
 

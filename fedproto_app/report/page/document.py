@@ -20,13 +20,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedproto_app import __version__
+from fedproto_app.core.charts import Section
 from fedproto_app.report.alone import with_better_off
+from fedproto_app.report.charts import errors_section, gains_section, learning_section
+from fedproto_app.report.drawing import chart_svg, is_wide_chart
 from fedproto_app.report.page import REPORT, words
-from fedproto_app.report.page.charts import Chart, Dots, Lines, Matrix, Section
-from fedproto_app.report.page.matrix import kind_colours
-from fedproto_app.report.page.pictures import errors_section, gains_section, learning_section
 from fedproto_app.report.page.records import Repeat, privacy, refusals_table, repeats
-from fedproto_app.report.page.svg import LOOKS, draw, look_of
 from fedproto_app.report.page.tables import (
     PageTable,
     clients_table,
@@ -41,17 +40,6 @@ from fedproto_app.whole_file import write_whole
 
 _TEMPLATES = "report/page/templates"
 _MOST_REPEATS = 40
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart that is drawn. key: class, or colour, and what it stands for."""
-
-    title: str
-    drawn: Markup
-    wide: bool
-    key: Sequence[tuple[str, str]]
-    colours: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +99,7 @@ def render(runs: Iterable[Run]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["figure_of"] = figure_of
+    environment.globals |= {"chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
     return environment.get_template("page.html").render(
         parts=parts,
         **{name: Markup(text) for name, text in texts.items()},
@@ -174,19 +162,3 @@ def _part(number: int, groups: Sequence[Group]) -> Part:
         repeats=repeats(groups, names)[:_MOST_REPEATS],
         left_out=max(0, len(groups) - _MOST_REPEATS),
     )
-
-
-def figure_of(chart: Chart) -> Figure:
-    """The chart, drawn, and the key to what is in it."""
-    key: list[tuple[str, str]] = []
-    if isinstance(chart, Lines):
-        key = [(look_of(line), line.label) for line in chart.lines]
-        bands = [line for line in chart.lines if line.band is not None]
-        key += [(f"band {look_of(line)}", f"band of {line.label}") for line in bands]
-    elif isinstance(chart, Dots):
-        key = [(f"dot c{n % LOOKS}", kind) for n, kind in enumerate(chart.kinds)]
-    elif isinstance(chart, Matrix):
-        colours = zip(kind_colours(len(chart.kinds)), chart.kinds, strict=True)
-        return Figure(chart.title, draw(chart), False, list(colours), colours=True)
-    wide = not isinstance(chart, Lines) or chart.wide
-    return Figure(chart.title, draw(chart), wide, key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -60,7 +59,7 @@ class ClientFacts:
         return self.oddities.notes if self.oddities else ""
 
 
-def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
+def check(settings: Settings, every: bool) -> Checked:
     """Print every client of the source, or the first ones; whether one is usable."""
     data = settings.data
     sources = load_series(data)

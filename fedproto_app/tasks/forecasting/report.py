@@ -29,9 +29,7 @@ from fedproto_app.tasks.forecasting.intervals import LEVELS
 from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fedproto_app.report.page.charts import Section
+    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -65,6 +63,8 @@ def relative_errors(metrics: Mapping[Metric, float]) -> dict[str, float | None]:
 class ForecastingReport:
     """Errors of the kept models (best validation error per client) and of the last ones."""
 
+    metric = "mse"
+    client_figures: Mapping[str, str] = {"kept model": "mse", "last model": "last_mse"}
     measure = Measure(
         summary="mse",
         client="mse",
@@ -224,15 +224,15 @@ class ForecastingReport:
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Error by step ahead, forecasts of single clients, who is like whom."""
-        from fedproto_app.tasks.forecasting.page_pictures import forecasting_sections
+        from fedproto_app.tasks.forecasting import charts
 
-        return forecasting_sections(runs, first)
+        return charts.sections(runs, first)
 
-    def pictures(self, run_dir: Path) -> dict[str, Figure]:
-        """clients-mse.png, rounds.png, divergence.png, and those of the clients' models."""
-        from fedproto_app.tasks.forecasting.pictures import forecasting_pictures
+    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
+        """divergence.png, and those of the clients' models."""
+        from fedproto_app.tasks.forecasting import charts
 
-        return forecasting_pictures(run_dir)
+        return charts.pictures(run_dir)
 
 
 def _steps_table(results: Results) -> dict[str, list[Row]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +22,10 @@ from fedproto_app.tasks.findings import (
     Findings,
     hint,
     refusals,
-    require_drawable,
-    save_partition,
     some,
     span,
 )
+from fedproto_app.tasks.images.charts import partition_charts
 from fedproto_app.tasks.images.report import thirds
 
 Counts = NDArray[np.int64]
@@ -60,12 +58,11 @@ class Partition:
         return np.stack([table.any(axis=0) for table in self.train.values()])
 
 
-def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
+def check(settings: Settings, every: bool) -> Checked:
     """Print what the images are and what a run would deal to whom; whether a run could start.
 
-    every: list all classes. picture: a PNG file for the partition.
+    every: list all classes.
     """
-    require_drawable(picture)
     pool = load_pool(settings.data)
     decoded, corrupt = decode(pool)
     skips = settings.data.corrupt_images == "skip"
@@ -80,10 +77,11 @@ def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
     if partition is not None:
         facts += _partition_facts(pool, partition)
     Findings(_class_rows(pool, partition), facts, refused, warnings).print(every)
-    if picture is not None and partition is not None:
-        save_partition(picture, partition.train, pool.classes, "image")
-    usable = partition is not None and len(partition.refused) < len(partition.train)
-    return Checked(usable and (skips or not corrupt))
+    if partition is None:
+        return Checked(False)
+    usable = len(partition.refused) < len(partition.train)
+    charts = partition_charts(partition.train, pool.classes)
+    return Checked(usable and (skips or not corrupt), charts=charts)
 
 
 def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:

@@ -30,10 +30,8 @@ from fedproto_app.report.task_report import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.core.clients import ClientKey
-    from fedproto_app.report.page.charts import Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -57,18 +55,23 @@ _SELECTED_ROUNDS = 10  # the last ones, over which figure 4 of the paper tells A
 class ClassificationReport:
     """Accuracies of averaged models, of clients' own models and of the clients of a round."""
 
+    metric = "accuracy"
+    client_figures: Mapping[str, str] = {
+        "own model": "accuracy_local",
+        "averaged model": "accuracy_global",
+        "kept model": "accuracy_kept",
+    }
     measure = Measure(
         summary="accuracy_local",
         client="accuracy_local",
         round="accuracy_local",
         larger_is_better=True,
         name="accuracy of own models",
-        axis="test accuracy (%)",
+        axis="test accuracy",
         kept="accuracy_kept",
         validation="kept_validation_error",
         round_validation="validation_error",
-        scale=0.01,
-        limits=(0, 100),
+        percent=True,
     )
     progress: tuple[Shown, ...] = (
         Shown("validation_error", "val error %", percent_text),
@@ -193,15 +196,15 @@ class ClassificationReport:
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Accuracy by class and by stage, who holds which images."""
-        from fedproto_app.tasks.images.page_pictures import classification_sections
+        from fedproto_app.tasks.images import charts
 
-        return classification_sections(runs, first)
+        return charts.sections(runs, first)
 
-    def pictures(self, run_dir: Path) -> dict[str, Figure]:
-        """clients-accuracy.png, rounds.png, stages.png, classes.png, partition.png."""
-        from fedproto_app.tasks.images.pictures import classification_pictures
+    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
+        """stages.png, classes.png, partition.png."""
+        from fedproto_app.tasks.images import charts
 
-        return classification_pictures(run_dir)
+        return charts.pictures(run_dir)
 
 
 def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.charts import Matrix
 from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.clusters import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sequences.split import split_holding, why_refused
-from fedproto_app.errors import DataError, SettingsError
+from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.findings import (
     Cell,
@@ -22,12 +22,11 @@ from fedproto_app.tasks.findings import (
     Findings,
     hint,
     refusals,
-    require_drawable,
-    save_partition,
     some,
     span,
     too_large,
 )
+from fedproto_app.tasks.images.charts import partition_charts
 from fedproto_app.tasks.sequences.clients import targets_of
 from fedproto_app.tasks.table import fitting_task, require_fitting_targets
 
@@ -74,18 +73,14 @@ class Dealing:
         return {name: [one for one in self.clients if one.group == name] for name in names}
 
 
-def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
+def check(settings: Settings, every: bool) -> Checked:
     """Print what the sequences are and what a run would deal to whom; whether a run could start.
 
-    every: list all classes, or clients where targets are real numbers. picture: a PNG file for the
-    mix of classes.
+    every: list all classes, or clients where targets are real numbers.
     """
-    require_drawable(picture)
     data = settings.data
     pool = load_sequences(data)
     require_fitting_targets(settings, targets_of(pool))
-    if picture is not None and not pool.classes:
-        raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
     dealing = None
     try:
         dealing = deal(pool, data, settings.seed)
@@ -98,9 +93,10 @@ def check(settings: Settings, every: bool, picture: Path | None) -> Checked:
     rows = _class_rows(pool, dealing) if pool.classes else _client_rows(dealing)
     sizes = (float(np.abs(one).max()) for one in (*pool.sequences, pool.targets))
     Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(every)
-    if picture is not None and dealing is not None:
-        _draw(dealing, pool, picture)
-    return Checked(dealing is not None and len(dealing.refused) < len(dealing.clients))
+    if dealing is None:
+        return Checked(False)
+    charts = _charts(dealing, pool) if pool.classes else ()
+    return Checked(len(dealing.refused) < len(dealing.clients), charts=charts)
 
 
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
@@ -283,7 +279,7 @@ def _a_client(held: Counts) -> str:
     return f"{span(held)} sequence{'s' * int(held.max() != 1)} a client"
 
 
-def _draw(dealing: Dealing, pool: SequencePool, picture: Path) -> None:
+def _charts(dealing: Dealing, pool: SequencePool) -> list[Matrix]:
     """The train part of every client, true clusters together."""
     counts = {
         f"{one.name} ({one.group})" if one.group else one.name: _counts(
@@ -291,4 +287,4 @@ def _draw(dealing: Dealing, pool: SequencePool, picture: Path) -> None:
         )[None]
         for one in sorted(dealing.clients, key=lambda one: (one.group, one.name))
     }
-    save_partition(picture, counts, pool.classes, "sequence")
+    return partition_charts(counts, pool.classes)

@@ -26,9 +26,7 @@ from fedproto_app.report.task_report import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fedproto_app.report.page.charts import Section
+    from fedproto_app.core.charts import Chart, Section
     from fedproto_app.report.task_report import Results
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
@@ -147,15 +145,25 @@ class SequenceReport:
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
         """Clusters over the rounds, how alike clients are, who holds which classes."""
-        from fedproto_app.tasks.sequences.page_pictures import sequence_sections
+        from fedproto_app.tasks.sequences import charts
 
-        return sequence_sections(runs, first)
+        return charts.sections(runs, first)
 
-    def pictures(self, run_dir: Path) -> dict[str, Figure]:
-        """clients-*.png, rounds.png, those of clusters, embeddings.png."""
-        from fedproto_app.tasks.sequences.pictures import sequence_pictures
+    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
+        """Those of clusters, embeddings.png."""
+        from fedproto_app.tasks.sequences import charts
 
-        return sequence_pictures(run_dir, self)
+        return charts.pictures(run_dir)
+
+    @property
+    def client_figures(self) -> Mapping[str, str]:
+        """The models that clients end with, use now, and have of their own."""
+        models = {
+            "kept model": "_kept",
+            "model of the last round": "",
+            "client's own head": "_local",
+        }
+        return {label: self.metric + model for label, model in models.items()}
 
     def _metrics(self) -> dict[str, Metric]:
         """Clients' metrics by the figure that is their mean."""
@@ -184,12 +192,11 @@ class SequenceClassificationReport(SequenceReport):
         round="accuracy",
         larger_is_better=True,
         name="accuracy",
-        axis="test accuracy (%)",
+        axis="test accuracy",
         kept="accuracy_kept",
         validation="kept_validation_error",
         round_validation="validation_error",
-        scale=0.01,
-        limits=(0, 100),
+        percent=True,
     )
     client_errors = ClientErrors(
         test="accuracy_kept",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-
 from fedproto_app.report.page.axes import Scale, number, scale_of, ticks
 from fedproto_app.report.page.charts import Axis
 

@@ -7,9 +7,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from fedproto_app.report.page.charts import (
     MOST_POINTS,
     Axis,
@@ -22,6 +19,8 @@ from fedproto_app.report.page.charts import (
     Matrix,
 )
 from fedproto_app.report.page.svg import draw
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

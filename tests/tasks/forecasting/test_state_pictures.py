@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from fedproto_app.tasks.forecasting.divergence_picture import draw_divergence
 
 from fedproto_app.data.sources import load_series
 from fedproto_app.errors import FedProtoError
@@ -16,7 +17,6 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.report.pictures import draw
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.divergence_picture import draw_divergence
 from fedproto_app.tasks.forecasting.examples import Example, find_examples, kept_forecasts
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from fedproto_app.tasks.sequences.cluster_pictures import (
     Clusters,
     cluster_pictures,
@@ -16,6 +15,7 @@ from fedproto_app.tasks.sequences.cluster_pictures import (
     group_bounds,
     read_clusters,
 )
+
 from tests.report.made_sequences import make_sequence_run
 
 

@@ -8,6 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fedproto_app.tasks.sequences.embedding_picture import (
+    Embeddings,
+    draw_embeddings,
+    embedding_picture,
+    main_plane,
+    read_embeddings,
+)
 from matplotlib.colors import to_rgb
 
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
@@ -17,13 +24,6 @@ from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.sequences.embedding_picture import (
-    Embeddings,
-    draw_embeddings,
-    embedding_picture,
-    main_plane,
-    read_embeddings,
-)
 from tests.report.made_sequences import make_sequence_run
 
 

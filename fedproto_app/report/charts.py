@@ -1,0 +1,267 @@
+"""The charts that every task has: who gains, errors of all clients, learning and what it costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.charts import (
+    Axis,
+    Bars,
+    DotRow,
+    Dots,
+    Line,
+    Lines,
+    Section,
+    distribution,
+    is_wide,
+    number,
+)
+from fedproto_app.report.pairs import Pair, mean_errors
+from fedproto_app.report.runs import Group, read_clients, read_rounds
+from fedproto_app.report.taking_part import Candidate
+from fedproto_app.report.task_report import Measure
+from fedproto_app.tasks.table import report_for
+
+MOST_METHODS = 12  # rows of dots, or lines; more cannot be told apart
+_SENT = "numbers sent, up and down, all clients"
+
+# By label: the records of rounds.jsonl, and a value for each of them.
+Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]]
+
+
+def gains_section(chosen: Candidate) -> Section:
+    """Each client's error beside its best alone, largest gain first."""
+    ratios = {name: ratio for name, ratio in chosen.ratios().items() if isfinite(ratio)}
+    names = sorted(ratios, key=lambda name: (ratios[name], name))
+    values = np.array([ratios[name] - 1 for name in names])
+    without = len(chosen.rival) - len(names)
+    better = int((values < 0).sum())
+    text = f"Bars of the change of each client's error: {better} of {len(values)} have a lower one."
+    if names:
+        text += (
+            f" The most to gain has {names[0]} ({values[0]:+.0%}), the least {names[-1]} "
+            f"({values[-1]:+.0%}); the median is {np.median(values):+.0%}."
+        )
+    about = (
+        f"The test error of each client with {chosen.label} beside its best alone. To the left the "
+        "error is lower with the others, to the right higher."
+    )
+    if len(names) and values.max() > 1:
+        about += " Bars are cut at twice the error."
+    if without:
+        about += f" {without} clients are left out: they have no error, or none alone."
+    axis = Axis("change of the test error", percent=True)
+    chart = Bars("Change of each client's error", text, axis, names, values)
+    return Section("Who gains and who does not", about, [chart] if names else [])
+
+
+def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
+    """A row of dots for each group, a dot for each client; the stroke is the median."""
+    report = report_for(groups[0].task)
+    columns = report.client_errors
+    rows = []
+    for group, label in list(zip(groups, labels, strict=True))[:MOST_METHODS]:
+        errors = mean_errors(group, columns) if columns else _figures(group, report.measure)
+        if errors:
+            middle = median(errors.values())
+            rows.append(DotRow(label, np.array([*errors.values()]), [*errors], middle))
+    percent = columns.right if columns else report.measure.percent
+    name = columns.name if columns else report.measure.name
+    values = np.concatenate([np.zeros(0), *(row.values for row in rows)])
+    axis = Axis(f"test {name} of a client", log=not percent and is_wide(values), percent=percent)
+    medians = [f"{row.label} {_value_text(row.middle, percent)}" for row in rows]
+    text = f"Dots of the clients' test {name}. Medians: {', '.join(medians)}."
+    about = "Every dot is a client, the stroke is the median client."
+    if len(groups) > MOST_METHODS:
+        about += f" The first {MOST_METHODS} rows of the table of methods."
+    return Section(
+        "Errors of all clients", about, [Dots("By client", text, axis, rows)] if rows else []
+    )
+
+
+def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
+    """What was reached after each round, and after how much traffic, in the first seed's runs."""
+    curves = (
+        _curves_of_run(groups[0].runs[0].folder, groups[0].task)
+        if len(groups) == 1
+        else _curves_of_groups(dict(zip(labels, groups, strict=True)))
+    )
+    measure = report_for(groups[0].task).measure
+    charts = learning_charts(curves, measure, "test " if len(groups) > 1 else "")
+    lines = charts[0].lines if charts else ()
+    if max((len(line.x) for line in lines), default=0) < 2:
+        about = "One round was all there was to learn, so there is no curve."
+        return Section("Learning", about if lines else "")
+    about = (
+        "Left by round, right by what was sent until then"
+        + (", for the first seed" if any(len(group.runs) > 1 for group in groups) else "")
+        + ". A single dot is a method that has one round."
+    )
+    return Section("Learning and what it costs", about, charts)
+
+
+def _curves_of_run(folder: Path, task: str) -> Curves:
+    if not (folder / "rounds.jsonl").exists():
+        return {}
+    rounds = read_rounds(folder)
+    return {label: (rounds, values) for label, values in report_for(task).curves(rounds).items()}
+
+
+def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
+    curves: dict[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]] = {}
+    for label, group in list(groups.items())[:MOST_METHODS]:
+        folder, measure = group.runs[0].folder, report_for(group.task).measure
+        rounds = read_rounds(folder) if (folder / "rounds.jsonl").exists() else []
+        curves[label] = rounds, [record.get(measure.round) for record in rounds]
+    return curves
+
+
+def learning_charts(curves: Curves, measure: Measure, which: str = "") -> list[Lines]:
+    """Return the curves by round and by what was sent until then; [] without a known value.
+
+    which: of what the measure is, before its name in the titles.
+    """
+    by_round, by_cost = [], []
+    for place, (label, (rounds, values)) in enumerate(curves.items()):
+        y = np.array([np.nan if value is None else float(value) for value in values])
+        known = np.isfinite(y)
+        if not known.any():
+            continue
+        numbers = np.array([float(record["round"]) for record in rounds])
+        sent = np.array(_sent_so_far(rounds), dtype=np.float64)
+        by_round.append(Line(label, numbers[known], y[known], look=place))
+        by_cost.append(Line(label, sent[known], y[known], look=place))
+    if not by_round:
+        return []
+    by_round, by_cost = _merged(by_round), _merged(by_cost)
+    name, percent = measure.axis.removeprefix("test "), measure.percent
+    all_values = np.concatenate([line.y for line in by_round])
+    y_axis = Axis(f"{which}{name}", log=not percent and is_wide(all_values), percent=percent)
+    best = min(by_round, key=lambda line: measure.badness(float(line.y[-1])))
+    ends = (f"{line.label} {_value_text(float(line.y[-1]), percent)}" for line in by_round[:6])
+    text = f"Line chart over the rounds. At the end: {', '.join(ends)}. Best there: {best.label}."
+    costs = (f"{line.label} {number(float(line.x[-1]))}" for line in by_cost[:6])
+    cost = f"The same against the numbers sent. At the end: {', '.join(costs)}."
+    sent = np.concatenate([line.x for line in by_cost])
+    # Methods differ by orders of magnitude, and some send nothing at all.
+    log = is_wide(sent) or bool((sent == 0).any() and (sent > 0).any())
+    return [
+        Lines(f"{which}{name} by round", text, Axis("round", whole=True), y_axis, by_round),
+        Lines(f"{which}{name} by traffic", cost, Axis(_SENT, log=log), y_axis, by_cost),
+    ]
+
+
+def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
+    """Return the charts of one run that its artefacts allow, by the name of the picture."""
+    report, charts = report_for(task), {}
+    if (run_dir / "clients.csv").exists():
+        figures = {
+            label: client_values(run_dir, column) for label, column in report.client_figures.items()
+        }
+        charts[f"clients-{report.metric}.png"] = [distribution_chart(figures, report.measure)]
+    if curves := learning_charts(_curves_of_run(run_dir, task), report.measure):
+        charts["rounds.png"] = curves
+    return charts
+
+
+def comparison_charts(groups: Mapping[str, Group]) -> list[Lines]:
+    """Return the charts of groups of one task and dataset, by label.
+
+    The distribution over the clients of all seeds, and the mean in the first seed's run against
+    what was sent.
+    """
+    first = next(iter(groups.values()))
+    measure = report_for(first.task).measure
+    figures = {
+        label: np.concatenate([client_values(run.folder, measure.client) for run in group.runs])
+        for label, group in groups.items()
+    }
+    charts = [distribution_chart(figures, measure)]
+    charts += learning_charts(_curves_of_groups(groups), measure, "test ")[1:]
+    return [replace(chart, title=f"{first.dataset}: {chart.title}") for chart in charts]
+
+
+def client_values(run_dir: Path, column: str) -> NDArray[np.float64]:
+    """Return a column of ``clients.csv``, [N], NaN where unknown."""
+    return np.array([float(row[column] or "nan") for row in read_clients(run_dir)])
+
+
+def distribution_chart(figures: Mapping[str, NDArray[np.float64]], measure: Measure) -> Lines:
+    """Return the cumulative distributions of clients' figures [N], by label."""
+    lines = [distribution(label, values, n) for n, (label, values) in enumerate(figures.items())]
+    lines = _merged([line for line in lines if len(line.x)])
+    clients = max((len(line.x) - 1 for line in lines), default=0)
+    known = np.concatenate([np.zeros(0), *(line.x for line in lines)])
+    x = (
+        Axis(f"{measure.axis} of a client", percent=True, limits=(0.0, 1.0))
+        if measure.percent
+        else Axis(f"{measure.axis} of a client", log=is_wide(known))
+    )
+    return Lines(
+        f"{measure.name} over {clients} clients", "Cumulative distributions over the clients.",
+        x, Axis("share of clients", percent=True), lines, steps=True,
+    )  # fmt: skip
+
+
+def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
+    """Return a chart for each rival and dataset: a method is a line through its clients'
+    differences of errors, from the largest gain to the largest loss; gains end where it crosses 0.
+    """
+    panels: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        panels[pair.dataset, pair.against].append(pair)
+    charts = []
+    for (dataset, against), members in panels.items():
+        lines = [
+            Line(
+                f"{pair.method}: {pair.better} of {pair.clients} gain",
+                np.arange(1.0, pair.clients + 1), np.sort(pair.by_client), look,
+            )
+            for look, pair in enumerate(members)
+        ]  # fmt: skip
+        wide = is_wide(np.abs(np.concatenate([line.y for line in lines])))
+        x = Axis("clients, sorted for each method", whole=True)
+        y = Axis("difference of test errors; below 0: lower", log=wide)
+        text = "Line chart of the clients' differences of test errors."
+        charts.append(Lines(f"{dataset}: against {against}", text, x, y, lines, wide=True))
+    return charts
+
+
+def _merged(lines: Sequence[Line]) -> list[Line]:
+    """Equal lines as a single line with all their labels, since the last would hide the others."""
+    alike: dict[tuple[bytes, bytes], list[Line]] = defaultdict(list)
+    for line in lines:
+        alike[line.x.tobytes(), line.y.tobytes()].append(line)
+    return [
+        replace(equal[0], label=" = ".join(line.label for line in equal))
+        for equal in alike.values()
+    ]
+
+
+def _sent_so_far(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Parameters sent up and down by the end of each round."""
+    return list(
+        accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
+    )
+
+
+def _value_text(value: float | None, percent: bool) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.1%}" if percent else number(value)
+
+
+def _figures(group: Group, measure: Measure) -> dict[str, float]:
+    folder = group.runs[0].folder
+    rows = read_clients(folder) if (folder / "clients.csv").exists() else []
+    return {row["client"]: float(row[measure.client]) for row in rows if row[measure.client]}

@@ -1,0 +1,220 @@
+"""The charts of runs on images: accuracy by class and by stage, who holds which images."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.charts import (
+    Axis,
+    Chart,
+    DotRow,
+    Dots,
+    Line,
+    Lines,
+    Matrix,
+    Section,
+    is_wide,
+)
+from fedproto_app.report.runs import read_rounds
+
+_NAMED_CLASSES = 40  # more rows than that are lines
+_MOST_METHODS = 6
+_MODELS = {"own model": "local", "averaged model": "global"}
+_ACCURACY = Axis("test accuracy", percent=True, limits=(0.0, 1.0))
+
+Rows = list[dict[str, str]]
+
+
+def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
+    """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
+    by_class = class_charts({first: runs[first], **runs})
+    stages = stage_charts(runs[first])
+    return [
+        Section(title, about, charts)
+        for title, about, charts in (
+            (
+                "Accuracy by class",
+                "Right answers of all clients on their test images of a class. Of several methods: "
+                "the clients' own models, or the averaged ones where no method has own models.",
+                by_class,
+            ),
+            (
+                "Accuracy on what came earlier",
+                f"{first}: images come in stages. A line that falls after its stage is over shows "
+                "forgetting.",
+                stages,
+            ),
+        )
+        if charts
+    ] + partition_section(runs[first])
+
+
+def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
+    """Return the charts of ``stages.png``, ``classes.png`` and ``partition.png``."""
+    partition = partition_section(run_dir)
+    charts: dict[str, Sequence[Chart]] = {
+        "stages.png": stage_charts(run_dir),
+        "classes.png": class_charts({run_dir.name: run_dir}),
+        "partition.png": partition[0].charts if partition else (),
+    }
+    return {name: its for name, its in charts.items() if its}
+
+
+def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
+    """Return the accuracy by class: of several runs by run, of a single one by model."""
+    tables = {
+        label: read_table(folder / "classes.csv")
+        for label, folder in list(runs.items())[:_MOST_METHODS]
+        if (folder / "classes.csv").exists()
+    }
+    if not tables:
+        return []
+    rows = next(iter(tables.values()))
+    known = all(row["train_samples"] for row in rows)
+    if known:  # as the thirds are made: by falling count, then by label
+        rows = sorted(rows, key=lambda row: -int(row["train_samples"]))
+    columns: dict[str, tuple[Rows, str]] = {
+        label: (rows, f"accuracy_{model}") for label, model in _MODELS.items()
+    }
+    if len(tables) > 1:
+        own = any(row["accuracy_local"] for table in tables.values() for row in table)
+        column = "accuracy_local" if own else "accuracy_global"
+        columns = {label: (table, column) for label, table in tables.items()}
+    classes = [row["class"] for row in rows]
+    by_label = {}
+    for label, (table, column) in columns.items():
+        accuracies = {row["class"]: float(row[column] or "nan") for row in table}
+        values = np.array([accuracies.get(name, np.nan) for name in classes])
+        if np.isfinite(values).any():
+            by_label[label] = values
+    if not by_label:
+        return []
+    order = "by falling number of training images" if known else "in the order of the labels"
+    label, values = next(iter(by_label.items()))
+    best, worst = int(np.nanargmax(values)), int(np.nanargmin(values))
+    text = (
+        f"Accuracy on each of {len(classes)} classes, {order}. {label}: most on "
+        f"{classes[best]} ({values[best]:.0%}), least on {classes[worst]} ({values[worst]:.0%})."
+    )
+    title = f"By class, {order}"
+    if len(classes) <= _NAMED_CLASSES:
+        dots = [
+            DotRow(_class_label(row), values, [*by_label])
+            for row, values in zip(rows, np.array([*by_label.values()]).T, strict=True)
+        ]
+        return [Dots(title, text, _ACCURACY, dots, [*by_label])]
+    places, x = np.arange(1.0, len(classes) + 1), Axis(f"class, {order}", whole=True)
+    lines = [Line(label, places, values, n) for n, (label, values) in enumerate(by_label.items())]
+    charts: list[Chart] = [Lines(title, text, x, _ACCURACY, lines, wide=True)]
+    if known:
+        counts = np.array([float(row["train_samples"]) for row in rows])
+        y = Axis("training images", log=is_wide(counts))
+        text = f"Training images of each class: {counts[-1]:.0f} to {counts[0]:.0f}."
+        line = Line("training images", places, counts)
+        charts.append(Lines("Training images by class", text, x, y, [line], wide=True))
+    return charts
+
+
+def _class_label(row: Mapping[str, str]) -> str:
+    """The class, its training images, and whether these are many, medium or few."""
+    if not row["train_samples"]:
+        return row["class"]
+    third = f", {row['third']}" if row["third"] else ""
+    return f"{row['class']} ({row['train_samples']}{third})"
+
+
+def stage_charts(run_dir: Path) -> list[Lines]:
+    """Return how well each kind of model still knows each stage's images, a line a stage."""
+    rounds = read_rounds(run_dir) if (run_dir / "rounds.jsonl").exists() else []
+    numbers = np.array([float(record["round"]) for record in rounds])
+    charts = []
+    for title, model in _MODELS.items():
+        stages: list[list[Any]] = [record[f"stages_{model}"] or [] for record in rounds]
+        count = max(map(len, stages), default=0)
+        table = np.full((len(rounds), count), np.nan)
+        for row, accuracies in zip(table, stages, strict=True):
+            row[: len(accuracies)] = [np.nan if one is None else one for one in accuracies]
+        if count < 2:
+            continue
+        lines = [
+            Line(f"stage {stage}", numbers, values, stage - 1)
+            for stage, values in enumerate(table.T, start=1)
+        ]
+        ends = (f"stage {stage}: {value:.0%}" for stage, value in enumerate(table[-1], start=1))
+        text = f"Line chart of the accuracy on each of {count} stages' test images. At the end: "
+        x = Axis("round", whole=True)
+        charts.append(Lines(title, text + ", ".join(ends), x, _ACCURACY, lines))
+    return charts
+
+
+def partition_section(run_dir: Path) -> list[Section]:
+    """Return who holds what, where ``partition.csv`` says so."""
+    if not (run_dir / "partition.csv").exists():
+        return []
+    about = "Each row is a client: the more unlike the rows, the harder it is to share one model."
+    return [Section("Who holds what", about, partition_charts(*read_partition(run_dir)))]
+
+
+def partition_charts(
+    counts: Mapping[str, NDArray[np.int64]], classes: Sequence[str]
+) -> list[Matrix]:
+    """Return a matrix of clients × classes for each stage, with one scale.
+
+    counts: for each client [M, C] train samples, with its own number of stages M. classes: [C].
+    """
+    order = np.arange(len(classes))
+    if all(name.isdigit() for name in classes):
+        order = np.argsort([int(name) for name in classes], kind="stable")
+    stages = max(len(table) for table in counts.values())
+    cells = np.zeros((stages, len(counts), len(classes)))
+    for row, table in enumerate(counts.values()):
+        cells[: len(table), row] = table[:, order]
+    totals = cells.sum(axis=0)
+    held = (totals > 0).sum(axis=1)
+    text = (
+        f"Heat map of the training samples of {len(counts)} clients by {len(classes)} classes. A "
+        f"client holds between {held.min()} and {held.max()} classes, and "
+        f"{totals.sum(axis=1).min():.0f} to {totals.sum(axis=1).max():.0f} samples."
+    )
+    log = is_wide(cells)
+    cells[cells == 0] = np.nan
+    return [
+        Matrix(
+            f"{len(counts)} clients" + (f", stage {stage}" if stages > 1 else ""), text, table,
+            "training samples (grey: none)", rows=list(counts),
+            columns=[classes[place] for place in order], column_title="class", log=log,
+            span=(float(np.nanmin(cells)), float(np.nanmax(cells))),
+        )
+        for stage, table in enumerate(cells, start=1)
+    ]  # fmt: skip
+
+
+def read_partition(run_dir: Path) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
+    """Of ``partition.csv`` each client's train samples [M, C] by stage and class, and the C
+    classes."""
+    rows = read_table(run_dir / "partition.csv")
+    classes = list(dict.fromkeys(row["class"] for row in rows))
+    if (run_dir / "classes.csv").exists():  # all of them, in the order of the labels
+        classes = [row["class"] for row in read_table(run_dir / "classes.csv")]
+    stages: dict[str, int] = {}
+    for row in rows:
+        stages[row["client"]] = max(stages.get(row["client"], 0), int(row["stage"]))
+    counts = {
+        client: np.zeros((number, len(classes)), dtype=np.int64)
+        for client, number in stages.items()
+    }
+    column = {name: number for number, name in enumerate(classes)}
+    for row in rows:
+        counts[row["client"]][int(row["stage"]) - 1, column[row["class"]]] = row["train_samples"]
+    return counts, classes
+
+
+def read_table(file: Path) -> Rows:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
