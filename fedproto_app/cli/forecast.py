@@ -154,7 +154,8 @@ def forecast(
         from fedproto_app.report.pictures import forecast_charts
 
         charts = forecast_charts(made, series, nodes[0].settings.data.period)
-        _write("--picture", picture, charts_png(charts))
+        some = f"the first {len(charts)} of {len(made)} clients" if len(charts) < len(made) else ""
+        _write("--picture", picture, charts_png(charts, some))
     console = Console(stderr=True, highlight=False)
     console.print(_summary(made))
     if (hidden := len(made) - ROWS) > 0:

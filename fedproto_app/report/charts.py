@@ -163,7 +163,8 @@ def learning_charts(curves: Curves, measure: Measure, which: str = "") -> list[L
 
 def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
     """Return the charts of one run that its artefacts allow, by the name of the picture."""
-    report, charts = report_for(task), {}
+    report = report_for(task)
+    charts: dict[str, Sequence[Lines]] = {}
     if (run_dir / "clients.csv").exists():
         figures = {
             label: client_values(run_dir, column) for label, column in report.client_figures.items()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -95,7 +96,7 @@ _LONGEST_NAME, _LONGEST_LABEL = 28, 54  # letters
 _NAMED_ROWS, _NAMED_COLUMNS = 40, 40
 _NAMED_KINDS = 20  # more colours than that cannot be told apart
 _MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
-_LARGEST = 1e100  # beyond it values lie at the end of their axis, and sums stay finite
+_LARGEST = 1e30  # beyond it values lie at the end of their axis, and sums stay finite
 _WIDEST = 1e9  # a logarithmic axis; what is smaller lies on its linear part
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _KEPT = (
@@ -140,13 +141,14 @@ def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
     heights = [max(image.shape[0] for image in row) for row in rows]
     width = max(sum(image.shape[1] for image in row) for row in rows)
     sheet = np.full((sum(heights), width, 4), 255, np.uint8)
-    for row, bottom in zip(rows, np.cumsum(heights), strict=True):
+    top = 0
+    for row, height in zip(rows, heights, strict=True):
         left = 0
         for image in row:
             high, wide, _ = image.shape
-            top = bottom - max(other.shape[0] for other in row)
-            sheet[top : top + high, left : left + wide] = image[:, : width - left]
+            sheet[top : top + high, left : left + wide] = image
             left += wide
+        top += height
     file = io.BytesIO()
     imsave(file, sheet, dpi=_DPI)
     return file.getvalue()
@@ -155,7 +157,7 @@ def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
 def _pixels(figure: Figure) -> NDArray[np.uint8]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())
 
@@ -187,9 +189,11 @@ class _Panel:
 
     def __init__(self, chart: Chart, titled: bool = False) -> None:
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         self.width = _WHOLE if is_wide_chart(chart) else _HALF
-        self.figure = Figure(dpi=_DPI, layout="constrained")
+        pads: Any = {"w_pad": 0.12, "h_pad": 0.1} if titled else {}  # inches
+        self.figure = Figure(dpi=_DPI, layout=ConstrainedLayoutEngine(**pads))
         self.axes: Axes = self.figure.subplots()
         self.tips: dict[str, list[str]] = {}
         self._key: dict[str, Artist] = {}
@@ -206,7 +210,6 @@ class _Panel:
         height += self._add_key(titled)
         if titled:
             self.axes.set_title(_short(chart.title, int(self.width / 7)), loc="left")
-            self.figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
             height += 30
         self.figure.set_size_inches(self.width / _POINTS, height / _POINTS)
 
@@ -215,11 +218,19 @@ class _Panel:
         artist.set_gid(identifier)
         self.tips[identifier] = texts
 
+    def _write_names(self, axis: str, names: Mapping[float, str], turn: float = 0) -> None:
+        """Ticks with these names; a pointer is shown the whole of a long one."""
+        texts = [_short(name, _LONGEST_NAME) for name in names.values()]
+        ticks = getattr(self.axes, f"set_{axis}ticks")(list(names), texts, rotation=turn)
+        for tick, name, text in zip(ticks, names.values(), texts, strict=True):
+            if text != name:
+                self._tip(tick.label1, [name])
+
     def _add_key(self, titled: bool) -> float:
         """Draw the legend if there are things to tell apart; returns its height."""
         if len(self._key) < 2:
             return 0.0
-        labels = [_short(label, _LONGEST_LABEL) for label in self._key]
+        labels = [_short(label, _LONGEST_LABEL) for label in self._key]  # lines have whole ones
         columns = int((self.width - 20) // (_LETTER * max(map(len, labels)) + 48))
         columns = min(max(1, columns), len(labels))
         # A label that begins with an underscore would be left out of a legend.
@@ -248,7 +259,8 @@ class _Panel:
         return _HEIGHT if chart.wide else 1.1 * _HEIGHT
 
     def _line(self, line: Line, chart: Lines, bands: dict[str, Artist]) -> None:
-        looks = {"color": _INK, "linewidth": 2.2} if line.look is None else look(line.look)
+        ink: dict[str, Any] = {"color": _INK, "linewidth": 2.2}
+        looks = ink if line.look is None else look(line.look)
         colour = looks["color"]
         x = (1000 * line.x).astype("datetime64[ms]") if chart.x.times else line.x
         y = np.clip(line.y, -_LARGEST, _LARGEST)
@@ -256,14 +268,16 @@ class _Panel:
         beside = np.pad(known, 1)
         alone = known & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
         for (label, width), alpha in zip(line.bands.items(), (0.3, 0.15), strict=False):
-            low, high = y - width, y + width
+            low, high = (
+                np.clip(end, -_LARGEST, _LARGEST) for end in (line.y - width, line.y + width)
+            )
             bands[label] = self.axes.fill_between(
                 x, low, high, color=colour, alpha=alpha, linewidth=0, clip_on=False
             )
             if alone.any():
-                self._error_bars(x[alone], y[alone], width[alone], colour)
+                self._error_bars(x[alone], y[alone], (low[alone], high[alone]), colour)
         if line.error is not None:
-            self._error_bars(x, y, line.error, colour)
+            self._error_bars(x, y, (y - line.error, y + line.error), colour)
         if line.joined:
             [drawn] = self.axes.plot(
                 x, y, drawstyle="steps-post" if chart.steps else "default", clip_on=False, **looks
@@ -277,7 +291,8 @@ class _Panel:
             self._tip(marks, [f"{line.label}: {_text(value, chart.y)}" for value in y[dots]])
         self._key[line.label] = drawn if line.joined else marks
 
-    def _error_bars(self, x: Any, y: Any, error: Any, colour: str) -> None:
+    def _error_bars(self, x: Any, y: Any, ends: tuple[Any, Any], colour: str) -> None:
+        error = [y - ends[0], ends[1] - y]
         self.axes.errorbar(x, y, error, fmt="none", ecolor=colour, capsize=3, clip_on=False)
 
     def _dots(self, chart: Dots) -> float:
@@ -292,20 +307,20 @@ class _Panel:
             ]
             if chart.kinds:
                 for kind, value in enumerate(values):
-                    at = place + apart * (kind - (len(values) - 1) / 2)
-                    dot = self._row_of_dots(values[[kind]], at, COLOURS[kind % len(COLOURS)], 1.0)
+                    below = place + apart * (kind - (len(values) - 1) / 2)
+                    colour = COLOURS[kind % len(COLOURS)]
+                    dot = self._row_of_dots(values[[kind]], below, colour, 1.0)
                     self._tip(dot, texts[kind : kind + 1] if isfinite(value) else [])
                     self._key[chart.kinds[kind]] = dot
                 continue
             shown = np.flatnonzero(np.isfinite(values))
-            if len(shown) > _MOST_DOTS:
-                order = shown[np.argsort(values[shown], kind="stable")]
-                shown = order[np.linspace(0, len(order) - 1, _MOST_DOTS).astype(int)]
+            shown = shown[np.argsort(values[shown], kind="stable")]
+            shown = shown[_evenly(len(shown), _MOST_DOTS)]
             dots = self._row_of_dots(values[shown], place, COLOURS[0], 0.55)
-            self._tip(dots, [texts[number_] for number_ in shown])
+            self._tip(dots, [texts[dot] for dot in shown])
             if row.middle is not None and isfinite(row.middle):
-                at = [place - 0.32, place + 0.32]
-                self.axes.plot([row.middle] * 2, at, color=_INK, linewidth=2.5, clip_on=False)
+                ends = [place - 0.32, place + 0.32]
+                self.axes.plot([row.middle] * 2, ends, color=_INK, linewidth=2.5, clip_on=False)
         self._set_axis("x", chart.x, [row.values for row in rows])
         self._name_rows([row.label for row in rows])
         return 46 + height * len(rows)
@@ -321,14 +336,14 @@ class _Panel:
 
     def _name_rows(self, names: Sequence[str]) -> None:
         """Rows with a name each, the first one above."""
-        self.axes.set_yticks(range(len(names)), [_short(name, _LONGEST_NAME) for name in names])
+        self._write_names("y", dict(enumerate(names)))
         self.axes.set_ylim(len(names) - 0.4, -0.6)
         self.axes.spines["left"].set_visible(False)
 
     def _bars(self, chart: Bars) -> float:
         """Rows with names where there is room for them, else thin columns."""
         count = len(chart.names)
-        shown = np.unique(np.linspace(0, count - 1, min(count, _MOST_BARS)).astype(int))
+        shown = _evenly(count, _MOST_BARS)
         cut = np.clip(chart.values, -chart.most, chart.most)[shown]
         colours = np.where(cut < 0, _GOOD, _BAD).tolist()
         if count <= _NAMED_ROWS:
@@ -352,24 +367,20 @@ class _Panel:
 
     def _matrix(self, chart: Matrix) -> float:
         from matplotlib import colormaps
-        from matplotlib.colors import ListedColormap, LogNorm, Normalize
+        from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
         from matplotlib.patches import Patch
 
         height, width = chart.cells.shape
-        thin = [
-            np.unique(np.linspace(0, size - 1, min(size, _MOST_CELLS)).astype(int))
-            for size in chart.cells.shape
-        ]
+        thin = [_evenly(size, _MOST_CELLS) for size in chart.cells.shape]
         low, high = chart.span or _span(chart)
-        norm = LogNorm(low, high) if chart.log else Normalize(low, high)
+        norm: Normalize = LogNorm(low, high) if chart.log else Normalize(low, high)
+        palette: Colormap = colormaps["RdBu" if chart.diverging else "viridis"]
         if chart.kinds:
             colours = category_colours(len(chart.kinds))
             palette, norm = ListedColormap(colours), Normalize(-0.5, len(colours) - 0.5)
             if len(colours) <= _NAMED_KINDS:
                 patches = [Patch(facecolor=colour) for colour in colours]
                 self._key |= dict(zip(chart.kinds, patches, strict=True))
-        else:
-            palette = colormaps["RdBu" if chart.diverging else "viridis"]
         image = self.axes.imshow(
             np.ma.masked_invalid(chart.cells[np.ix_(*thin)]),
             cmap=palette.with_extremes(bad=_UNKNOWN), norm=norm, interpolation="none",
@@ -378,17 +389,17 @@ class _Panel:
         )  # fmt: skip
         self.axes.grid(False)
         self.axes.spines[:].set_visible(False)
-        self._name_cells(chart)
-        if chart.kinds:
-            return 60 + float(np.clip(16 * height, 60, 380))
-        self._add_colours(image, chart.meaning)
-        return _HALF if chart.square else 110 + float(np.clip(16 * height, 60, 380))
+        room = 40 + self._name_cells(chart)
+        if not chart.kinds:
+            self._add_colours(image, chart.meaning)
+            room += 50
+        return room + (0.8 * _HALF if chart.square else float(np.clip(16 * height, 60, 380)))
 
     def _add_colours(self, drawn: ScalarMappable, meaning: str) -> None:
         from matplotlib.colors import LogNorm
         from matplotlib.ticker import MaxNLocator
 
-        bar = self.figure.colorbar(
+        bar: Any = self.figure.colorbar(
             drawn, ax=self.axes, location="bottom", label=meaning, aspect=40, format=_number
         )
         if not isinstance(drawn.norm, LogNorm):
@@ -397,8 +408,11 @@ class _Panel:
         # Else each of its colours would be a shape of its own.
         bar.solids.set(rasterized=True, alpha=1)
 
-    def _name_cells(self, chart: Matrix) -> None:
-        """Names of the groups, else of the rows, and of some columns, where there is room."""
+    def _name_cells(self, chart: Matrix) -> float:
+        """Names of the groups, else of the rows, and of some columns, where there is room.
+
+        Returns the height of the columns' names.
+        """
         rows = len(chart.cells)
         starts = [0] + [n for n, (one, two) in enumerate(pairwise(chart.groups), 1) if one != two]
         names: dict[float, str] = {}
@@ -412,15 +426,15 @@ class _Panel:
             names = {place: name for place, name in enumerate(chart.rows) if name}
         if len(names) > _NAMED_ROWS:
             names = {}
-        self.axes.set_yticks(list(names), [_short(name, _LONGEST_NAME) for name in names.values()])
-        columns = {place: name for place, name in enumerate(chart.columns) if name}
-        texts = [_short(name, _LONGEST_NAME) for name in columns.values()]
-        longest = _LETTER * (1 + max(map(len, texts), default=0))
-        upright = len(texts) * longest > 0.7 * _HALF and longest > 3 * _LETTER
-        step = max(1, ceil(len(texts) * (12 if upright else longest) / (0.7 * _HALF)))
-        turn = 90 if upright else 0
-        self.axes.set_xticks(list(columns)[::step], texts[::step], rotation=turn)
+        self._write_names("y", names)
+        columns: dict[float, str] = {n: name for n, name in enumerate(chart.columns) if name}
+        longest = _LETTER * (1 + min(_LONGEST_NAME, max(map(len, columns.values()), default=0)))
+        upright = len(columns) * longest > 0.7 * _HALF and longest > 3 * _LETTER
+        step = max(1, ceil(len(columns) * (12 if upright else longest) / (0.7 * _HALF)))
+        columns = dict(list(columns.items())[::step])
+        self._write_names("x", columns, 90 if upright else 0)
         self.axes.set(xlabel=chart.column_title, ylabel=chart.row_title)
+        return longest if upright else 16.0
 
     def _points(self, chart: Points) -> float:
         from matplotlib.lines import Line2D
@@ -432,9 +446,8 @@ class _Panel:
             if len(colours) <= _NAMED_KINDS:
                 for colour, kind in zip(colours, chart.kinds, strict=True):
                     self._key[kind] = Line2D([], [], marker="o", linestyle="", color=colour)
-        points = self.axes.scatter(
-            *chart.places.T, s=9, linewidth=0, alpha=0.75, rasterized=True, **looks
-        )
+        x, y = chart.places.T
+        points = self.axes.scatter(x, y, s=9, linewidth=0, alpha=0.75, rasterized=True, **looks)
         if not chart.kinds:
             self._add_colours(points, chart.meaning)
         self._set_axis("x", chart.x, [])
@@ -496,6 +509,11 @@ def category_colours(count: int) -> list[Any]:
     if count <= _NAMED_KINDS:
         return [colormaps["tab20"](place) for place in (*range(0, 20, 2), *range(1, 20, 2))][:count]
     return [colormaps["turbo"](place) for place in np.linspace(0, 1, count)]
+
+
+def _evenly(count: int, most: int) -> NDArray[np.intp]:
+    """At most so many of the places 0 … count − 1, both ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.intp))
 
 
 def _span(chart: Matrix) -> tuple[float, float]:
@@ -574,8 +592,20 @@ def _shape(
         place["transform"] = turned if tag == "image" else _rounded(turned)
     if tag == "image":
         sizes = {name: element.get(name, "") for name in ("width", "height")}
-        return tag, {**place, **sizes, "class": "cells", "href": element.get(_LINK, "")}
+        return tag, {**place, **sizes, "class": "cells", "href": _smaller(element.get(_LINK, ""))}
     return tag, place
+
+
+def _smaller(picture: str) -> str:
+    """A PNG as a data URL, with a palette where it has no shades of transparency."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(b64decode(picture.partition(",")[2]))).convert("RGBA")
+    if image.getextrema()[3] != (255, 255):
+        return picture
+    file = io.BytesIO()
+    image.convert("RGB").quantize(256).save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
 
 
 def _attributes(style: str) -> dict[str, str]:

@@ -33,7 +33,12 @@ def sweep_charts(
     known = [one for one in ranked(results) if one.mean is not None]
     if not known:
         return []
-    return [_chart(axis, known, chosen) for axis in plan.axes[:_MOST_CHARTS]]
+    means = [mean for one in known for mean in (one.mean, one.median) if mean is not None]
+    low = min(mean.mean - (mean.error or 0.0) for mean in means)
+    high = max(mean.mean + (mean.error or 0.0) for mean in means)
+    room = 0.05 * (high - low or 1.0)
+    y = charts.Axis(measure_of(known[0]).round_validation, limits=(low - room, high + room))
+    return [_chart(axis, y, known, chosen) for axis in plan.axes[:_MOST_CHARTS]]
 
 
 def through_choice(axis: Axis, results: Sequence[Result]) -> list[Result]:
@@ -64,7 +69,10 @@ def _others(axis: Axis, changes: Mapping[str, Any]) -> dict[str, str]:
     return {key: repr(value) for key, value in changes.items() if key != axis.key}
 
 
-def _chart(axis: Axis, known: Sequence[Result], chosen: Collection[int]) -> charts.Lines:
+def _chart(
+    axis: Axis, y_axis: charts.Axis, known: Sequence[Result], chosen: Collection[int]
+) -> charts.Lines:
+    """y_axis: the same for all settings."""
     values = [result.trial.changes[axis.key] for result in known]
     numeric = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
@@ -104,9 +112,8 @@ def _chart(axis: Axis, known: Sequence[Result], chosen: Collection[int]) -> char
             log=bool(axis.log) if isinstance(axis, Range) else is_geometric(values),
             ticks=sorted(set(values)) if few else (),
         )
-    error = measure_of(known[0]).round_validation
     return charts.Lines(
         axis.key[-_MOST_LETTERS:],
         f"Validation error against {axis.key}, mean ± standard error over seeds.",
-        x, charts.Axis(error), [one for one in lines if len(one.x)],
+        x, y_axis, [one for one in lines if len(one.x)],
     )  # fmt: skip

@@ -168,9 +168,9 @@ def partition_charts(
 
     counts: for each client [M, C] train samples, with its own number of stages M. classes: [C].
     """
-    order = np.arange(len(classes))
+    order = list(range(len(classes)))
     if all(name.isdigit() for name in classes):
-        order = np.argsort([int(name) for name in classes], kind="stable")
+        order.sort(key=lambda place: int(classes[place]))
     stages = max(len(table) for table in counts.values())
     cells = np.zeros((stages, len(counts), len(classes)))
     for row, table in enumerate(counts.values()):
