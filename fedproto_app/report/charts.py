@@ -98,7 +98,7 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     )
     measure = report_for(groups[0].task).measure
     charts = learning_charts(curves, measure, "test " if len(groups) > 1 else "")
-    lines = charts[0].lines if charts else ()
+    lines = charts[0].lines
     if max((len(line.x) for line in lines), default=0) < 2:
         about = "One round was all there was to learn, so there is no curve."
         return Section("Learning", about if lines else "")
@@ -127,7 +127,7 @@ def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
 
 
 def learning_charts(curves: Curves, measure: Measure, which: str = "") -> list[Lines]:
-    """Return the curves by round and by what was sent until then; [] without a known value.
+    """Return the curves by round and by what was sent until then, without those of no known value.
 
     which: of what the measure is, before its name in the titles.
     """
@@ -141,18 +141,17 @@ def learning_charts(curves: Curves, measure: Measure, which: str = "") -> list[L
         sent = np.array(_sent_so_far(rounds), dtype=np.float64)
         by_round.append(Line(label, numbers[known], y[known], look=place))
         by_cost.append(Line(label, sent[known], y[known], look=place))
-    if not by_round:
-        return []
     by_round, by_cost = _merged(by_round), _merged(by_cost)
     name, percent = measure.axis.removeprefix("test "), measure.percent
-    all_values = np.concatenate([line.y for line in by_round])
+    all_values = np.concatenate([np.zeros(0), *(line.y for line in by_round)])
     y_axis = Axis(f"{which}{name}", log=not percent and is_wide(all_values), percent=percent)
-    best = min(by_round, key=lambda line: measure.badness(float(line.y[-1])))
+    best = sorted(by_round, key=lambda line: measure.badness(float(line.y[-1])))
     ends = (f"{line.label} {_value_text(float(line.y[-1]), percent)}" for line in by_round[:6])
-    text = f"Line chart over the rounds. At the end: {', '.join(ends)}. Best there: {best.label}."
+    text = f"Line chart over the rounds. At the end: {', '.join(ends)}."
+    text += "".join(f" Best there: {line.label}." for line in best[:1])
     costs = (f"{line.label} {number(float(line.x[-1]))}" for line in by_cost[:6])
     cost = f"The same against the numbers sent. At the end: {', '.join(costs)}."
-    sent = np.concatenate([line.x for line in by_cost])
+    sent = np.concatenate([np.zeros(0), *(line.x for line in by_cost)])
     # Methods differ by orders of magnitude, and some send nothing at all.
     log = is_wide(sent) or bool((sent == 0).any() and (sent > 0).any())
     return [
@@ -170,8 +169,8 @@ def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
             label: client_values(run_dir, column) for label, column in report.client_figures.items()
         }
         charts[f"clients-{report.metric}.png"] = [distribution_chart(figures, report.measure)]
-    if curves := learning_charts(_curves_of_run(run_dir, task), report.measure):
-        charts["rounds.png"] = curves
+    if (run_dir / "rounds.jsonl").exists():
+        charts["rounds.png"] = learning_charts(_curves_of_run(run_dir, task), report.measure)
     return charts
 
 

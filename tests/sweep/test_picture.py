@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedproto_app.sweep.axes import Values
-from fedproto_app.sweep.picture import draw, is_geometric, through_choice
+from fedproto_app.sweep.picture import is_geometric, sweep_charts, through_choice
 from fedproto_app.sweep.plan import Plan, Trial
 from fedproto_app.sweep.results import Result, ranked, result_of
 from tests.report.made_runs import make_run
@@ -75,7 +75,22 @@ def test_the_line_goes_through_the_choice(tmp_path: Path) -> None:
     assert through_choice(BETA, []) == []
 
 
-def test_it_is_drawn(tmp_path: Path) -> None:
+def test_lines_join_the_trials_like_the_choice_and_the_others_are_dots(tmp_path: Path) -> None:
     known = trials(tmp_path)
-    draw(tmp_path / "sweep.png", PLAN, known, {5})
-    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    chart, by_name = sweep_charts(PLAN, known, {5})
+    others, mean, median, choice = chart.lines
+    assert [line.label for line in chart.lines] == [
+        "other trials",
+        "mean over clients, which chooses",
+        "median client, kept models",
+        "choice",
+    ]
+    assert mean.x.tolist() == median.x.tolist() == [10, 30, 90]
+    assert mean.y.tolist() == pytest.approx([0.417, 0.35, 0.65], abs=1e-3)
+    assert mean.joined
+    assert not others.joined
+    assert choice.error is not None
+    assert (chart.x.log, list(chart.x.ticks)) == (True, [10, 30, 90])
+    assert "laplace" in by_name.x.names
+    assert chart.y == by_name.y
+    assert sweep_charts(PLAN, [], {5}) == []

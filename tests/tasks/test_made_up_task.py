@@ -100,7 +100,7 @@ def loaded_dice(settings: Settings) -> dict[str, str | None]:
     return {"ann": None, "bob": "its dice are loaded"}
 
 
-def check_dice(settings: Settings, every: bool, picture: Path | None) -> Checked:
+def check_dice(settings: Settings, every: bool) -> Checked:
     print(f"{settings.data.period} throws, all shown: {every}")
     return Checked(settings.data.period > 2, {"data.horizon": 6})
 

@@ -1,4 +1,4 @@
-"""Pictures of kept models: the right clients, their own models, and silence where these are not."""
+"""Charts of forecasts: the right clients, their own models, and silence where these are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fedproto_app.tasks.forecasting.divergence_picture import draw_divergence
 
 from fedproto_app.data.sources import load_series
 from fedproto_app.errors import FedProtoError
@@ -17,10 +16,13 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.report.pictures import draw
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting import charts
+from fedproto_app.tasks.forecasting.charts import alike_together, divergence_charts, read_divergence
 from fedproto_app.tasks.forecasting.examples import Example, find_examples, kept_forecasts
 from fedproto_app.tasks.forecasting.intervals import LEVELS
 from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 from tests.local_grid import run_locally, small_settings
+from tests.report.made_runs import add_divergence
 
 ALL = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
 
@@ -60,30 +62,21 @@ def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
 
 def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_path: Path) -> None:
     settings, run = simulated(tmp_path)
-    figure = draw_divergence(run)
-    prototypes, data, *bars = figure.axes
-    assert [bar.get_ylabel().split("\nof ", 1)[1] for bar in bars] == [
-        "prototypes",
-        "mean days of the train part",
-    ]
-    title = figure.get_suptitle()
-    assert title.startswith("test: Spearman's correlation of the two ")
+    prototypes, data = divergence_charts(run)
+    assert prototypes.title == "prototypes: 8 clients"
+    assert (prototypes.rows, prototypes.groups) == (data.rows, data.groups)
     series = {one.name: one for one in load_series(settings.data)}
     with np.load(run / "divergence.npz") as file:
         raw = raw_divergence([series[name] for name in file["names"]], settings.data)
         agreement = rank_correlation(file["divergence"], raw)
     assert agreement is not None
-    assert title.endswith(f" {agreement:.2f}")
-    shown = np.asarray(data.images[0].get_array())
-    assert sorted(shown.ravel().tolist()) == sorted(raw.ravel().tolist())
-    assert [tick.get_text() for tick in data.get_yticklabels()] == [
-        tick.get_text() for tick in prototypes.get_yticklabels()
-    ]
+    assert data.title == f"mean days of the data (rank correlation {agreement:.2f}): 8 clients"
+    assert sorted(data.cells.ravel().tolist()) == sorted(raw.ravel().tolist())
     (run / "state").rename(run / "elsewhere")  # as in a deployment
-    assert len(draw_divergence(run).axes) == 2
+    assert len(divergence_charts(run)) == 1
 
 
-@pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])  # circles, heat map
+@pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])
 def test_few_clients_and_long_periods_can_be_drawn(
     tmp_path: Path, period: int, clients: int
 ) -> None:
@@ -201,3 +194,43 @@ def test_forecasts_are_of_the_model_that_predicts(tmp_path: Path, method: str) -
     """A mixture, or a personal model: not the client's copy of the global one."""
     _, run = simulated(tmp_path, method=method)
     assert "forecast.png" in names(draw(run))
+
+
+def test_alike_clients_meet_in_the_order() -> None:
+    near, far = 0.1, 0.6
+    cluster = np.array([0, 1, 0, 1, 0])
+    divergence = np.where(cluster[:, None] == cluster, near, far)
+    np.fill_diagonal(divergence, 0)
+    order = alike_together(divergence, np.array([""] * 5))
+    assert sorted(order) == [0, 1, 2, 3, 4]
+    assert np.count_nonzero(np.diff(cluster[order])) == 1  # one border between the two
+
+
+def test_true_groups_come_before_clustering() -> None:
+    groups = np.array(["b", "a", "b", "a"])
+    order = alike_together(np.ones((4, 4)) - np.eye(4), groups)
+    assert list(groups[order]) == ["a", "a", "b", "b"]
+
+
+def test_a_file_with_the_matrix_of_some_names_these(tmp_path: Path) -> None:
+    add_divergence(tmp_path, ["a", "b", "a", "b"], np.zeros((4, 4)))
+    with np.load(tmp_path / "divergence.npz") as file:
+        whole = dict(file)
+    matrix = np.array([[0, 0.5], [0.5, 0]], np.float32)
+    some = whole | {"divergence": matrix, "divergence_of": np.array([1, 2])}
+    np.savez(tmp_path / "divergence.npz", allow_pickle=False, **some)
+    names, groups, cells, total = read_divergence(tmp_path)
+    assert names.tolist() == ["c2", "c1"]
+    assert groups.tolist() == ["a", "b"]
+    assert np.array_equal(cells, matrix)
+    assert total == 4
+
+
+def test_only_the_clients_shown_are_clustered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "_MOST_CLIENTS", 10)
+    add_divergence(tmp_path, [""] * 35, 1 - np.eye(35))
+    [chart] = divergence_charts(tmp_path)
+    assert chart.title == "prototypes: 10 of 35 clients"
+    assert chart.cells.shape == (10, 10)

@@ -1,21 +1,33 @@
-"""Pictures of clusters: the right clients in the right rows, and what is unknown left out."""
+"""Charts of clusters and embeddings: the right clients in the right places."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fedproto_app.tasks.sequences.cluster_pictures import (
-    Clusters,
-    cluster_pictures,
-    draw_similarity,
-    draw_timeline,
-    group_bounds,
-    read_clusters,
-)
+import torch
 
+from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
+from fedproto_app.data.shape import DataShape
+from fedproto_app.data.shard import Shard
+from fedproto_app.errors import FedProtoError
+from fedproto_app.node.store import ClientStore
+from fedproto_app.report.runs import read_run
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.sequences.charts import (
+    Clusters,
+    Embeddings,
+    embedding_charts,
+    main_plane,
+    pictures,
+    read_clusters,
+    read_embeddings,
+    similarities,
+    timeline,
+)
 from tests.report.made_sequences import make_sequence_run
 
 
@@ -57,34 +69,22 @@ def test_without_groups_clients_stand_by_their_last_cluster(tmp_path: Path) -> N
     assert found.names.tolist() == ["c", "d", "b", "a"]
 
 
-def test_groups_side_by_side_have_bounds() -> None:
-    assert group_bounds(np.array(["x", "x", "y", "z"])) == [0, 2, 3, 4]
-    assert group_bounds(np.array(["x"])) == [0, 1]
-
-
 def test_the_timeline_has_a_row_a_client_and_a_column_a_round(tmp_path: Path) -> None:
-    figure = draw_timeline(read(write(tmp_path)), "run")
-    [axes] = figure.axes
-    [image] = axes.images
-    drawn = np.asarray(image.get_array()).tolist()
+    chart = timeline("run", read(write(tmp_path)))
     # Nobody answered in round 5.
-    assert drawn == [[-1, 2, -1, 0], [2, 2, -1, 0], [1, 1, -1, 1], [0, 0, -1, 1]]
-    assert image.get_extent() == [2.5, 6.5, 3.5, -0.5]
-    colours = image.cmap(image.norm(np.array([-1, 0, 1, 2])))
-    assert len(np.unique(colours, axis=0)) == 4
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["b", "c", "a", "d"]
-    [right] = axes.child_axes
-    assert [text.get_text() for text in right.get_yticklabels()] == ["x", "y"]
-    assert right.get_yticks().tolist() == [0.5, 2.5]
-    [legend] = figure.legends
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["cluster 0", "cluster 1", "cluster 2", "none"]
+    expected = [[-1, 2, -1, 0], [2, 2, -1, 0], [1, 1, -1, 1], [0, 0, -1, 1]]
+    assert np.nan_to_num(chart.cells, nan=-1).tolist() == expected
+    assert list(chart.columns) == ["3", "4", "5", "6"]
+    assert list(chart.rows) == ["b", "c", "a", "d"]
+    assert list(chart.groups) == ["x", "x", "y", "y"]
+    assert list(chart.kinds) == ["cluster 0", "cluster 1", "cluster 2"]
+    assert "3 of 4 clients changed theirs" in chart.text
 
 
 def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path: Path) -> None:
     matrix = np.array([[1, 0.25], [0.25, 1]], dtype=np.float32)
     unheard = np.array([[1, np.nan], [np.nan, np.nan]], dtype=np.float32)
-    found = read(
+    clusters = read(
         write(
             tmp_path,
             names=np.array(["a", "b"]),
@@ -94,10 +94,11 @@ def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path
             similarity_rounds=np.array([3, 4, 6]),
         )
     )
-    figure = draw_similarity(found, "run")
-    shown = [axes for axes in figure.axes if axes.images and axes.get_title()]
-    assert [axes.get_title() for axes in shown] == ["round 3", "round 4", "round 6"]
-    assert {axes.images[0].get_clim() for axes in shown} == {(0.25, 0.5)}
+    charts = similarities("run", clusters)
+    assert [chart.title for chart in charts] == [
+        f"run: similarity after round {number}" for number in (3, 4, 6)
+    ]
+    assert {chart.span for chart in charts} == {(0.25, 0.5)}
 
 
 @pytest.mark.parametrize(
@@ -122,22 +123,139 @@ def test_all_heat_maps_share_the_scale_of_what_lies_beside_the_diagonal(tmp_path
 def test_what_is_unknown_is_left_out(
     tmp_path: Path, changes: dict[str, Any], expected: list[str]
 ) -> None:
-    assert list(cluster_pictures(write(tmp_path, **changes))) == expected
+    assert list(pictures(write(tmp_path, **changes))) == expected
 
 
 def test_a_method_without_clusters_has_no_such_pictures(tmp_path: Path) -> None:
-    assert cluster_pictures(tmp_path) == {}
+    assert pictures(tmp_path) == {}
 
 
-@pytest.mark.parametrize(
-    ("clients", "groups", "known"), [(1, 1, True), (45, 30, True), (45, 9, False)]
-)
-def test_few_and_many_clients_and_clusters_can_be_drawn(
-    tmp_path: Path, clients: int, groups: int, known: bool
+def part(*targets: int) -> LabelledSequences:
+    return LabelledSequences([np.zeros((2, 3), np.float32)] * len(targets), np.array(targets))
+
+
+CLIENTS = {
+    "client-000": ClientSequences("client-000", part(0, 1), part(2), part(1), "x"),
+    "client-001": ClientSequences("client-001", part(2), part(0), part(0), "y"),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose two clients have vectors of 4 and 3 sequences on the disk of their node."""
+    folder = make_sequence_run(tmp_path / "run", clients=2, groups=2, rounds=1)
+    store = ClientStore(folder / "state" / "n")
+    store.write_vectors("client-000", "digest", torch.arange(20.0).reshape(4, 5) ** 2)
+    store.write_vectors("client-001", "digest", torch.arange(15.0).reshape(3, 5))
+    shard = Shard(CLIENTS, {}, DataShape((3,), ("ant", "bee", "cat")))
+    monkeypatch.setattr("fedproto_app.tasks.sequences.clients.load_shard", lambda *_: shard)
+    return folder
+
+
+def settings_of(run: Path) -> Settings:
+    return settings_from(read_run(run).settings)
+
+
+def test_vectors_meet_the_targets_of_train_then_validation_then_test(run: Path) -> None:
+    found = read_embeddings(run, settings_of(run))
+    assert found.targets.tolist() == [0, 1, 2, 1, 2, 0, 0]
+    assert found.vectors[:, 1].tolist() == [1, 36, 121, 256, 1, 6, 11]
+    assert found.clients.tolist() == ["client-000"] * 4 + ["client-001"] * 3
+    assert found.groups.tolist() == ["x"] * 4 + ["y"] * 3
+    assert found.classes == ("ant", "bee", "cat")
+
+
+def test_a_simulation_gets_the_picture_and_keeps_its_state(run: Path) -> None:
+    state = sorted((run / "state").rglob("*"))
+    charts = pictures(run)["embeddings.png"]
+    assert [chart.title for chart in charts] == [
+        "7 sequences by class",
+        "7 sequences by true group",
+    ]
+    assert sorted((run / "state").rglob("*")) == state
+
+
+@pytest.mark.parametrize("clients", ["one", "none"])
+def test_only_clients_with_vectors_are_shown(run: Path, clients: str) -> None:
+    for name in ("client-000", "client-001")[clients == "one" :]:
+        (run / "state" / "n" / f"c-{name}" / "vectors.safetensors").unlink()
+    if clients == "one":
+        assert set(read_embeddings(run, settings_of(run)).clients) == {"client-000"}
+    else:
+        assert "embeddings.png" not in pictures(run)
+
+
+def test_deployed_nodes_keep_their_state(run: Path) -> None:
+    (run / "state").rename(run / "elsewhere")
+    assert "embeddings.png" not in pictures(run)
+
+
+def test_other_data_are_noticed_and_the_picture_left_out(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = make_sequence_run(
-        tmp_path / "a", clients=clients, groups=groups, rounds=2, known_groups=known
+    fewer = {**CLIENTS, "client-001": ClientSequences("client-001", part(2), part(), part(0))}
+    monkeypatch.setattr(
+        "fedproto_app.tasks.sequences.clients.load_shard", lambda *_: Shard(fewer, {})
     )
-    for name, figure in cluster_pictures(run).items():
-        figure.savefig(tmp_path / name, dpi=20)
-        assert (tmp_path / name).stat().st_size > 0
+    with pytest.raises(FedProtoError, match="'client-001' has 2 sequences, but had 3"):
+        read_embeddings(run, settings_of(run))
+    with caplog.at_level(logging.INFO):
+        assert "embeddings.png" not in pictures(run)
+    assert "has 2 sequences" in caplog.text
+    monkeypatch.setattr("fedproto_app.tasks.sequences.clients.load_shard", lambda *_: Shard({}, {}))
+    with pytest.raises(FedProtoError, match="'client-000' is not in the data"):
+        read_embeddings(run, settings_of(run))
+
+
+def test_vectors_of_two_encoders_are_not_mixed(run: Path) -> None:
+    ClientStore(run / "state" / "n").write_vectors("client-001", "other", torch.zeros(3, 5))
+    with pytest.raises(FedProtoError, match="different encoders"):
+        read_embeddings(run, settings_of(run))
+
+
+def test_a_damaged_file_costs_the_picture_only(run: Path) -> None:
+    [file] = (run / "state").rglob("c-client-001/vectors.safetensors")
+    file.write_bytes(file.read_bytes()[:20])
+    assert "embeddings.png" not in pictures(run)
+
+
+def test_the_plane_by_hand() -> None:
+    """Around (9, 9, 9): widest along (0.6, −0.8, 0), whose sign turns, then along the third."""
+    along = np.array([3.0, -3.0, 0.0, 0.0])[:, None] * [0.6, -0.8, 0]
+    across = np.array([0.0, 0.0, 1.0, -1.0])[:, None] * [0, 0, 1]
+    plane, shares = main_plane(9 + along + across)
+    np.testing.assert_allclose(plane, [[-3, 0], [3, 0], [0, 1], [0, -1]], atol=1e-12)
+    np.testing.assert_allclose(shares, [0.9, 0.1])
+
+
+@pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.ones((4, 3)), np.arange(4.0)[:, None]])
+def test_few_dimensions_and_equal_vectors_have_a_plane_too(vectors: np.ndarray) -> None:
+    plane, shares = main_plane(vectors)
+    assert plane.shape == (len(vectors), 2)
+    assert np.isfinite(plane).all()
+    assert (plane[:, 1] == 0).all()
+    assert len(shares) == 2
+    assert sum(shares) <= 1 + 1e-9
+
+
+def test_of_many_points_some_are_shown_in_any_order() -> None:
+    draws = np.random.default_rng(0)
+    vectors = draws.normal(size=(4000, 4)).astype(np.float32)
+    names = np.repeat([f"c{number}" for number in range(25)], 160)
+    embeddings = Embeddings(vectors, draws.normal(size=4000), (), names, np.array([""] * 4000))
+    by_target, by_client = embedding_charts(embeddings)
+    assert by_target.title == "3000 of 4000 sequences by target"
+    assert (by_target.kinds, len(by_target.places)) == ((), 3000)
+    assert by_client.title == "3000 of 4000 sequences by client"
+    assert len(by_client.kinds) == 25
+
+
+def test_a_point_has_the_colour_of_its_class() -> None:
+    vectors = np.array([[0, 0], [1, 0], [9, 1], [8, 0]], dtype=np.float32)
+    labels, owners = np.array([1, 1, 0, 0]), np.array([0, 1, 0, 1])
+    clients = np.array(["a", "b"])[owners]
+    charts = embedding_charts(Embeddings(vectors, labels, ("ant", "bee"), clients, clients))
+    plane, _ = main_plane(vectors)
+    for chart, kinds in zip(charts, (labels, owners), strict=True):
+        expected = {tuple(place): kind for place, kind in zip(plane, kinds, strict=True)}
+        assert {tuple(p): k for p, k in zip(chart.places, chart.values, strict=True)} == expected

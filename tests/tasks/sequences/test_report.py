@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from fedproto_app.metrics import Metric, Model
 from fedproto_app.report.artefacts import round_line
-from fedproto_app.report.pictures import draw, draw_comparison
+from fedproto_app.report.pictures import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
 from fedproto_app.report.table import clients_table, comparison_rows, run_table
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.sequences.report import figure_of, settled
 from fedproto_app.tasks.table import TASKS, report_for, task_class
 from tests.report.made_sequences import made, make_sequence_run
+from tests.report.test_charts import points
 
 CLASSES, NUMBERS = "sequence-classification", "sequence-regression"
 REPORTS = {task: report_for(task) for task in TASKS}
@@ -264,24 +265,23 @@ def test_a_run_that_only_learned_its_encoder_can_be_drawn(tmp_path: Path) -> Non
 
 def test_lines_that_would_hide_each_other_are_one_with_both_names(tmp_path: Path) -> None:
     run = make_sequence_run(tmp_path / "a")  # the models in use are the kept ones
-    drawn = REPORTS[CLASSES].pictures(run)
-    [axes] = drawn["clients-accuracy.png"].axes
-    labels = [line.get_label() for line in axes.lines]
+    charts = pictures_of(run)
+    labels = list(points(charts["clients-accuracy.png"][0]))
     assert labels == ["kept model = model of the last round", "client's own head"]
-    left, _ = drawn["rounds.png"].axes
-    assert [line.get_label() for line in left.lines] == [
+    by_round = points(charts["rounds.png"][0])
+    assert list(by_round) == [
         "test, models in use = test, kept models",
         "validation, models in use",
         "test, clients' own heads",
     ]
-    record = read_rounds(run)[-1]
-    assert left.lines[0].get_ydata()[-1] == pytest.approx(100 * record["accuracy"])
-    assert left.lines[1].get_ydata()[-1] == pytest.approx(100 * (1 - record["validation_error"]))
-    assert left.lines[0].get_xdata().tolist() == [3, 4, 5, 6, 7, 8]
+    record, (test, validation, _) = read_rounds(run)[-1], by_round.values()
+    assert test[-1][1] == pytest.approx(record["accuracy"])
+    assert validation[-1][1] == pytest.approx(1 - record["validation_error"])
+    assert [place for place, _ in test] == [3, 4, 5, 6, 7, 8]
 
 
 def test_an_error_is_drawn_as_it_is(tmp_path: Path) -> None:
     run = make_sequence_run(tmp_path / "a", NUMBERS)
-    left, _ = REPORTS[NUMBERS].pictures(run)["rounds.png"].axes
+    by_round = points(pictures_of(run)["rounds.png"][0])
     last = read_rounds(run)[-1]
-    assert left.lines[1].get_ydata()[-1] == last["validation_rmse"]
+    assert by_round["validation, models in use"][-1][1] == last["validation_rmse"]
