@@ -28,8 +28,8 @@ from benchmarks.result_runs import ROOT, made_line, write_section
 from fedproto_app.report.alone import Alone, client_errors, is_alone, share_better_off
 from fedproto_app.report.pairs import asked_alike
 from fedproto_app.report.runs import Group, Run, find_runs, group_runs, read_rounds
+from fedproto_app.report.task_report import report_for
 from fedproto_app.report.validation import validation_error
-from fedproto_app.tasks.table import report_for
 
 PAGE = ROOT / "docs" / "results" / "choice.md"
 MAKER = "benchmarks.choice_results"

@@ -30,14 +30,14 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.machine import machine_line
-from fedproto_app.halves import make_learner
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.state_log import Found
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.table import load_shard
 

@@ -25,23 +25,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fedproto_app.core.tasks import small_run
 from flwr.app import ConfigRecord, Message
 from numpy.lib import format as npy
 from PIL import Image
 
 from benchmarks.machine import machine_line
 from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.core.errors import DataError, FederationError, SettingsError
+from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.data.images.decoding import decode
 from fedproto_app.data.sources import load_series
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing
-from fedproto_app.errors import DataError, FederationError, SettingsError
 from fedproto_app.node.policy import CodePolicy, require_named_code
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.table import small_run
-from fedproto_app.wire import ARRAYS, array_record, numpy_arrays
 
 PAGE = ROOT / "docs" / "reliability.md"
 HOSTILE = FIRST_ID + 1  # of two nodes
@@ -177,7 +177,7 @@ def named_code(folder: Path) -> str:
 
 _DAEMON = """
 import os, signal, time
-from fedproto_app.gate.confinement import Apart
+from fedproto_app.ops.gate.confinement import Apart
 def work(job):
     read, write = os.pipe()
     if os.fork() == 0:

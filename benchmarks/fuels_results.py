@@ -23,10 +23,10 @@ from benchmarks.page_tables import Lines
 from benchmarks.result_page import Experiment, Page, Row, command, number, spread_text
 from benchmarks.result_runs import Changes
 from fedproto_app.data.sources import load_series
+from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.runs import Group, Run, read_clients, read_rounds
 from fedproto_app.report.task_report import UNKNOWN, error_text, percent_text
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 
 MILANO, ELECTRICITY = "milano_internet_hourly.csv.gz", "electricity_2014_hourly.csv.gz"
 M4 = "m4_hourly.csv.gz"

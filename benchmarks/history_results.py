@@ -31,23 +31,22 @@ from numpy.typing import NDArray
 from benchmarks.forecasting_results import FILES
 from benchmarks.machine import processors
 from benchmarks.result_runs import ROOT, data_root, write_section
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, lookback, make_windows, train_values
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import solve, symmetric
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.models.random_features import RandomFeatureForecaster
 from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.runs import flat
 from fedproto_app.settings import Settings, flat_settings, settings_from
-from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE, RandomFeatureForecaster
+from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 

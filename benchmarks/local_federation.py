@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 
 import tomli_w
 
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.ops.superlink import (

@@ -27,15 +27,15 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine_line
+from fedproto_app.core.messages import Order, Reply
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
-from fedproto_app.halves import make_learner
-from fedproto_app.messages import Order, Reply
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import Share, shares_of
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 
 CLIENTS, SHORTEST, LONGEST = 64, 1, 20

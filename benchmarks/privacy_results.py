@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedproto_app.core.tasks import small_run
 from rich.console import Console
 from rich.progress import Progress
 
@@ -29,7 +30,6 @@ from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.table import small_run
 
 SEEDS = (1,)
 EPSILONS = (100.0, 10.0, 3.0, 1.0)

@@ -35,8 +35,8 @@ from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation
 from benchmarks.machine import machine_line
 from benchmarks.result_runs import ROOT, write_section
+from fedproto_app.core.errors import FederationError
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid
-from fedproto_app.errors import FederationError
 from fedproto_app.node.masked_sum import signer_of
 from fedproto_app.node.site import Site
 from fedproto_app.report.artefacts import RunFolder

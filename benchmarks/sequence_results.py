@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import stdev
 
+from fedproto_app.core.methods import METHODS
+
 from benchmarks.page_tables import Lines
 from benchmarks.result_page import (
     Experiment,
@@ -47,7 +49,6 @@ from benchmarks.sequence_rows import (
     unlabelled_rows,
     vowel_rows,
 )
-from fedproto_app.methods import METHODS
 from fedproto_app.report.runs import Group, Run, read_clients
 from fedproto_app.report.task_report import UNKNOWN, percent_text
 

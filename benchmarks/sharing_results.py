@@ -28,13 +28,12 @@ from benchmarks.forecasting_results import FILES
 from benchmarks.history_results import Client, settings_of
 from benchmarks.machine import processors
 from benchmarks.result_runs import ROOT, data_root, write_section
+from fedproto_app.core.messages import Arrays
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, split_counts
 from fedproto_app.maths.candidates import Family
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.maths.kinship import kinship
-from fedproto_app.messages import Arrays
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import (
@@ -45,6 +44,7 @@ from fedproto_app.strategies.kindred.learner import (
     KindredLearner,
     Means,
 )
+from fedproto_app.strategies.kindred.strategy import kinship
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"

@@ -37,9 +37,9 @@ from rich.table import Table
 from benchmarks.machine import machine_line
 from benchmarks.parts import end
 from benchmarks.peers.pfl_home import pfl_python
+from fedproto_app.core.errors import FederationError
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
-from fedproto_app.errors import FederationError
 from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.superlink import SuperLink, tail
 from fedproto_app.report.progress import GrowingFile

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine_line
 from benchmarks.parts import end
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.superlink import free_port, tail
 
 EVERY = 3.0  # seconds between two questions of a SuperNode, fixed by Flower

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedproto_app.cli.endings import removed_if_empty
-from fedproto_app.cli.process_engine import show_after, simulate_here
-from fedproto_app.cli.run_settings import (
+from fedproto_app.core.endings import removed_if_empty
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.experiments.run_settings import (
     NODES,
     read_toml,
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.errors import FedProtoError
+from fedproto_app.experiments.simulation import show_after, simulate_here
 from fedproto_app.report.runs import flat, read_rounds, read_run
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.users_code import look_here_for_users_code
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -129,9 +129,9 @@ class Run:
 
         Raises `FedProtoError` if there is none.
         """
-        from fedproto_app.halves import make_learner
-        from fedproto_app.node.inference import kept_model
         from fedproto_app.node.store import ClientStore
+        from fedproto_app.serving.inference import kept_model
+        from fedproto_app.strategies.common.halves import make_learner
 
         for folder in self._nodes():
             store = ClientStore(folder)
@@ -161,8 +161,8 @@ class Run:
 
         from fedproto_app.data.frames import series_of
         from fedproto_app.data.sources import from_first_value, load_histories
-        from fedproto_app.node.forecasts import time_column
-        from fedproto_app.node.inference import forecast, open_run
+        from fedproto_app.serving.forecasts import time_column
+        from fedproto_app.serving.inference import forecast, open_run
 
         states = open_run(self.path)
         look_here_for_users_code()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedproto_app.messages import NodeRoster
-from fedproto_app.wire import (
+from fedproto_app.core.messages import NodeRoster
+from fedproto_app.core.wire import (
     protocol_fault,
     read_masking_order,
     read_order,

@@ -14,12 +14,11 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.core.method import SEQUENCE_TASKS, ByTask, Method, for_task
-from fedproto_app.core.pretraining import Pretraining
+from fedproto_app.core.errors import SettingsError, did_you_mean
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import SEQUENCE_TASKS, ByTask, Method, Pretraining, for_task
 from fedproto_app.core.section import Section, kebab
 from fedproto_app.core.sends import Returns, Sends, Sizes, averages, unmaskable
-from fedproto_app.errors import SettingsError, did_you_mean
-from fedproto_app.users_code import load
 
 if TYPE_CHECKING:
     from fedproto_app.settings.run import Settings

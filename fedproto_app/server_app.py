@@ -14,18 +14,18 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from safetensors import SafetensorError
 
-from fedproto_app.errors import FedProtoError
-from fedproto_app.events import tell
-from fedproto_app.halves import make_strategy
-from fedproto_app.privacy_plan import privacy_plan
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.events import tell
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import Checkpoints, Persistence, folder_listeners
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Costs, Health, Listener, Patience
-from fedproto_app.server.paths import within_root
 from fedproto_app.server.rounds import Progress, run_rounds
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import array_record, numpy_arrays
+from fedproto_app.settings.paths import within_root
+from fedproto_app.strategies.common.halves import make_strategy
+from fedproto_app.trust.privacy_plan import privacy_plan
 
 app = ServerApp()
 

@@ -19,11 +19,12 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.messages import Order, Refusal
+from fedproto_app.core.wire import Unusable, read_order
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import DataError
-from fedproto_app.messages import Order, Refusal
 from fedproto_app.server.checkpoint import (
     DIGESTS,
     MODEL,
@@ -35,7 +36,6 @@ from fedproto_app.server.checkpoint import (
 )
 from fedproto_app.server.replies import MOST_SAMPLES, read_roster, received_bytes
 from fedproto_app.settings import DataSettings
-from fedproto_app.wire import Unusable, read_order
 from tests.server.messages import ASKED, message_of, order_message, read, roster_message
 from tests.spoilt import changed, spoilt, spoilt_content
 from tests.told import told

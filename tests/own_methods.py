@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Order
+from fedproto_app.core.method import Method
 from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner
-from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.messages import Order
-from fedproto_app.methods import Method
 from fedproto_app.settings import Section, setting
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner
+from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask

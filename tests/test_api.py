@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from fedproto_app.core.methods import METHODS
+from fedproto_app.core.tasks import small_run
 
 import fedproto_app
-from fedproto_app.errors import DataError, FedProtoError, SettingsError
-from fedproto_app.methods import METHODS
-from fedproto_app.tasks.table import small_run
+from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -95,7 +95,7 @@ def test_a_forecast_of_a_frame_is_that_of_the_same_file(
 ) -> None:
     """In dates, for the clients of both nodes, in the order of the columns."""
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.node.inference import forecast, open_state
+    from fedproto_app.serving.inference import forecast, open_state
 
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     made = run.forecast(frame[["b", "a"]], steps=3)

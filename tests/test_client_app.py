@@ -19,12 +19,12 @@ from flwr.app import MessageType
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.wire import alive_query, write_order
 from fedproto_app.data.shard import Shard
-from fedproto_app.messages import Order
 from fedproto_app.node import orders
 from fedproto_app.strategies.fed_react import vectors
 from fedproto_app.strategies.fed_react.vectors import represented
-from fedproto_app.wire import alive_query, write_order
 from tests.local_grid import (
     LocalGrid,
     run_locally,

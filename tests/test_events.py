@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedproto_app.events import event_line, parse_event, shown
+from fedproto_app.core.events import event_line, parse_event, shown
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.invariants import SmallRuns
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
 from tests.page_programs import write_programs
 

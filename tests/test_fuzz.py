@@ -9,7 +9,7 @@ import time
 import pytest
 from hypothesis import strategies as st
 
-from fedproto_app.wire import Unusable, read_order
+from fedproto_app.core.wire import Unusable, read_order
 from tests.fuzz import TARGETS, fuzz
 from tests.server.messages import order_message
 from tests.spoilt import spoilt_content

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedproto_app.core.methods import METHODS, methods_of, part_of
 
-from fedproto_app.invariants import (
+from fedproto_app.experiments.invariants import (
     TOLERANCE,
     SmallRuns,
     apart,
@@ -20,7 +21,6 @@ from fedproto_app.invariants import (
     results,
     seeds_repeat,
 )
-from fedproto_app.methods import METHODS, methods_of, part_of
 from fedproto_app.settings import TASK_NAMES
 from tests.local_grid import run_locally, small_settings
 

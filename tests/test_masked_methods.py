@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedproto_app.core.methods import METHODS
+from fedproto_app.settings.fit import releases_of
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.sends import Sends, unmaskable
-from fedproto_app.errors import SettingsError
-from fedproto_app.methods import METHODS, releases_of
 from fedproto_app.settings import settings_from
 
 PAGE = Path(__file__).parents[1] / "docs" / "secure-sum.md"

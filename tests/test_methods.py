@@ -12,19 +12,14 @@ from typing import Any
 
 import pytest
 import tomli_w
+from fedproto_app.core.methods import METHODS, method_named, methods_of, part_of
+from fedproto_app.settings.fit import require_fit
 from flwr.common.config import flatten_dict, get_fused_config_from_dir
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import SmallRuns, cohorts_equal_their_clients
-from fedproto_app.methods import (
-    METHODS,
-    SEQUENCE_TASKS,
-    Method,
-    method_named,
-    methods_of,
-    part_of,
-    require_fit,
-)
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import SEQUENCE_TASKS, Method
+from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.resume import require_resumable
@@ -37,7 +32,6 @@ from fedproto_app.settings import (
     settings_from,
 )
 from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.users_code import load
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
 ROOT = Path(__file__).parents[1]

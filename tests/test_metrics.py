@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from fedproto_app.metrics import Metric, Model, metric_of, metric_row
+from fedproto_app.core.metrics import Metric, Model, metric_of, metric_row
 
 EVERY_KIND = [
     Metric("correct/stage-1", model, shared, rule)

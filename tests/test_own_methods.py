@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.invariants import SmallRuns, invariants_of, results
+from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.experiments.invariants import SmallRuns, invariants_of, results
 from fedproto_app.node.orders import require_allowed
 from fedproto_app.node.site import read_site
-from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.settings import settings_from
+from fedproto_app.trust.privacy_plan import privacy_plan
 
 METHODS = ["own_methods:PENALTY", "own_methods:PULL"]
 MASKED = {"aggregation.secure": True, "aggregation.secure-minimum": 2}

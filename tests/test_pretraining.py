@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.core.method import Method
-from fedproto_app.core.pretraining import Pretraining
+from fedproto_app.core.methods import method_named
+from fedproto_app.settings.fit import pretraining_releases
+
+from fedproto_app.core.method import Method, Pretraining
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.halves import make_learner, samples_after_pretraining
-from fedproto_app.methods import method_named, pretraining_releases
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.halves import make_learner, samples_after_pretraining
 from fedproto_app.strategies.fedavg import FedAvgLearner
 from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.table import make_task

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fedproto_app.core.methods import METHODS
+from fedproto_app.core.tasks import TASKS, small_run
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.maths.privacy_loss import epsilon_of
-from fedproto_app.methods import METHODS
-from fedproto_app.privacy_plan import privacy_plan
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.table import TASKS, small_run
+from fedproto_app.trust.privacy_loss import epsilon_of
+from fedproto_app.trust.privacy_plan import privacy_plan
 
 GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
 ABLE = {

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app import run_lock
-from fedproto_app.errors import SettingsError
-from fedproto_app.run_lock import LOCK, RunLock, require_unwritten
+from fedproto_app.core import run_lock
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.run_lock import LOCK, RunLock, require_unwritten
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedproto_app.run_lock import RunLock
+from fedproto_app.core.run_lock import RunLock
 held = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(99)

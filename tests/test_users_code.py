@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.users_code import look_here_for_users_code, named_function
+from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.core.loading import look_here_for_users_code, named_function
 
 
 def test_the_function_is_found() -> None:

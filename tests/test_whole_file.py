@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.whole_file import write_whole
+from fedproto_app.core.whole_file import write_whole
 
 
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:

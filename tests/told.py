@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedproto_app.metrics import Metric, metric_of, metric_row
+from fedproto_app.core.metrics import Metric, metric_of, metric_row
 
 Told = dict[str, Any]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedproto_app.core.messages import Order, Reply
 from fedproto_app.data.shard import Shard
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order, Reply
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
+from fedproto_app.strategies.common.learner import AnyLearner
 
 
 class WholeNode:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedproto_app.messages import Arrays
+from fedproto_app.core.messages import Arrays
 
 FAR = 100.0  # how far colluders carry a prototype: a tenth of what is believed
 

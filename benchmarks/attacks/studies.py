@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from fedproto_app.core.tasks import small_run
+
 from benchmarks.attacks import lies
 from benchmarks.attacks.trial import CLIENTS, HOSTILE, Attack, Trial
 from fedproto_app.settings import AggregationSettings
-from fedproto_app.tasks.table import small_run
 
 EVERY_RULE: tuple[str, ...] = get_args(AggregationSettings.model_fields["rule"].annotation)
 NOTHING = Attack("nothing")

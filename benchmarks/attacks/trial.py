@@ -13,14 +13,14 @@ import numpy as np
 from flwr.app import Message, MessageType
 
 from benchmarks.attacks.lies import Lie, Told
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.engine.local import AT_ONCE, FIRST_ID, LocalGrid, nodes_sharing
-from fedproto_app.errors import FederationError
-from fedproto_app.messages import Arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import ARRAYS, array_record, numpy_arrays
 
 CLIENTS = 10
 HOSTILE = (0, 1, 2, 4)  # of the ten

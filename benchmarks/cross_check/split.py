@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.section import kebab
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shard import Shard
-from fedproto_app.halves import make_learner
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.tasks.table import load_shard, make_task
 
 NETWORK = "benchmarks.cross_check.network:SmallNetwork"

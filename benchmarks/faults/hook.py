@@ -102,7 +102,7 @@ def hang_in(step: str) -> Callable[[Any], None]:
 
 STEPS = ("keys", "shares", "train", "unmask")
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "poison": ("fedproto_app.wire", poison),
+    "poison": ("fedproto_app.core.wire", poison),
     "duplicate": ("flwr.supernode.start_client_internal", duplicate),
     "crash-in-checkpoint": ("fedproto_app.server.checkpoint", crash_in_checkpoint),
     **{f"hang-in-{step}": ("fedproto_app.node.masking", hang_in(step)) for step in STEPS},

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.faults.rows import HIT, counts, found, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, Trial
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 
 
 @fault("server-killed-waiting", "fuels")

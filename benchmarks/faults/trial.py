@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from benchmarks.faults import hook
 from benchmarks.local_federation import LocalFederation, NodeProcess
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.settings import flat_settings, flower_config, settings_from
 
 NODES = ("airport", "harbour", "oldtown")

@@ -22,7 +22,7 @@ from benchmarks.leakage.attackers import (
     told_apart,
 )
 from benchmarks.leakage.victims import Victims
-from fedproto_app.randomness import numpy_stream
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 
 LONGER = 4  # times the rounds, for a model that was trained too long

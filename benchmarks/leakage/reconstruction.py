@@ -19,9 +19,9 @@ from benchmarks.leakage.attackers import (
     mean_of_others,
 )
 from benchmarks.leakage.victims import Victims
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.randomness import torch_stream
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.result_runs import data_root
+from fedproto_app.core.messages import Order
+from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.core.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import ARRAYS, ReplyTold, numpy_arrays, read_record
 
 Vectors = NDArray[np.float64]
 REAL = {

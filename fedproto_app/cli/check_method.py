@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedproto_app.cli.run_settings import told
-from fedproto_app.errors import SettingsError
-from fedproto_app.methods import method_named, require_known
-from fedproto_app.tasks.table import TASKS
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.methods import method_named, require_known
+from fedproto_app.core.tasks import TASKS
+from fedproto_app.experiments.run_settings import told
 
 if TYPE_CHECKING:
-    from fedproto_app.invariants import Deviation
+    from fedproto_app.experiments.invariants import Deviation
 
 _WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
 
@@ -62,7 +62,7 @@ def check_method(
     chosen = tasks or [task for task in TASKS if works_with(task)]
     # torch and Flower are slow to import, which others need not wait for
     from fedproto_app.engine.simulation import flowers_log
-    from fedproto_app.invariants import SmallRuns, invariants_of
+    from fedproto_app.experiments.invariants import SmallRuns, invariants_of
 
     table = Table(box=None, header_style="bold")
     for title in ("task", "invariant", "", "largest relative difference"):

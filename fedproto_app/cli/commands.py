@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fedproto_app import __version__
 from fedproto_app.cli.check_method import check_method
 from fedproto_app.cli.compare import compare, pictures
 from fedproto_app.cli.data import data_app
@@ -19,6 +18,7 @@ from fedproto_app.cli.report import report
 from fedproto_app.cli.run import run
 from fedproto_app.cli.signing_key import signing_key
 from fedproto_app.cli.sweep import sweep
+from fedproto_app.core.version import __version__
 
 FIRST_STEPS = """\
 fedproto trains models for many clients whose data stay apart. Try, in this order:

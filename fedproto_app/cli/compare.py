@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.next_steps import say_next
+from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.pairs import heavy_clients, pairs
 from fedproto_app.report.pictures import draw, draw_comparison, draw_differences
@@ -25,7 +26,6 @@ from fedproto_app.report.table import (
     pairs_table,
 )
 from fedproto_app.report.taking_part import taking_part
-from fedproto_app.users_code import look_here_for_users_code
 
 _WIDTH_ELSEWHERE = 200  # in a file or a pipe no line need be broken
 

@@ -13,17 +13,12 @@ from rich.markup import escape
 
 from fedproto_app.cli.data_options import data_options, panel, with_data_options
 from fedproto_app.cli.offered_line import offered_line
-from fedproto_app.cli.run_settings import told
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.tasks import TASKS, TaskRecord, task_record
+from fedproto_app.experiments.run_settings import told
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.changes import flags
-from fedproto_app.tasks.table import (
-    TASKS,
-    TaskRecord,
-    record_of_source,
-    require_fitting_source,
-    task_record,
-)
+from fedproto_app.tasks.table import record_of_source, require_fitting_source
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart

@@ -14,8 +14,8 @@ from typing import Annotated, get_args
 import typer
 from pydantic.fields import FieldInfo
 
+from fedproto_app.core.tasks import TASKS
 from fedproto_app.settings import DataSettings, Section, without_markdown
-from fedproto_app.tasks.table import TASKS
 
 # Settings whose own name says something else outside their table.
 RENAMED = {"data.partition.classes": "classes-per-stage"}

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.next_steps import say_next
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 
 CONFIG = Path(__file__).with_name("demo.toml")
 # By the names of their folders: the simplest, alone, federated.

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fedproto_app.cli.endings import WhenStopped
-from fedproto_app.events import parse_event
+from fedproto_app.core.endings import WhenStopped
+from fedproto_app.core.events import parse_event
 from fedproto_app.ops.certificates import servers_certificate, warnings
 from fedproto_app.ops.superlink import ConnectionLost, NamedSuperLink, RunStatus, tail
 from fedproto_app.report.progress import GrowingFile, clock_text

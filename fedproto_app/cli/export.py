@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.report.runs import find_runs
 
 
@@ -64,19 +64,19 @@ def export(
     folder = Path(output).expanduser() if output else runs[0].folder / "export"
     written: list[Path] | list[str]
     if target is Target.csv:
-        from fedproto_app.export.files import write_csv
+        from fedproto_app.report.export.files import write_csv
 
         written = write_csv(runs, folder)
     elif target is Target.parquet:
-        from fedproto_app.export.files import write_parquet
+        from fedproto_app.report.export.files import write_parquet
 
         written = write_parquet(runs, folder)
     elif target is Target.tensorboard:
-        from fedproto_app.export.events import write_events
+        from fedproto_app.report.export.events import write_events
 
         written = write_events(runs, folder if output else None)
     else:
-        from fedproto_app.export.mlflow_runs import write_mlflow
+        from fedproto_app.report.export.mlflow_runs import write_mlflow
 
         written = [write_mlflow(runs, output)]
     for place in written:

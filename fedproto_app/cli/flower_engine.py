@@ -11,13 +11,13 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.run_checks import check_data, check_pretraining, folder_of_users_code
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.simulation import check_data, check_pretraining, folder_of_users_code
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import RunStatus, SuperLink, tail
 from fedproto_app.report.progress import GrowingFile, NewRounds, Progress, keep_log
+from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings, flower_config
-from fedproto_app.tasks.table import report_for
 
 _LOOK_EVERY = 0.3  # seconds between two looks at the run's files
 

@@ -13,14 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli.next_steps import say_next
-from fedproto_app.errors import DataError, FedProtoError
-from fedproto_app.tasks.findings import refusals
-from fedproto_app.users_code import look_here_for_users_code
-from fedproto_app.whole_file import write_whole
+from fedproto_app.core.errors import DataError, FedProtoError
+from fedproto_app.core.loading import look_here_for_users_code
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
-    from fedproto_app.node.forecasts import ClientForecast
-    from fedproto_app.node.inference import NodeState
+    from fedproto_app.serving.forecasts import ClientForecast
+    from fedproto_app.serving.inference import NodeState
     from fedproto_app.settings import DataSettings
 
 ROWS = 20  # of the table of clients
@@ -129,8 +129,8 @@ def forecast(
     """
     # torch and the readers are slow to import, which every other command would wait for.
     from fedproto_app.data.sources import load_histories
-    from fedproto_app.node.forecasts import write_csv
-    from fedproto_app.node.inference import forecast as forecasts_of
+    from fedproto_app.serving.forecasts import write_csv
+    from fedproto_app.serving.inference import forecast as forecasts_of
 
     nodes = _states(run, state)
     if state is not None and data is None and site is None:
@@ -171,7 +171,7 @@ def forecast(
 
 def _states(run: Path | None, state: Path | None) -> list[NodeState]:
     """The states of all nodes of a run, or that of one node."""
-    from fedproto_app.node.inference import open_run, open_state
+    from fedproto_app.serving.inference import open_run, open_state
 
     if run is not None and state is None:
         return open_run(run)

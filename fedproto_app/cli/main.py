@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from fedproto_app.cli.endings import WhenStopped, end_on_signals, imports_first
-from fedproto_app.errors import FederationError, FedProtoError
-from fedproto_app.users_code import look_here_for_users_code
+from fedproto_app.core.endings import WhenStopped, end_on_signals, imports_first
+from fedproto_app.core.errors import FederationError, FedProtoError
+from fedproto_app.core.loading import look_here_for_users_code
 
 
 def main() -> NoReturn:

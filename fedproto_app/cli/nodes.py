@@ -13,11 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.events import shown
-from fedproto_app.node_register import Binding, Names, NodeRegister, fingerprint
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.events import shown
 from fedproto_app.ops.nodes import ONLINE, REVOKED, KnownNode, Nodes, named, read_key
-from fedproto_app.server.paths import register_file
+from fedproto_app.server.node_register import (
+    Binding,
+    Names,
+    NodeRegister,
+    fingerprint,
+    register_file,
+)
 
 _WIDE = 250  # columns where the table goes to a file or a program
 

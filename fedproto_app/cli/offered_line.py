@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.cli.run_settings import told
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.tasks import FIRST_TASK, TaskRecord, task_record
+from fedproto_app.experiments.run_settings import told
+from fedproto_app.report.check.findings import Checked
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.changes import flags
-from fedproto_app.tasks.findings import Checked
-from fedproto_app.tasks.table import FIRST_TASK, TaskRecord, fitting_task, task_record
+from fedproto_app.tasks.table import fitting_task
 
 
 def offered_line(

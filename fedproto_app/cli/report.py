@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import find_runs
-from fedproto_app.users_code import look_here_for_users_code
 
 
 def report(

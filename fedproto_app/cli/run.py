@@ -13,26 +13,27 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli.deployed_run import follow_run
-from fedproto_app.cli.endings import WhenStopped, left_behind, removed_if_empty, shown
 from fedproto_app.cli.flower_engine import require_cpus, simulate_in_flower
 from fedproto_app.cli.next_steps import say_next
-from fedproto_app.cli.process_engine import show_after, simulate_here
-from fedproto_app.cli.run_settings import (
+from fedproto_app.core.endings import WhenStopped, removed_if_empty, shown
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.tasks import task_record
+from fedproto_app.experiments.run_settings import (
     NODES,
     deployed_settings,
     given_settings,
+    left_behind,
     nearest_app,
     resumed_settings,
     simulated_settings,
 )
-from fedproto_app.errors import SettingsError
+from fedproto_app.experiments.simulation import show_after, simulate_here
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.ops.superlink import NamedSuperLink
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.runs import read_clients, read_run
 from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import task_record
 
 OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedproto_app.errors import DataError
-from fedproto_app.methods import method_named
-from fedproto_app.privacy_plan import privacy_plan
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.methods import method_named
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import reasons_against
+from fedproto_app.trust.privacy_plan import privacy_plan
 
 
 def folder_of_users_code(settings: Settings) -> Path | None:

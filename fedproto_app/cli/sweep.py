@@ -13,8 +13,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedproto_app.cli.endings import WhenStopped
-from fedproto_app.cli.run_settings import (
+from fedproto_app.core.endings import WhenStopped
+from fedproto_app.core.errors import FederationError, SettingsError, did_you_mean
+from fedproto_app.core.run_lock import LOCK
+from fedproto_app.experiments.run_settings import (
     NODES,
     given_settings,
     nearest_app,
@@ -22,11 +24,15 @@ from fedproto_app.cli.run_settings import (
     told,
     unclaimed_settings,
 )
-from fedproto_app.errors import FederationError, SettingsError, did_you_mean
+from fedproto_app.experiments.sweep.axes import (
+    Axis,
+    grid_option,
+    range_axis,
+    range_option,
+    values_axis,
+)
+from fedproto_app.experiments.sweep.plan import SEARCHES, Plan, read_plan, require_plan
 from fedproto_app.report.runs import flat
-from fedproto_app.run_lock import LOCK
-from fedproto_app.sweep.axes import Axis, grid_option, range_axis, range_option, values_axis
-from fedproto_app.sweep.plan import SEARCHES, Plan, read_plan, require_plan
 
 _TABLE = "sweep"  # of a configuration file
 _KEYS = ("grid", "range", "search", "trials", "seeds", "nodes", "search-seed", "batch", "output")
@@ -132,8 +138,8 @@ def sweep(
       fedproto sweep --resume sweeps/rates
       fedproto compare sweeps/rates
     """
-    from fedproto_app.sweep.conduct import lock, prepared
-    from fedproto_app.sweep.writing import results_table, write_results
+    from fedproto_app.experiments.sweep.conduct import lock, prepared
+    from fedproto_app.experiments.sweep.writing import results_table, write_results
 
     console = Console(stderr=True, highlight=False)
     if resume is not None:

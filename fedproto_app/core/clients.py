@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Reply, SampleTimes
-from fedproto_app.metrics import Metric, metric_of, metric_row
+from fedproto_app.core.messages import Reply, SampleTimes
+from fedproto_app.core.metrics import Metric, metric_of, metric_row
 
 
 class ClientKey(NamedTuple):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedproto_app.core.pretraining import Pretraining
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.method import Pretraining
 from fedproto_app.core.section import Section
-from fedproto_app.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedproto_app.settings.run import Settings

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.messages import Reply
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Reply
 
 Shape = tuple[int, ...]
 

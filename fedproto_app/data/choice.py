@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from fedproto_app.errors import DataError, SettingsError, did_you_mean
+from fedproto_app.core.errors import DataError, SettingsError, did_you_mean
 from fedproto_app.settings import DataSettings
 
 _SEQUENCES = ("sequence-folder", "recordings")

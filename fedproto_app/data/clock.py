@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
 
 Times = NDArray[np.datetime64]
 Matrix = NDArray[np.float64]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 from zipfile import BadZipFile, ZipFile
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import require_room
 from fedproto_app.data.source_checks import require_inside
-from fedproto_app.errors import DataError
 
 _DEEPEST = 8  # folders in one another; ends the walk where links lead in circles
 _ENCRYPTED = 0x1  # in the flags of an archive's member

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, clock_of, on_the_clock, sampling_step
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.stamps import Stamps
-from fedproto_app.errors import DataError
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.table import TIME_NAMES
-from fedproto_app.errors import DataError
 
 if TYPE_CHECKING:
     from pandas import DataFrame

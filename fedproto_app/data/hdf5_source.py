@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Times
 from fedproto_app.data.frames import columns_on_a_clock
 from fedproto_app.data.room import require_room
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.stamps import Stamps
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 

@@ -14,8 +14,8 @@ from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import require_room
-from fedproto_app.errors import DataError
 
 # What numpy and zipfile raise for damaged bytes; RuntimeError: encrypted, or of a later version.
 _FAULTS = (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.npz_archive import array, opened
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import require_room
 from fedproto_app.data.table import TIME_NAMES, Head, Table, Wanted
-from fedproto_app.errors import DataError
 
 PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
 _INDEX = "__index_level_0__"  # what pandas calls an index without a name

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.file_tree import opened as opened_tree
 from fedproto_app.data.images.cifar import LAYOUTS
 from fedproto_app.data.images.decoding import SUFFIXES as IMAGE_SUFFIXES
@@ -20,7 +21,6 @@ from fedproto_app.data.table_recognition import (
     reading_of_text,
 )
 from fedproto_app.data.text_table import SUFFIX
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.changes import flags
 from fedproto_app.settings.choice import names_in

@@ -8,7 +8,7 @@ import zlib
 from io import BytesIO
 from pathlib import Path
 
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
 
 # Of the machine's memory. Values exist several times while they are read: as text, as a frame, as
 # windows.

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError, did_you_mean
+from fedproto_app.core.loading import named_function
 from fedproto_app.data.choice import require_meaning
-from fedproto_app.errors import DataError, did_you_mean
 from fedproto_app.settings import DataSettings
-from fedproto_app.users_code import named_function
 
 PathKind = Literal["a file", "a folder", "a file or a folder"]
 Loader = TypeVar("Loader", bound=Callable[[DataSettings], Any])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.choice import chosen
 from fedproto_app.data.hdf5_source import load_hdf5
 from fedproto_app.data.npz_source import load_npz
@@ -26,7 +27,6 @@ from fedproto_app.data.table_source import (
     load_wide_csv,
     load_wide_parquet,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], Iterable[ClientSeries]]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Times
-from fedproto_app.errors import DataError
 from fedproto_app.settings.choice import TimeUnit
 
 if TYPE_CHECKING:

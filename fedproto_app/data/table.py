@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.choice import require_there
 from fedproto_app.data.clock import Matrix
 from fedproto_app.data.stamps import Stamps, stamps_of
-from fedproto_app.errors import DataError
 from fedproto_app.settings.choice import Decimal, TimeUnit
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.parquet_table import first_rows
 from fedproto_app.data.stamps import look_like_times
 from fedproto_app.data.table import TIME_NAMES
@@ -29,7 +30,6 @@ from fedproto_app.data.text_table import (
     is_date,
     numbered,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import DELIMITERS
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.choice import chosen, require_there
 from fedproto_app.data.clock import LARGEST_GRID_PER_ROW, Times, common_step, sampling_step
 from fedproto_app.data.frames import columns_on_a_clock
@@ -22,7 +23,6 @@ from fedproto_app.data.source_checks import require_inside
 from fedproto_app.data.stamps import Stamps
 from fedproto_app.data.table import TIME_NAMES, Columns, Head, Table, value_columns
 from fedproto_app.data.text_table import SUFFIX, read_text_table
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 # What the long form calls a client where nobody says: of Nixtla's, GluonTS', Prophet's tables.

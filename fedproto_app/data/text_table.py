@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import unpacked, whole_content
 from fedproto_app.data.stamps import look_like_times
 from fedproto_app.data.table import TIME_NAMES, Head, Table, Wanted
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DELIMITERS, DataSettings
 from fedproto_app.settings.choice import Decimal
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.messages import SampleTimes
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.errors import DataError
-from fedproto_app.messages import SampleTimes
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.metrics import metric_of, metric_row
+from fedproto_app.core.metrics import metric_of, metric_row
 from fedproto_app.node.part_reply import CohortReply, PartReply
 
 START, ORDER, FLUSH = b"S", b"O", b"F"

@@ -14,11 +14,11 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedproto_app.core.wire import ALIVE, ROSTER, write_reply
 from fedproto_app.engine import frames
 from fedproto_app.engine.flower_parts import from_bytes, number, to_bytes
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.node.part_reply import merged
-from fedproto_app.wire import ALIVE, ROSTER, write_reply
 
 _FIRST = 1000  # Flower's id of node 0
 

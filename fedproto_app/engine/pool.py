@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import fedproto_app
+from fedproto_app.core.errors import FederationError
 from fedproto_app.engine import frames
-from fedproto_app.errors import FederationError
 
 # One thread a worker: else every worker's libraries would use all cores, and sums their order.
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -18,11 +18,11 @@ from typing import Any
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 
 from fedproto_app.client_app import app
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.wire import QUESTION, read_order
 from fedproto_app.engine import frames
 from fedproto_app.engine.flower_parts import RUN_ID, from_bytes, take_identity, to_bytes
-from fedproto_app.errors import FedProtoError
 from fedproto_app.node import orders, process
-from fedproto_app.wire import QUESTION, read_order
 
 RAISED = 6  # the code of Flower's error for a ClientApp that raised
 PHASES: dict[str, orders.Phase] = {

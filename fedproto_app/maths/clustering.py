@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 
-from fedproto_app.maths.average_linkage import Pairs, Square, merges
+from fedproto_app.maths.clustering import Pairs, Square, merges
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]

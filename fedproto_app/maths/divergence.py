@@ -146,7 +146,7 @@ def contrast_prototypes(
     wanted: K clients, in the order of the result; None = all.
     places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n is then as large as
         by divergence, but its members are those nearest to n on the circle.
-    combine: what is made of the members instead of their mean (`maths/robust_means.py`).
+    combine: what is made of the members instead of their mean (`trust/robust_means.py`).
     Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
     """
     clients = range(len(prototypes)) if wanted is None else wanted

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedproto_app.models.image_classifier import RESNET_WIDTH, resnet, resnet_parameters
 from fedproto_app.models.model import ENCODER, LinearHeadModel
-from fedproto_app.models.resnet import RESNET_WIDTH, resnet, resnet_parameters
 from fedproto_app.models.small_cnn import small_cnn, small_cnn_parameters
 
 

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import named_function
+from fedproto_app.core.randomness import stream_seed
 from fedproto_app.models.model import ENCODER, Model
-from fedproto_app.models.module_checks import (
+from fedproto_app.models.module import (
     ModuleShape,
     UnfitModuleError,
     check_behaviour,
@@ -27,8 +29,6 @@ from fedproto_app.models.module_checks import (
     parts_of,
     users_code,
 )
-from fedproto_app.randomness import stream_seed
-from fedproto_app.users_code import named_function
 
 
 class ModuleModel(Model):

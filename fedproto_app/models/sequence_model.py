@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn, causal_cnn_parameters
 from fedproto_app.models.linear import linear, linear_parameters
-from fedproto_app.models.lstm import lstm_last_hidden, lstm_parameters
 from fedproto_app.models.model import ENCODER, LinearHeadModel
+from fedproto_app.models.sequence_model import lstm_last_hidden, lstm_parameters
 
 _EMBEDDING = ENCODER + "embedding."
 _LSTM = ENCODER + "lstm."

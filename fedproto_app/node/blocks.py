@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedproto_app.errors import FedProtoError
-from fedproto_app.whole_file import flush
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.whole_file import flush
 
 STATE, KEPT = "state", "kept"  # all that clients go on from; of kept models what they predict with
 PARAMETERS = "parameters"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 
 
 def torch_device(name: str, number: int = 0) -> torch.device:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node.site import Site
 from fedproto_app.settings import PLAIN_NAME, Settings
 

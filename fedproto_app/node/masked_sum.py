@@ -9,15 +9,15 @@ from logging import INFO
 
 from flwr.app import Context
 
-from fedproto_app.errors import FedProtoError, SettingsError
-from fedproto_app.events import tell
-from fedproto_app.messages import MaskingOrder, MaskingReply
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.events import tell
+from fedproto_app.core.messages import MaskingOrder, MaskingReply
 from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.masking import Masking
 from fedproto_app.node.secret import own_secret
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.secure.signing import Signer, public_keys
 from fedproto_app.settings import settings_from
+from fedproto_app.trust.signing import Signer, public_keys
 
 SIGNING = "masked-sums"  # the folder of the key, in that of all that a site keeps
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from flwr.app import Context
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.messages import MaskingOrder, Order, Reply
 from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
-from fedproto_app.messages import MaskingOrder, Order, Reply
 from fedproto_app.node.masked_sum import secrets_of
 from fedproto_app.node.masking import MaskingError
 from fedproto_app.node.orders import Part, carry_out_part, classes_of, reason_of
 from fedproto_app.node.part_reply import PartReply, merged, totals
-from fedproto_app.secure.fixed_point import Vector
+from fedproto_app.trust.fixed_point import Vector
 
 
 def train_masked(

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedproto_app.errors import FedProtoError
-from fedproto_app.messages import MaskingOrder, MaskingReply, PublicKeys
-from fedproto_app.secure.fixed_point import Layout, OutOfRange, Sums, Vector, packed
-from fedproto_app.secure.masks import (
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.messages import MaskingOrder, MaskingReply, PublicKeys
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.settings import AggregationSettings
+from fedproto_app.trust.fixed_point import Layout, OutOfRange, Sums, Vector, packed
+from fedproto_app.trust.masks import (
     Forged,
     added,
     between,
@@ -30,9 +32,7 @@ from fedproto_app.secure.masks import (
     split,
     stream,
 )
-from fedproto_app.secure.signing import Signer
-from fedproto_app.settings import AggregationSettings
-from fedproto_app.whole_file import write_whole
+from fedproto_app.trust.signing import Signer
 
 FILE = "masked-sum.json"
 

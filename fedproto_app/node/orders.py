@@ -21,28 +21,29 @@ import torch
 from flwr.app import Context
 from safetensors import SafetensorError
 
+from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
+from fedproto_app.core.events import Value, tell
+from fedproto_app.core.messages import NodeRoster, Order, Reply, SampleTimes
+from fedproto_app.core.methods import method_named
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
-from fedproto_app.errors import DataError, FedProtoError, SettingsError
-from fedproto_app.events import Value, tell
-from fedproto_app.halves import make_learner, samples_after_pretraining
-from fedproto_app.messages import NodeRoster, Order, Reply, SampleTimes
-from fedproto_app.methods import method_named, releases_of, returns_of
 from fedproto_app.node.device import torch_device, use_precision
 from fedproto_app.node.folder import name_of, state_dir, state_root
 from fedproto_app.node.part_reply import CohortReply, PartReply, merged
 from fedproto_app.node.policy import require_masks, require_within, within_seconds
-from fedproto_app.node.privacy_ledger import FOLDER as LEDGER
-from fedproto_app.node.privacy_ledger import PrivacyLedger
 from fedproto_app.node.process import number, store_of
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
 from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.node.shares import shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.trainer import Node
-from fedproto_app.privacy_plan import privacy_plan
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.fit import releases_of, returns_of
+from fedproto_app.strategies.common.halves import make_learner, samples_after_pretraining
 from fedproto_app.tasks.table import load_shard, make_task
+from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
+from fedproto_app.trust.privacy_ledger import PrivacyLedger
+from fedproto_app.trust.privacy_plan import privacy_plan
 
 Phase = Literal["train", "evaluate", "question"]
 

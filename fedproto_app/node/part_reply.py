@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.messages import Arrays, Reply
-from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, WEIGHT, Sums
+from fedproto_app.core.messages import Arrays, Reply
+from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, WEIGHT, Sums
 
 Totals = dict[str, NDArray[np.float64]]
 KeyT = TypeVar("KeyT")

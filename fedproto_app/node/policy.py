@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import AfterValidator, Field
 
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.loading import is_code
+from fedproto_app.core.methods import method_named
 from fedproto_app.core.section import kebab
-from fedproto_app.errors import FedProtoError, SettingsError
-from fedproto_app.methods import method_named
 from fedproto_app.settings import Count, Section, Settings
-from fedproto_app.users_code import is_code
 
 _NO_CODE = ("device", "method-settings")  # settings whose texts may have a colon and name no code
 
@@ -44,7 +44,7 @@ class CodePolicy(Section):
 
 def _of_sites(lines: tuple[str, ...]) -> tuple[str, ...]:
     if lines:
-        from fedproto_app.secure.signing import public_keys  # slow, and most sites need none
+        from fedproto_app.trust.signing import public_keys  # slow, and most sites need none
 
         public_keys(lines)
     return lines

@@ -24,21 +24,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Order
 from fedproto_app.core.sends import Sends
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.maths.gaussian_mechanism import (
+from fedproto_app.settings import PrivacyPlan
+from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Contribution
+from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger
+from fedproto_app.trust.privacy_loss import (
     Values,
     clipped_rows,
     clipped_together,
     finite,
     gaussian_noise,
 )
-from fedproto_app.messages import Order
-from fedproto_app.node.privacy_ledger import BudgetSpentError, PrivacyLedger
-from fedproto_app.settings import PrivacyPlan
-from fedproto_app.settings.privacy import FACTOR
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.node.blocks import KEPT, number_of, require_access
 from fedproto_app.node.state_log import needed
-from fedproto_app.whole_file import write_whole
 
 _SUFFIX = ".jsonl"
 _STAYING = 2  # writes whose files stay

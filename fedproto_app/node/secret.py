@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 
 SECRET = "secret"
 _BYTES = 32

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import torch
 
+from fedproto_app.core.messages import Order
 from fedproto_app.data.shard import ClientData, Shard
-from fedproto_app.learners.footprint import bytes_of
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
 from fedproto_app.node.device import free_memory, memory_of
 from fedproto_app.node.part_reply import CohortReply
 from fedproto_app.settings import SMALL_COHORT
+from fedproto_app.strategies.common.footprint import bytes_of
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.task import AnyTask
 
 _WORK_SHARE = 1 / 2  # of a GPU's memory, at most, for a cohort at work

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.section import Positive, kebab
 from fedproto_app.data.choice import require_meaning
-from fedproto_app.errors import SettingsError
 from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy
-from fedproto_app.node.privacy_ledger import SitePrivacy
 from fedproto_app.settings import (
     Count,
     CountOrZero,
@@ -29,6 +28,7 @@ from fedproto_app.settings import (
     explain,
 )
 from fedproto_app.settings.choice import Decimal, Delimiter, Header, NameList, TimeUnit
+from fedproto_app.trust.privacy_ledger import SitePrivacy
 
 Text = Annotated[str, Field(min_length=1)]
 

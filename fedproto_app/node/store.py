@@ -32,11 +32,11 @@ import tomli_w
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.node.blocks import model_of, read_tensors, write_tensors
 from fedproto_app.node.records import ClientRecord, Records
 from fedproto_app.node.state_log import BACK, Found, StateLog
-from fedproto_app.whole_file import write_whole
 
 ENCODER_FILE, VECTORS_FILE = "encoder.safetensors", "vectors.safetensors"
 SETTINGS_FILE = "settings.toml"

@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shard import ClientData, Shard
-from fedproto_app.errors import FedProtoError, SettingsError
-from fedproto_app.learners.cohort import Cohort, new_cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner, Contribution
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import MEMORY, PARAMETERS, PERSONAL, rows_of
 from fedproto_app.node.part_reply import CohortReply, Totals
 from fedproto_app.node.protection import UNPROTECTED, Protection, Unprotected
@@ -25,6 +23,8 @@ from fedproto_app.node.shares import Share, in_halves
 from fedproto_app.node.state_log import Found
 from fedproto_app.node.store import ClientStore, flatten, unflatten
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner, Contribution
 
 DIVERGED = "training diverged; its last good model stays"
 _WEIGHED_TOGETHER = 16  # clients' models, which bounds the memory that their sum takes

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cryptography import x509
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 
 SOON = timedelta(days=30)
 _SECONDS = 5.0  # that a server has to show its certificate

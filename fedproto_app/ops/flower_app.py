@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedproto_app import __version__
+from fedproto_app.core.version import __version__
 from fedproto_app.settings.tables import pyproject_tables
 
 _PROJECT = {

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.settings import PLAIN_NAME
 
 # Flower's own processes on the server's machine speak to it by these names.

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.node_register import Names, fingerprint
+from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.server.node_register import Names, fingerprint
 
 if TYPE_CHECKING:  # Flower is slow to import
     from flwr.proto.node_pb2 import NodeInfo

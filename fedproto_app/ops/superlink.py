@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import tomli_w
 
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.guardian import Guardian, marked_processes
 
 _NAME = "own"  # of the connection in FLWR_HOME/config.toml

@@ -15,8 +15,7 @@ from math import inf, isfinite
 from statistics import fmean
 
 from fedproto_app.report.runs import Group, Run, known_settings, read_clients
-from fedproto_app.report.task_report import BETTER_OFF, ClientErrors
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import BETTER_OFF, ClientErrors, report_for
 
 
 @dataclass(frozen=True)

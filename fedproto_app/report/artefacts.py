@@ -27,17 +27,19 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from fedproto_app import __version__
 from fedproto_app.core.clients import ClientKey, ClientResult
-from fedproto_app.errors import SettingsError
-from fedproto_app.events import tell
-from fedproto_app.export.events import require_tensorboard
-from fedproto_app.messages import Arrays
-from fedproto_app.methods import method_named
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.events import tell
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.methods import method_named
+from fedproto_app.core.run_lock import RunLock
+from fedproto_app.core.tasks import FIRST_TASK
+from fedproto_app.core.version import __version__
+from fedproto_app.core.whole_file import flush, write_whole
 from fedproto_app.report.csv_text import csv_text
+from fedproto_app.report.export.events import require_tensorboard
 from fedproto_app.report.runs import GIVEN_ENCODER, read_rounds
-from fedproto_app.report.task_report import Row
-from fedproto_app.run_lock import RunLock
+from fedproto_app.report.task_report import Row, report_for
 from fedproto_app.server.checkpoint import (
     Checkpoint,
     drop_later_checkpoints,
@@ -48,8 +50,6 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.resume import longer, require_resumable, stored_settings
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import Settings, default_run_name
-from fedproto_app.tasks.table import FIRST_TASK, report_for
-from fedproto_app.whole_file import flush, write_whole
 
 SETTINGS, ROUNDS, SUMMARY, ERROR = "settings.toml", "rounds.jsonl", "summary.json", "error.txt"
 CHECKPOINT = "checkpoint"

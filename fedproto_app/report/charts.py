@@ -29,8 +29,7 @@ from fedproto_app.core.charts import (
 from fedproto_app.report.pairs import Pair, mean_errors
 from fedproto_app.report.runs import Group, read_clients, read_rounds
 from fedproto_app.report.taking_part import Candidate
-from fedproto_app.report.task_report import Measure
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import Measure, report_for
 
 MOST_METHODS = 12  # rows of dots, or lines; more cannot be told apart
 _SENT = "numbers sent, up and down, all clients"

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedproto_app.export.events import FOLDER, EventLog
-from fedproto_app.methods import method_named
+from fedproto_app.core.methods import method_named
+from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.report.artefacts import ROUNDS, RunFolder
+from fedproto_app.report.export.events import FOLDER, EventLog
 from fedproto_app.report.metrics_file import MetricsFile
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.checkpoint import Checkpoint
@@ -16,7 +17,6 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Listener, RoundEnd, reason_to_stop
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.strategy import MethodStrategy
-from fedproto_app.wire import numpy_arrays
 
 
 class RoundsFile(Listener):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.whole_file import write_whole
+from fedproto_app.core.whole_file import write_whole
 
 FOLDER = "FEDPROTO_METRICS"
 # Name, kind and meaning; the value is a total over the rounds or that of the last one.

@@ -10,11 +10,10 @@ from statistics import fmean
 import numpy as np
 
 from fedproto_app.maths.client_errors import largest_share
-from fedproto_app.maths.signed_ranks import FEWEST, holm, signed_rank
 from fedproto_app.report.alone import Alone, client_errors, is_alone, question
+from fedproto_app.report.pairs import FEWEST, holm, signed_rank
 from fedproto_app.report.runs import Group, labels
-from fedproto_app.report.task_report import ClientErrors
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import ClientErrors, report_for
 
 PAIR_COLUMNS = (
     "dataset", "method", "against", "clients", "better", "median difference", "p", "p (Holm)",

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedproto_app.core.charts import Axis, Chart, Line, Lines
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.charts import comparison_charts, difference_charts, run_charts
 from fedproto_app.report.drawing import charts_png
 from fedproto_app.report.pairs import Pair
 from fedproto_app.report.runs import Group, labels, read_task
 from fedproto_app.report.taking_part import chosen_to_share
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import report_for
 
 if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
-    from fedproto_app.node.forecasts import ClientForecast
+    from fedproto_app.serving.forecasts import ClientForecast
 
 MOST_CLIENTS = 6  # forecasts in one picture
 _PERIODS_SHOWN = 4  # of the history before a forecast

@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeVar
 
-from fedproto_app import __version__
-from fedproto_app.errors import FedProtoError
-from fedproto_app.report.task_report import badness
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.tasks import FIRST_TASK, TASKS
+from fedproto_app.core.version import __version__
+from fedproto_app.report.task_report import badness, report_for
 from fedproto_app.settings import defaults_of, without_other_methods
-from fedproto_app.tasks.table import FIRST_TASK, TASKS, report_for
 
 Parsed = TypeVar("Parsed")
 

@@ -13,8 +13,7 @@ from rich.table import Table
 
 from fedproto_app.report.pairs import PAIR_COLUMNS, Pair
 from fedproto_app.report.runs import Group, Run, labels
-from fedproto_app.report.task_report import UNKNOWN, Shown
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import UNKNOWN, Shown, report_for
 
 _FEW = 3  # clients named as best and as worst
 _COSTS = {

@@ -17,13 +17,11 @@ from statistics import fmean, median
 
 import numpy as np
 
-from fedproto_app.maths.signed_ranks import signed_rank
 from fedproto_app.report.alone import Alone, client_errors, is_alone
-from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors
+from fedproto_app.report.pairs import asked_alike, best_alone, mean_errors, signed_rank
 from fedproto_app.report.runs import Group
-from fedproto_app.report.task_report import ClientErrors
+from fedproto_app.report.task_report import ClientErrors, report_for
 from fedproto_app.report.validation import validation_error
-from fedproto_app.tasks.table import report_for
 
 _SIGNIFICANT = 0.05
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, an error is told as a multiple of another

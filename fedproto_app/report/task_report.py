@@ -18,7 +18,7 @@ from fedproto_app.core.clients import metric_values
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart, Section
     from fedproto_app.core.clients import ClientKey, ClientResult
-    from fedproto_app.metrics import Metric
+    from fedproto_app.core.metrics import Metric
     from fedproto_app.server.federation import Federation
     from fedproto_app.server.round_log import RoundLog
 

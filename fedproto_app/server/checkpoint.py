@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from fedproto_app import __version__
-from fedproto_app.errors import SettingsError
-from fedproto_app.whole_file import flush
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.version import __version__
+from fedproto_app.core.whole_file import flush
 
 CHECKPOINTS_KEPT = 2
 MODEL, STRATEGY, SERVER, DIGESTS = (

@@ -30,7 +30,7 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from fedproto_app.events import tell
+from fedproto_app.core.events import tell
 from fedproto_app.server.probes import Probes, push
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedproto_app.core.wire import is_answer
 from fedproto_app.data.shape import DataShape
-from fedproto_app.node_register import NodeRegister
-from fedproto_app.server.averaging import Averaging
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.identity import Identity
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.paths import register_file
+from fedproto_app.server.node_register import NodeRegister, register_file
 from fedproto_app.server.pipeline import Pipeline
 from fedproto_app.server.roster import Roster
 from fedproto_app.server.round_log import History
 from fedproto_app.server.selection import Selection
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import PrivacyPlan, Settings
-from fedproto_app.wire import is_answer
+from fedproto_app.trust.averaging import Averaging
 
 
 class Federation:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedproto_app.events import shown
-from fedproto_app.node_register import Binding, NodeRegister, fingerprint, now
+from fedproto_app.core.events import shown
+from fedproto_app.server.node_register import Binding, NodeRegister, fingerprint, now
 
 
 class NotItsNameError(ValueError):

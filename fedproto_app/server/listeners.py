@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedproto_app.core.clients import metric_values
-from fedproto_app.events import tell
+from fedproto_app.core.events import tell
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class

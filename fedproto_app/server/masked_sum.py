@@ -18,11 +18,19 @@ import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import MaskingOrder, MaskingReply, PublicKeys, Refusal, Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
-from fedproto_app.messages import MaskingOrder, MaskingReply, PublicKeys, Refusal, Reply
-from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
-from fedproto_app.secure.masks import (
+from fedproto_app.core.wire import (
+    Unusable,
+    add_masking,
+    masking_query,
+    read_masking_reply,
+    sent_bytes,
+)
+from fedproto_app.server.replies import read_vector, received_bytes
+from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
+from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
     SEED_BYTES,
     Forged,
@@ -34,14 +42,6 @@ from fedproto_app.secure.masks import (
     require_public,
     sealed_bytes,
     stream,
-)
-from fedproto_app.server.replies import read_vector, received_bytes
-from fedproto_app.wire import (
-    Unusable,
-    add_masking,
-    masking_query,
-    read_masking_reply,
-    sent_bytes,
 )
 
 if TYPE_CHECKING:

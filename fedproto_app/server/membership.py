@@ -17,10 +17,11 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.events import shown, tell
+from fedproto_app.core.messages import NodeRoster, Refusal, SampleTimes
+from fedproto_app.core.wire import Unusable, roster_query
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import FederationError
-from fedproto_app.events import shown, tell
-from fedproto_app.messages import NodeRoster, Refusal, SampleTimes
 from fedproto_app.server.exchange import Exchange, pause_on
 from fedproto_app.server.identity import Identity, NotItsNameError
 from fedproto_app.server.probes import push
@@ -28,7 +29,6 @@ from fedproto_app.server.replies import read_roster
 from fedproto_app.server.roster import NameTakenError, Roster
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
-from fedproto_app.wire import Unusable, roster_query
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been mended
 LONGEST_QUERY = 300.0  # seconds after which a roster query is sent once more

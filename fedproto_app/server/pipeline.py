@@ -17,19 +17,19 @@ from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.events import tell
+from fedproto_app.core.messages import Order, Refusal, Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
-from fedproto_app.events import tell
-from fedproto_app.messages import Order, Refusal, Reply
+from fedproto_app.core.wire import QUESTION, sent_bytes, write_order
 from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.masked_sum import MaskedSum, Unmasked
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.outliers import SizeOfSame, out_of_line
 from fedproto_app.server.replies import read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import expected_metrics, task_class
-from fedproto_app.wire import QUESTION, sent_bytes, write_order
+from fedproto_app.trust.outliers import SizeOfSame, out_of_line
 
 OnTraining = Callable[[Sequence[ClientKey], int], None]  # clients that are asked, in a round
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedproto_app.wire import alive_query
+from fedproto_app.core.wire import alive_query
 
 PROBE_LIFE = 600.0  # seconds after which an unanswered probe may be lost, too
 

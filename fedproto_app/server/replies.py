@@ -15,12 +15,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
+from fedproto_app.core.messages import Arrays, NodeRoster, Refusal, Reply, SampleTimes
+from fedproto_app.core.metrics import Metric, Model, metric_of
 from fedproto_app.core.sends import Expected
-from fedproto_app.maths.sizes import growth_fault, value_fault
-from fedproto_app.messages import Arrays, NodeRoster, Refusal, Reply, SampleTimes
-from fedproto_app.metrics import Metric, Model, metric_of
-from fedproto_app.server.outliers import rows_of
-from fedproto_app.wire import (
+from fedproto_app.core.wire import (
     ARRAYS,
     SECONDS,
     TOLD,
@@ -32,6 +30,8 @@ from fedproto_app.wire import (
     read_array,
     read_record,
 )
+from fedproto_app.maths.sizes import growth_fault, value_fault
+from fedproto_app.trust.outliers import rows_of
 
 MOST_SAMPLES = 10**9  # a client that claims more would own every weighted mean
 Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true

@@ -6,7 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.tasks.table import task_class

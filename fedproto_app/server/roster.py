@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.messages import NodeRoster
+from fedproto_app.core.messages import NodeRoster
 
 
 @dataclass

@@ -9,9 +9,9 @@ from logging import WARNING
 from typing import Any
 
 from fedproto_app.core.clients import ClientKey, ClientResult, keys_in
+from fedproto_app.core.events import shown, tell
+from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.sends import Expected
-from fedproto_app.events import shown, tell
-from fedproto_app.messages import Refusal, Reply
 
 MOST_REFUSALS = 1000  # of one node in a round that are reported
 MOST_METRICS = 5000  # of one client: those of 1,000 classes and several rules

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.randomness import numpy_stream
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.settings import Settings
 
 

@@ -13,10 +13,10 @@ from logging import WARNING
 from typing import Any
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.events import tell
-from fedproto_app.maths.privacy_loss import epsilon_of
+from fedproto_app.core.events import tell
 from fedproto_app.server.listeners import PRIVACY, Listener, RoundEnd
 from fedproto_app.settings import PrivacyPlan
+from fedproto_app.trust.privacy_loss import epsilon_of
 
 
 class Spending(Listener):

@@ -5,6 +5,7 @@ Flower lets ``--run-config`` override only keys listed there. `tables` writes it
 docs/settings.md.
 """
 
+from fedproto_app.core.method import SEQUENCE_TASKS
 from fedproto_app.core.section import (
     PLAIN_NAME,
     Count,
@@ -15,7 +16,6 @@ from fedproto_app.core.section import (
     setting,
     without_markdown,
 )
-from fedproto_app.methods import SEQUENCE_TASKS
 from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.choice import DELIMITERS, Choice
 from fedproto_app.settings.data import (

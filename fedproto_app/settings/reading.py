@@ -24,13 +24,13 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import ValidationError
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import Method
+from fedproto_app.core.methods import METHODS, method_named, require_known
 from fedproto_app.core.section import Section
-from fedproto_app.errors import SettingsError
-from fedproto_app.methods import METHODS, method_named, require_fit, require_known
 from fedproto_app.settings.faults import explain_all
+from fedproto_app.settings.fit import check_settings, require_fit
 from fedproto_app.settings.run import FIRST_METHOD, Settings
-from fedproto_app.tasks.table import check_settings
 
 SectionT = TypeVar("SectionT", bound=Section)
 

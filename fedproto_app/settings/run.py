@@ -15,6 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from fedproto_app.core.methods import METHODS, method_named, require_known
+from fedproto_app.core.randomness import stream_seed
 from fedproto_app.core.section import (
     DEVICES,
     PLAIN_NAMES,
@@ -29,8 +31,7 @@ from fedproto_app.core.section import (
     kebab,
     setting,
 )
-from fedproto_app.methods import METHODS, method_named, require_known
-from fedproto_app.randomness import stream_seed
+from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task
 from fedproto_app.settings.aggregation import AggregationSettings
 from fedproto_app.settings.data import DataSettings
 from fedproto_app.settings.encoder import EncoderSettings
@@ -42,7 +43,6 @@ from fedproto_app.settings.model import (
     SequenceModelSettings,
 )
 from fedproto_app.settings.privacy import PrivacySettings
-from fedproto_app.tasks.table import FIRST_TASK, TASKS, require_known_task
 
 SMALL_COHORT = 16  # as many as a CPU's caches like; a GPU would wait for Python
 

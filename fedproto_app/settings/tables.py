@@ -17,8 +17,8 @@ from typing import Any, get_args
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
 
+from fedproto_app.core.methods import METHODS
 from fedproto_app.core.section import Section, without_markdown
-from fedproto_app.methods import METHODS
 from fedproto_app.settings.faults import fields, subtable
 from fedproto_app.settings.reading import BESIDE
 from fedproto_app.settings.run import Settings

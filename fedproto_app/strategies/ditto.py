@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import CountOrZero, NonNegative, Section, setting
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Phase
-from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.messages import Order
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Phase
+from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.fedprox import ProximalContext
 

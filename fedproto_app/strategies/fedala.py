@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import CountOrZero, Positive, Section, ShareOrOne, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Phase
-from fedproto_app.maths.local_aggregation import mixed, settled, stepped
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Training
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Phase
+from fedproto_app.strategies.fedala import mixed, settled, stepped
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask

@@ -21,20 +21,20 @@ import numpy as np
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Guidance, Received, Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
 from fedproto_app.core.sends import Expected, Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort, fine_tuned
-from fedproto_app.learners.learner import Phase
 from fedproto_app.maths.sizes import growth_fault, root_mean_square
-from fedproto_app.messages import Arrays, Order, Refusal, Reply
-from fedproto_app.secure.fixed_point import WEIGHT, Sums
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.common.cohort import Cohort, fine_tuned
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.learner import Phase
 from fedproto_app.strategies.common.strategy import BaseStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
+from fedproto_app.trust.fixed_point import WEIGHT, Sums
 
 
 class FedAvgSettings(Section):

@@ -27,29 +27,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Returns, Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort, fine_tuned
-from fedproto_app.learners.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
-from fedproto_app.learners.global_prototypes import (
+from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.cohort import Cohort, fine_tuned
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES as CLASS_PROTOTYPES
+from fedproto_app.strategies.common.global_prototypes import (
     class_prototypes,
     received_prototypes,
     sent_prototypes,
 )
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase, TaskT
-from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.maths.losses import class_contrast, class_likeness, prototype_contrast
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.strategies.common.beyond_median import largest
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase, TaskT
+from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
+from fedproto_app.trust.outliers import largest
 
 
 class FedPclSettings(Section):

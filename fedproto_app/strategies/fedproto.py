@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import (
+from fedproto_app.maths.class_prototypes import nearness_of_classes
+from fedproto_app.maths.losses import prototype_distance
+from fedproto_app.maths.trainable_prototypes import pull
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.global_prototypes import (
     class_prototypes,
     received_prototypes,
     sent_prototypes,
 )
-from fedproto_app.learners.learner import Context, Contribution, Learner
-from fedproto_app.learners.prototype import PeriodPrototype
-from fedproto_app.maths.class_prototypes import nearness_of_classes
-from fedproto_app.maths.losses import prototype_distance
-from fedproto_app.maths.trainable_prototypes import pull
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner
+from fedproto_app.strategies.common.prototype import PeriodPrototype
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.forecasting.samples import Batch
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Learner
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.messages import Order
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Learner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import AnyTask
 

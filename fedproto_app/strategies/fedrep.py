@@ -12,7 +12,7 @@ from typing import Any
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.learner import Phase
+from fedproto_app.strategies.common.learner import Phase
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.settings import Settings
 from fedproto_app.strategies import ifca
 from fedproto_app.strategies.fed_react import FedReactSettings

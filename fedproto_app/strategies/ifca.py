@@ -23,19 +23,18 @@ from sklearn.metrics import rand_score
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Contribution
-from fedproto_app.maths.head_smoothing import RunningMean
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.strategies.fed_react import (
     ENCODER,
     FedReactSettings,
@@ -46,6 +45,7 @@ from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
+from fedproto_app.strategies.fed_react.head_smoothing import RunningMean
 from fedproto_app.strategies.fed_react.learner import EvolutionaryClusterLearner, HeadContext
 
 CLUSTERS, CHOSEN = "clusters", "chosen"  # all clusters' heads come down; the choices go up

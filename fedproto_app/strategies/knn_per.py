@@ -19,14 +19,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import Section, setting
-from fedproto_app.learners.cohort import Cohort
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.maths.neighbours import nearest
-from fedproto_app.messages import Order
 from fedproto_app.models.remembering import Memory, Remembering
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 from fedproto_app.strategies.kindred.learner import extent
 from fedproto_app.tasks.forecasting.samples import CohortSamples

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
-from fedproto_app.learners.closed_form import ClosedFormLearner, VectorsContext, new_stage
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.models.model import HEAD
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context
 from fedproto_app.strategies.solo import SoloStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.tasks.images.task import ClassificationTask

@@ -18,15 +18,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.batches import Pair, pairs_of
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.strategies.per_fedavg import Pair, pairs_of
 from fedproto_app.strategies.solo import SoloLearner
 
 

@@ -22,15 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Phase
-from fedproto_app.learners.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.maths.optim import CohortOptimizer
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Phase
+from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 
 

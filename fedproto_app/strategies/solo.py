@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Learner
-from fedproto_app.messages import Order
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Learner
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.task import AnyTask
 

@@ -1,6 +1,6 @@
 """Settings of a run of seconds for each task: 8 clients, small models, few rounds.
 
-For checks of methods (`fedproto_app.invariants`), tests and comparisons of two versions.
+For checks of methods (`fedproto_app.experiments.invariants`), tests and comparisons of two versions.
 """
 
 from __future__ import annotations

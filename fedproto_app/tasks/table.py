@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedproto_app.errors import DataError, FedProtoError, did_you_mean
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.errors import DataError, FedProtoError, did_you_mean
+from fedproto_app.core.metrics import Metric, Model
 
 if TYPE_CHECKING:
     import torch

@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import ClientData
-from fedproto_app.metrics import Metric
 from fedproto_app.models.model import ENCODER, Model
-from fedproto_app.models.module import module_model
-from fedproto_app.models.module_checks import ModuleShape
-from fedproto_app.randomness import torch_stream
+from fedproto_app.models.module import ModuleShape, module_model
 from fedproto_app.settings import Settings
 
 

@@ -51,7 +51,7 @@ def test_the_hook_changes_a_module_of_a_process_that_is_told_to(tmp_path: Path, 
     name = {"poison": "write_reply", "crash-in-checkpoint": "flush"}[fault]
     code = f"import {module} as m; print(m.{name}.__module__)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    own = {"poison": module, "crash-in-checkpoint": "fedproto_app.whole_file"}[fault]
+    own = {"poison": module, "crash-in-checkpoint": "fedproto_app.core.whole_file"}[fault]
     for told_to, expected in (({}, own), ({"FAULT": fault}, "sitecustomize")):
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.local_federation import LocalFederation, MarkedProcess
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 
 # Like SuperExec: a child that leaves the session.
 PARENT = """

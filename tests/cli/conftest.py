@@ -14,7 +14,7 @@ import pytest
 
 from fedproto_app.cli import flower_engine
 from fedproto_app.cli.main import main
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.superlink import RunStatus
 from tests.cli.toy_app import write_app
 from tests.report.made_runs import make_run

@@ -3,9 +3,10 @@ from __future__ import annotations
 import inspect
 from typing import get_args
 
+from fedproto_app.core.tasks import TASKS
+
 from fedproto_app.cli.data_options import data_options, panel, with_data_options
 from fedproto_app.settings import flat_settings, settings_from
-from fedproto_app.tasks.table import TASKS
 
 KINDS = ["series", "images", "labelled sequences"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.cli.endings import end_on_signals, imports_first
+from fedproto_app.core.endings import end_on_signals, imports_first
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, Fedproto
 

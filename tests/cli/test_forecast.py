@@ -13,7 +13,7 @@ import tomli_w
 
 from fedproto_app.cli.forecast import Source
 from fedproto_app.data.sources import FILE_SOURCES, load_histories
-from fedproto_app.node.inference import forecast, open_state
+from fedproto_app.serving.inference import forecast, open_state
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto
 from tests.made_series import made_series, train_on

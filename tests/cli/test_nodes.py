@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.local_federation import LocalFederation
-from fedproto_app.errors import SettingsError
-from fedproto_app.node_register import Binding, NodeRegister, fingerprint
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.ops.nodes import read_key
+from fedproto_app.server.node_register import Binding, NodeRegister, fingerprint
 from tests.cli.conftest import Fedproto
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.cli.run_settings import told
+from fedproto_app.experiments.run_settings import told
 from fedproto_app.settings import settings_from
 from tests.cli.conftest import Fedproto
 

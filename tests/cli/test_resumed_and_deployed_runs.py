@@ -11,8 +11,8 @@ import pytest
 
 from fedproto_app.cli import deployed_run
 from fedproto_app.cli import run as run_module
+from fedproto_app.core.run_lock import RunLock
 from fedproto_app.ops.superlink import ConnectionLost, RunStatus
-from fedproto_app.run_lock import RunLock
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, FakeSuperLink, Fedproto
 from tests.report.made_runs import make_run, round_record

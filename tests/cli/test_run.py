@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.cli import flower_engine, run_settings
-from fedproto_app.errors import SettingsError
+from fedproto_app.cli import flower_engine
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments import run_settings
 from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fake, Fedproto
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.run_lock import RunLock
+from fedproto_app.core.run_lock import RunLock
+from fedproto_app.experiments.sweep import one_run
+from fedproto_app.experiments.sweep.conduct import Sweep
+from fedproto_app.experiments.sweep.plan import read_plan
+from fedproto_app.experiments.sweep.progress import SweepProgress
 from fedproto_app.settings import flat_settings
-from fedproto_app.sweep import one_run
-from fedproto_app.sweep.conduct import Sweep
-from fedproto_app.sweep.plan import read_plan
-from fedproto_app.sweep.progress import SweepProgress
 from tests.cli.conftest import Fedproto
 
 PROGRAM = [sys.executable, "-c", "from fedproto_app.cli.main import main; main()"]

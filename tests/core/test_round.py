@@ -11,7 +11,7 @@ from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesStrategy, FedProtoStrategy
 from fedproto_app.strategies.fuels.strategy import JSDPrototypeStrategy

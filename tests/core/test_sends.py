@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Reply
 from fedproto_app.core.sends import Expected, Sends, Sizes, averages, model
-from fedproto_app.errors import SettingsError
-from fedproto_app.messages import Reply
 
 SIZES = Sizes(
     period=24, width=8, classes=3, parameters={"encoder.w": (8, 2), "head.w": (8,), "head.b": ()}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, SequenceSettings
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import clock_of, on_the_clock, sampling_step
-from fedproto_app.errors import DataError
 
 HOUR = np.timedelta64(3600, "s").astype("m8[us]")
 

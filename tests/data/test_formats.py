@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data import room
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import DataSettings, settings_from
 
 HOURS = pd.date_range("2024-03-04 05:00", periods=6, freq="h", name="time")

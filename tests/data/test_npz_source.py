@@ -8,9 +8,9 @@ import pytest
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 MATRIX = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

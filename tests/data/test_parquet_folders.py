@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data import room
 from fedproto_app.data.recognition import reading_of
-from fedproto_app.errors import DataError, SettingsError
 from tests.data.test_formats import FIRST, FRAME, LONG, load, require_the_frame
 
 pytest.importorskip("pyarrow")

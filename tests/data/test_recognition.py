@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.recognition import advice, source_of
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 from tests.data.images.made_images import encoded, noise, write_folder, write_zip
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 HERE = __name__  # this module serves as a user's own: "package.module:factory"

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 from tests.real_data import real_data
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.cli.run_settings import told
 from fedproto_app.data.recognition import flags, reading_of
 from fedproto_app.data.sources import load_series
+from fedproto_app.experiments.run_settings import told
 from fedproto_app.settings import settings_from
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()

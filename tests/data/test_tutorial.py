@@ -11,8 +11,8 @@ import pytest
 
 from fedproto_app.data.recognition import flags, reading_of
 from fedproto_app.data.sources import load_series
+from fedproto_app.report.check.forecasting import facts_of, period_votes
 from fedproto_app.settings import DataSettings
-from fedproto_app.tasks.forecasting.check import facts_of, period_votes
 from tests.page_programs import write_programs
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
     make_windows,
@@ -17,7 +18,6 @@ from fedproto_app.data.windows import (
     time_numbers,
     why_refused,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 SMALL = DataSettings(period=4, close_window=2, periodic_window=2)

@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import pytest
 
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.wire import roster_query
 from fedproto_app.engine import simulation
 from fedproto_app.engine.grid import WorkerGrid
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.engine.simulation import simulate
-from fedproto_app.errors import FederationError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import roster_query
 from tests.local_grid import (
     digits_settings,
     run_locally,

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.errors import FedProtoError, SettingsError
-from fedproto_app.export.events import EventLog, write_events
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.wire import array_record
 from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.export.events import EventLog, write_events
 from fedproto_app.report.listeners import folder_listeners
 from fedproto_app.report.runs import read_run
 from fedproto_app.server.listeners import Listener, RoundEnd
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.wire import array_record
 from tests.export.event_file import events, masked_crc, scalars
 from tests.report.made_runs import make_run, round_record
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedproto_app.errors import FedProtoError, SettingsError
-from fedproto_app.export import files
-from fedproto_app.export.tables import long_tables, numbers
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.report.export import files
+from fedproto_app.report.export.tables import long_tables, numbers
 from fedproto_app.report.runs import read_run
 from tests.report.made_runs import make_classification_run, make_run
 

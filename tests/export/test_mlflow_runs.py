@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.errors import FedProtoError, SettingsError
+from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.report.runs import read_run
 from tests.report.made_runs import make_run
 
@@ -15,7 +15,7 @@ from tests.report.made_runs import make_run
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own code, with newer libraries
 def test_a_run_and_no_second_one(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
-    from fedproto_app.export.mlflow_runs import write_mlflow
+    from fedproto_app.report.export.mlflow_runs import write_mlflow
 
     settings = {"seed": 0, "fuels": {"beta": 30.0}, "data": {"path": "x" * 7000}}
     run = make_run(tmp_path / "my run;--", settings=settings, dataset="../toy")
@@ -42,7 +42,7 @@ def test_a_run_and_no_second_one(tmp_path: Path) -> None:
 def test_without_the_library_one_line_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedproto_app.export.mlflow_runs import write_mlflow
+    from fedproto_app.report.export.mlflow_runs import write_mlflow
 
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(SettingsError, match=r'pip install "fedproto-app\[mlflow\]"'):

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.export.names import by_plain_names, plain
+from fedproto_app.report.export.names import by_plain_names, plain
 
 
 def test_names() -> None:

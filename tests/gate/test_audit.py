@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.gate import audit
-from fedproto_app.gate.audit import AuditLog
+from fedproto_app.ops.gate import audit
+from fedproto_app.ops.gate.audit import AuditLog
 
 
 def test_lines_are_appended_and_cut(tmp_path: Path) -> None:
@@ -74,7 +74,9 @@ def test_who_holds_the_folder_or_the_log_holds_up_no_gate(tmp_path: Path) -> Non
     held = [os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "log")]
     for descriptor in held:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    other = "import sys; from pathlib import Path; from fedproto_app.gate.audit import AuditLog; "
+    other = (
+        "import sys; from pathlib import Path; from fedproto_app.ops.gate.audit import AuditLog; "
+    )
     code = other + 'AuditLog(Path(sys.argv[1])).write("reply")'
     try:
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], check=True, timeout=60)

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 
-from fedproto_app.engine.flower_parts import from_bytes, number, take_identity, to_bytes
-from fedproto_app.gate.client_gate import App, Gate
-from fedproto_app.gate.confinement import Ended, parts_of
-from fedproto_app.messages import LEAVING, Order, Reply
-from fedproto_app.wire import (
+from fedproto_app.core.messages import LEAVING, Order, Reply
+from fedproto_app.core.wire import (
     ReplyTold,
     RosterTold,
     alive_query,
@@ -25,6 +22,9 @@ from fedproto_app.wire import (
     write_order,
     write_reply,
 )
+from fedproto_app.engine.flower_parts import from_bytes, number, take_identity, to_bytes
+from fedproto_app.ops.gate.client_gate import App, Gate
+from fedproto_app.ops.gate.confinement import Ended, parts_of
 
 APP = App("me/mine", "1.0", b"a program")
 

@@ -18,7 +18,7 @@ import pytest
 PREFACE = """
 import os, resource, signal, subprocess, sys, time
 from pathlib import Path
-from fedproto_app.gate.confinement import Apart, Ended, frame, limit_memory, parts_of
+from fedproto_app.ops.gate.confinement import Apart, Ended, frame, limit_memory, parts_of
 def judged(work, job=b"job", seconds=20.0, most=10**6, user=None):
     apart = Apart(work, user)
     try:

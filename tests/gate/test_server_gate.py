@@ -12,10 +12,10 @@ import pytest
 from flwr.cli.build import build_fab_from_files
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.gate.server_gate import DIGESTS, Reporter
-from fedproto_app.gate.steps import replace_steps
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops.flower_app import write_app
+from fedproto_app.ops.gate.server_gate import DIGESTS, Reporter
+from fedproto_app.ops.gate.steps import replace_steps
 
 MODULE = "flwr.superlink.runtime.run_serverapp"
 STEPS = ("install_from_fab", "get_fused_config_from_dir")

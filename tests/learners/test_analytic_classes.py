@@ -10,7 +10,12 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from fedproto_app.learners.class_fit import (
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.maths.class_gaussian import ClassSums
+from fedproto_app.models.model import HEAD
+from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.common.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
     COUNTS,
@@ -19,12 +24,7 @@ from fedproto_app.learners.class_fit import (
     WITHIN,
     clusters_in,
 )
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.maths.class_gaussian import ClassSums
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.model import HEAD
-from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
 ORDER = Order("run", "token", 1, ["a", "b"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import train_cohort
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_batches, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedproto_app.learners.class_fit import ClassFit, everybody, packed, unpacked
-from fedproto_app.learners.cohort import Cohort, train_cohort
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import HEAD
-from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner
+from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
+from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
 from tests.learners.tiny_images import at_round, image_cohort, image_learner
 
 ORDER = Order("run", "token", 1, ["a", "b"], options={SENDS_SUMS: 1.0})

@@ -9,14 +9,14 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.ridge import symmetric
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, tiny_windows, train
 
 AHEAD = {"data.horizon": 3, "data.calendar": "phase"}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.cohort import Cohort
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.losses import prediction_loss
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
 from fedproto_app.strategies.compared.cnfgnn.learner import (
     COUNT,
     ENCODINGS,

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import Context
-from fedproto_app.maths.contrastive import ContrastiveBatch
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
-from fedproto_app.strategies.fed_react.encoder_learner import ContrastiveEncoderLearner
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import Context
+from fedproto_app.strategies.fed_react.encoder_learner import (
+    ContrastiveBatch,
+    ContrastiveEncoderLearner,
+)
 from fedproto_app.tasks.sequences.task import SequenceTask
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,

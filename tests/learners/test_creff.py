@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.maths.federated_features import class_gradient
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric
-from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, class_gradient
 from tests.learners.tiny_images import CLASSES, image_cohort, image_learner, shared_model
 
 WIDTH = 6

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import AnyLearner, Phase
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
+from fedproto_app.core.messages import Order
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.strategies.common.learner import AnyLearner, Phase
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

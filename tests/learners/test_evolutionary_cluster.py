@@ -10,16 +10,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
 from fedproto_app.maths.linear_heads import classifier_loss, fit_classifier
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.node.blocks import blocks_in, read_block
 from fedproto_app.node.store import ClientStore
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_sequences import (
     CLASSES,
     ENCODER_ROUNDS,

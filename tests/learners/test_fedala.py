@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays, Order
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner
 

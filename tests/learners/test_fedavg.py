@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner, train
 
 ORDER = Order("run", "t", 1, NAMES)

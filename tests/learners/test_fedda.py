@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
 from fedproto_app.tasks.forecasting.weekly_statistics import weekly_statistics
 from tests.learners.tiny_cohort import NAMES, PERIOD, global_model, tiny_cohort, tiny_learner, train

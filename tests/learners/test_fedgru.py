@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from fedproto_app.messages import Order
-from fedproto_app.models.ensemble import CHOICE, member
-from fedproto_app.strategies.compared.fedgru import subsets
+from fedproto_app.core.messages import Order
+from fedproto_app.strategies.compared.fedgru import CHOICE, member, subsets
 from tests.learners.tiny_cohort import NAMES, tiny_cohort, tiny_learner, train
 
 SMALL = {"fedgru.hidden": 3, "graph.noise": 0.0}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.messages import Order
 from fedproto_app.maths.losses import prototype_contrast
-from fedproto_app.messages import Order
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES
 from tests.learners.tiny_cohort import (
     NAMES,

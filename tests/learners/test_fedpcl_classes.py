@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedproto_app.core.tasks import small_run
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sizes, unmaskable
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES, class_prototypes
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.node.orders import require_allowed
 from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES, class_prototypes
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.strategies.fedpcl import (
     GLOBAL_PROTOTYPES,
     FedPclClassesStrategy,
     FedPclSettings,
 )
-from fedproto_app.tasks.table import small_run
 from tests.learners.tiny_images import CLASSES, SHAPE, image_cohort, image_learner, shared_model
 
 WIDTH = 6

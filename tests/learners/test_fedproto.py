@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedproto_app.learners.learner import Learner
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
+from fedproto_app.strategies.common.learner import Learner
 from tests.learners.tiny_cohort import (
     NAMES,
     PERIOD,

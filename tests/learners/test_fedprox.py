@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Arrays, Order, Reply
 from fedproto_app.data.shard import Shard
-from fedproto_app.halves import make_strategy
-from fedproto_app.learners.learner import Learner
-from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.model import ENCODER
 from fedproto_app.node.store import ClientStore, unflatten
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.halves import make_strategy
+from fedproto_app.strategies.common.learner import Learner
 from tests.learners.tiny_cohort import (
     NAMES,
     global_model,

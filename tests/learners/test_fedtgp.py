@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.global_prototypes import PROTOTYPES
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from tests.learners.tiny_images import image_cohort, image_learner
 
 WIDTH = 6

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.class_fit import COUNTS, GRAM, MOMENT, arrived
-from fedproto_app.learners.cohort import Cohort, train_cohort
 from fedproto_app.maths.class_gaussian import class_sums
-from fedproto_app.messages import Arrays, Order
 from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.common.class_fit import COUNTS, GRAM, MOMENT, arrived
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
 from tests.learners.tiny_sequences import (
     sequence_client,
     sequence_cohort,

@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.learners.cohort import train_cohort
-from fedproto_app.learners.learner import AnyLearner
+from fedproto_app.core.messages import Arrays, Order
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.maths.linear_heads import classifier_loss
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.strategies.common.cohort import train_cohort
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_sequences import (
     ENCODER_ROUNDS,
     WIDTH,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, train_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.strategies.common.cohort import Cohort, train_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from tests.learners.tiny_cohort import NAMES, global_model, tiny_cohort, tiny_learner
 from tests.learners.tiny_images import image_cohort, image_learner, shared_model
 from tests.learners.tiny_sequences import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.learners.optimizer import make_optimizer
 from fedproto_app.maths.optim import CohortAdam, TimeSmoothed
 from fedproto_app.settings import OptimizerSettings
+from fedproto_app.strategies.common.learner import make_optimizer
 
 
 def test_a_window_of_1_is_the_plain_optimiser() -> None:

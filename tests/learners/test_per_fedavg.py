@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.learners.batches import pairs_of
-from fedproto_app.messages import Order
-from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings
+from fedproto_app.core.messages import Order
+from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings, pairs_of
 from fedproto_app.strategies.solo import SoloLearner
 from tests.learners.quadratic import NAME, after_a_round, learner_of
 from tests.learners.tiny_cohort import NAMES, tiny_batches, tiny_cohort, tiny_learner, train

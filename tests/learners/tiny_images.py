@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedproto_app.core.messages import Arrays
 from fedproto_app.data.images.clients import ClientImages, ImageStage, LabelledImages
 from fedproto_app.data.shape import DataShape
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.images.task import ClassificationTask
 
 CLASSES = ("ant", "bee", "cat")

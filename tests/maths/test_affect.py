@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import rand_score
 
-from fedproto_app.maths import affect as module
-from fedproto_app.maths.affect import (
+from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
+from fedproto_app.strategies.fed_react import affect as module
+from fedproto_app.strategies.fed_react.affect import (
     affect,
     blend,
     block_statistics,
     forgetting_factor,
     remember,
 )
-from fedproto_app.maths.clustering import agglomerate, by_first_appearance, similarity
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]

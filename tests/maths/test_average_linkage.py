@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
-from fedproto_app.maths.average_linkage import merges
+from fedproto_app.maths.clustering import merges
 
 
 def symmetric(clients: int, seed: int, levels: int | None = None) -> NDArray[np.float32]:

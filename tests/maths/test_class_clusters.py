@@ -10,13 +10,13 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-from fedproto_app.maths.class_clusters import (
+from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
+from fedproto_app.strategies.analytic.class_clusters import (
     class_clusters,
     evidence,
     merged,
     within_clusters,
 )
-from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
 
 CLASSES, WIDTH = 4, 12
 Shape = tuple[int, int, int]  # classes, clients, samples of each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedproto_app.maths.conformal import (
+from fedproto_app.tasks.forecasting.intervals import (
     GAIN,
     conformal_quantile,
     first_half_widths,

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fedproto_app.maths.constrained_kmeans import constrained_kmeans
+from fedproto_app.strategies.compared.fedgru import constrained_kmeans
 
 
 def cost(points: np.ndarray, labels: np.ndarray) -> float:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedproto_app.maths.dual_attention import attended
+from fedproto_app.strategies.compared.fedda.strategy import attended
 
 
 def model(*values: float) -> dict[str, torch.Tensor]:

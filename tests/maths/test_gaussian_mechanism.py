@@ -16,8 +16,8 @@ from fedproto_app.maths.class_gaussian import (
     shortened,
     without_noise,
 )
-from fedproto_app.maths.gaussian_mechanism import clipped_rows, clipped_together, gaussian_noise
 from fedproto_app.maths.ridge import clipped_samples, definite, sums, triangle
+from fedproto_app.trust.privacy_loss import clipped_rows, clipped_together, gaussian_noise
 
 
 def test_a_row_is_shortened_to_the_length_and_a_short_one_stays() -> None:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.maths.head_smoothing import (
+from fedproto_app.strategies.fed_react.head_smoothing import (
     ForgettingMean,
     Head,
     HeadSmoother,
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
+    fit_random_walk,
+    newest_state,
 )
-from fedproto_app.maths.kalman import fit_random_walk, newest_state
 
 KINDS: dict[str, Callable[[], HeadSmoother]] = {
     "none": NoSmoothing,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from fedproto_app.maths.kinship import ROWS_AT_ONCE, kinship
+from fedproto_app.strategies.kindred.strategy import ROWS_AT_ONCE, kinship
 
 APART = torch.tensor([[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]])  # their median is 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedproto_app.maths.local_aggregation import mixed, settled, stepped
+from fedproto_app.strategies.fedala import mixed, settled, stepped
 
 
 def test_each_element_has_its_own_share_of_the_received_model() -> None:

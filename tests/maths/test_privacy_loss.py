@@ -12,8 +12,8 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.maths.privacy_loss import epsilon_of, multiplier_for
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.trust.privacy_loss import epsilon_of, multiplier_for
 
 DELTA = 1e-5
 

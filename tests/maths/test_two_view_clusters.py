@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedproto_app.maths.two_view_clusters import centroids, nearest, two_view_clusters
+from fedproto_app.strategies.compared.fedda.traffic_clusters import (
+    centroids,
+    nearest,
+    two_view_clusters,
+)
 
 THREE = np.repeat([0, 1, 2], 4)
 NOISE = np.random.default_rng(0).normal(scale=0.1, size=(12, 5))

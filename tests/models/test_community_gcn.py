@@ -7,7 +7,7 @@ import torch
 
 from fedproto_app.maths.graph import normalised
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.community_gcn import CommunityGcn
+from fedproto_app.strategies.compared.fcgcn import CommunityGcn
 
 WINDOWS = WindowLayout(close=3, distances=3, horizon=1, period=24, times=0)
 PATH = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])

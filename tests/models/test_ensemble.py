@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.ensemble import CHOICE, Ensemble, member, of_member
-from fedproto_app.models.stacked_gru import StackedGru
+from fedproto_app.strategies.compared.fedgru import CHOICE, Ensemble, StackedGru, member, of_member
 
 ONE = StackedGru(2, 3, WindowLayout(close=2, distances=2, horizon=1, period=4, times=0))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from fedproto_app.models.image_classifier import SmallCnnClassifier
-from fedproto_app.models.learned_and_fixed import LearnedAndFixed
 from fedproto_app.models.model import HEAD
 from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.strategies.census.learner import LearnedAndFixed
 
 
 def draws(seed: int = 0) -> torch.Generator:

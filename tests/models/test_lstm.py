@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedproto_app.models.lstm import lstm_last_hidden, lstm_parameters
+from fedproto_app.models.sequence_model import lstm_last_hidden, lstm_parameters
 
 INPUTS, HIDDEN, ROWS = 3, 5, 4
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import SettingsError
 from fedproto_app.models.linear import linear
 from fedproto_app.models.module import ModuleModel
 from fedproto_app.settings import settings_from

@@ -9,7 +9,7 @@ import torch
 
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.models.random_features import RandomFeatureForecaster
+from fedproto_app.strategies.kindred.learner import RandomFeatureForecaster
 
 # Two close values and, for each of two targets, one a period before.
 SAMPLE = torch.tensor([[[10.0, 12.0, 9.0, 7.0]]])

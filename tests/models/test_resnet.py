@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedproto_app.models.resnet import resnet, resnet_parameters
+from fedproto_app.models.image_classifier import resnet, resnet_parameters
 
 
 class Block(nn.Module):

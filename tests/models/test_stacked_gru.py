@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.stacked_gru import StackedGru
+from fedproto_app.strategies.compared.fedgru import StackedGru
 
 
 def test_fedgrus_model_has_two_layers_of_50_and_is_torchs() -> None:

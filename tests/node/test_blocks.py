@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node.blocks import Row, read_block, write_block, write_tensors
 from fedproto_app.node.store import ClientStore
 from tests.node.stored import state, state_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fedproto_app.cli.process_engine import most_workers, useful_workers
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.simulation import most_workers, useful_workers
 from fedproto_app.node.device import gpus, memory_of, torch_device, use_precision
 from fedproto_app.settings import settings_from
 

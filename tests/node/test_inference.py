@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedproto_app.core.methods import METHODS, methods_of
 
+from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import carry_forward
-from fedproto_app.errors import DataError, FedProtoError
-from fedproto_app.halves import make_learner
-from fedproto_app.methods import METHODS, methods_of
-from fedproto_app.node.forecasts import write_csv
-from fedproto_app.node.inference import NodeState, forecast, kept_model, open_run, open_state
 from fedproto_app.node.records import ClientRecord
 from fedproto_app.node.store import ClientStore
+from fedproto_app.serving.forecasts import write_csv
+from fedproto_app.serving.inference import NodeState, forecast, kept_model, open_run, open_state
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.local_grid import sequence_settings
 from tests.made_series import (

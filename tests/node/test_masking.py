@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.messages import MaskingOrder, MaskingReply, PublicKeys
+from fedproto_app.core.messages import MaskingOrder, MaskingReply, PublicKeys
 from fedproto_app.node.masking import FILE, Masking, MaskingError
-from fedproto_app.secure.fixed_point import Layout, Sums, Vector, unpacked
-from fedproto_app.secure.masks import (
+from fedproto_app.settings import AggregationSettings
+from fedproto_app.trust.fixed_point import Layout, Sums, Vector, unpacked
+from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
     SEED_BYTES,
     added,
@@ -24,8 +25,7 @@ from fedproto_app.secure.masks import (
     public_of,
     stream,
 )
-from fedproto_app.secure.signing import Signer
-from fedproto_app.settings import AggregationSettings
+from fedproto_app.trust.signing import Signer
 
 NODES = 4
 RULES = AggregationSettings(secure=True, secure_minimum=3)  # of four, three must be left

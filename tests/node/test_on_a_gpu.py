@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from fedproto_app.core.tasks import small_run
 from flwr.app import Context, RecordDict
 from torch import Tensor
 
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Order, Reply
+from fedproto_app.core.messages import Order, Reply
 from fedproto_app.node import orders, shares, trainer
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.part_reply import PartReply, merged
 from fedproto_app.node.shares import Share, fitting, shares_of, size_by_memory
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import flat_settings, settings_from
-from fedproto_app.tasks.table import load_shard, make_task, small_run
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
+from fedproto_app.tasks.table import load_shard, make_task
 from tests.pretended_gpu import DEVICE, PretendedGpu
 
 CPU = torch.device("cpu")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedproto_app.core.methods import METHODS
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.messages import NodeRoster, Order
-from fedproto_app.methods import METHODS
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.loading import load
+from fedproto_app.core.messages import NodeRoster, Order
 from fedproto_app.node.orders import carry_out, tell_roster
 from fedproto_app.node.policy import (
     CodePolicy,
@@ -24,7 +25,6 @@ from fedproto_app.node.policy import (
 )
 from fedproto_app.node.site import site_file
 from fedproto_app.settings import Settings, flat_settings, settings_from
-from fedproto_app.users_code import load
 from tests.local_grid import LocalGrid, small_settings
 
 

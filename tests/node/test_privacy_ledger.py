@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.maths.privacy_loss import epsilon_of
-from fedproto_app.node.privacy_ledger import BudgetSpentError, PrivacyLedger, SitePrivacy
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.node.secret import own_secret, secret_of_simulation
 from fedproto_app.settings import PrivacySettings
+from fedproto_app.trust.privacy_ledger import BudgetSpentError, PrivacyLedger, SitePrivacy
+from fedproto_app.trust.privacy_loss import epsilon_of
 
 RUN = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0)  # µ² = 1/4
 REPLACING = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0, neighbours="replace")

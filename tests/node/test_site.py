@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.node.site import SHORT_KEYS, Site, read_site, site_file
 from fedproto_app.settings import Choice, DataSettings, SequenceSettings
 

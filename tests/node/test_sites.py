@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.node.site import read_site
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.server.auxiliary import AUXILIARY
 from fedproto_app.settings import DataSettings
+from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
 from tests.local_grid import (
     digits_settings,
     run_locally,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node import records
 from fedproto_app.node.blocks import Block, read_block
 from fedproto_app.node.memory_store import MemoryStore

@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from fedproto_app.core.tasks import small_run
 from torch import Tensor
 
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.messages import Order
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import FedProtoError
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import AnyLearner, Context
-from fedproto_app.messages import Order
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.node.store import ClientStore
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner, Context
 from fedproto_app.strategies.solo import SoloLearner
-from fedproto_app.tasks.table import load_shard, make_task, small_run
+from fedproto_app.tasks.table import load_shard, make_task
 from tests.whole_orders import WholeNode
 
 HUGE = 3e38  # two of them are over what a float32 holds

@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedproto_app.core.tasks import small_run
 from flwr.app import Context, RecordDict
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.sources import load_histories
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import (
+from fedproto_app.experiments.invariants import (
     SmallRuns,
     cohorts_equal_their_clients,
     kept_models_forecast,
     kills_change_nothing,
 )
-from fedproto_app.node.inference import forecast, open_state
 from fedproto_app.node.orders import tell_roster, with_own_width
 from fedproto_app.node.site import read_site
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.serving.inference import forecast, open_state
 from fedproto_app.settings import Settings, flat_settings, settings_from
-from fedproto_app.tasks.table import make_task, small_run
+from fedproto_app.tasks.table import make_task
 from tests.local_grid import run_locally, small_settings
 
 NAMES = [f"c{number}" for number in range(300)]

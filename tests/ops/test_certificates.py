@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops import keys
 from fedproto_app.ops.certificates import (
     CertificateEnd,

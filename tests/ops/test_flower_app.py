@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fedproto_app.core.methods import METHODS
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 from flwr.common.config import flatten_dict, get_fab_config, get_fused_config_from_dir
 
-from fedproto_app.methods import METHODS
 from fedproto_app.ops.flower_app import write_app
 from fedproto_app.settings import Settings, flat_settings, flower_config, settings_from
 

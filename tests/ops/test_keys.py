@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops.keys import CA_YEARS, SERVER_YEARS, make_keys
 
 

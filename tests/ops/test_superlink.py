@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.ops import superlink
 from fedproto_app.ops.superlink import ConnectionLost, RunStatus, SuperLink, tail
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shape import DataShape
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.server.roster import Roster
 from fedproto_app.server.round_log import History
 from fedproto_app.server.spending import Spending

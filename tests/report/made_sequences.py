@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, ClientResult
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.server.roster import Roster
 from fedproto_app.server.round_log import History, RoundLog

@@ -10,7 +10,7 @@ import pytest
 
 from fedproto_app.report.alone import Alone, client_errors, is_alone, with_better_off
 from fedproto_app.report.runs import Group, Spread, group_runs, ranked, read_run
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import report_for
 from tests.report.made_runs import make_classification_run, make_run
 
 SENT: dict[str, Any] = {"parameters_up": 600, "parameters_down": 600}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.clients import ClientResult
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.artefacts import RunFolder, round_line, settings_digest
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import Settings, settings_from

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.charts import Chart, Lines
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.charts import difference_charts
 from fedproto_app.report.pairs import pairs
 from fedproto_app.report.pictures import (

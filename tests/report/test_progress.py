@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedproto_app.report.progress import GrowingFile, Progress
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import report_for
 from tests.report.made_runs import classification_record, round_record
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.errors import FedProtoError
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.runs import (
     Run,
     Spread,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fedproto_app.core.tasks import TASKS
 
+from fedproto_app.experiments.sweep.results import client_column
+from fedproto_app.report.task_report import report_for
 from fedproto_app.report.validation import judged, validation_error
 from fedproto_app.server.round_log import RoundLog
-from fedproto_app.sweep.results import client_column
-from fedproto_app.tasks.table import TASKS, report_for
 from tests.report.made_runs import make_classification_run, make_run
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.sends import Expected
-from fedproto_app.secure.fixed_point import (
+from fedproto_app.trust.fixed_point import (
     Layout,
     OutOfRange,
     Sums,

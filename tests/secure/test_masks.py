@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fedproto_app.secure.masks import (
+from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
     SEED_BYTES,
     Forged,

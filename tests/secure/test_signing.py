@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedproto_app.messages import MaskingOrder, PublicKeys
-from fedproto_app.secure.masks import Forged
-from fedproto_app.secure.signing import Signer, public_keys
+from fedproto_app.core.messages import MaskingOrder, PublicKeys
+from fedproto_app.trust.masks import Forged
+from fedproto_app.trust.signing import Signer, public_keys
 
 ORDER = MaskingOrder("run", "token", 3, "a session", "keys")
 SECRETS = [bytes([number]) * 32 for number in range(1, 5)]

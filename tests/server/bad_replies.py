@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, Error, Message, MessageType
 
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.wire import array_record, numpy_arrays
 from tests.told import tell, told, with_metric
 
 BAD_NODE = 1001

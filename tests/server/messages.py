@@ -9,11 +9,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.messages import NodeRoster, Order, Refusal, Reply, SampleTimes
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.sends import Expected
-from fedproto_app.messages import NodeRoster, Order, Refusal, Reply, SampleTimes
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.wire import write_order, write_reply, write_roster
 from fedproto_app.server.replies import read_reply
-from fedproto_app.wire import write_order, write_reply, write_roster
 
 ASKED = {"a": 10, "b": 20, "c": 5}
 SPEC = Expected(per_client={"head": (3,)}, per_class={"prototypes": (2,)}, classes=5)

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.messages import NodeRoster
 from fedproto_app.data.images.clients import partition_pool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import FedProtoError
-from fedproto_app.messages import NodeRoster
-from fedproto_app.server.auxiliary import AUXILIARY, UNLABELLED, server_images
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.paths import OUTPUT_ROOT
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings.paths import OUTPUT_ROOT
+from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY, UNLABELLED, server_images
 
 DIGITS = DataShape((1, 8, 8), tuple(map(str, range(10))))
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedproto_app.core.methods import METHODS
 from flwr.app import Message, MessageType
 from safetensors.numpy import load_file
 
-from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.methods import METHODS
-from fedproto_app.server.averaging import Averaging, clipped
+from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import array_record, numpy_arrays
+from fedproto_app.trust.averaging import Averaging, clipped
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import rounds
 

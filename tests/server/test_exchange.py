@@ -9,9 +9,9 @@ from flwr.app import Error
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from fedproto_app.core.wire import ALIVE
 from fedproto_app.server import exchange, probes
 from fedproto_app.server.exchange import ORDER_TRIES, Exchange
-from fedproto_app.wire import ALIVE
 from tests.server.fake_grid import FakeGrid, order
 
 SOON = 0.02  # seconds

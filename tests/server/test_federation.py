@@ -12,13 +12,13 @@ from safetensors import SafetensorError
 
 from fedproto_app import server_app
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.messages import Order
+from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.core.messages import Order
+from fedproto_app.core.wire import QUESTION, numpy_arrays, write_order
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.federation import Federation
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from fedproto_app.wire import QUESTION, numpy_arrays, write_order
 from tests.local_grid import (
     LocalGrid,
     digits_settings,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
+from fedproto_app.core.messages import Reply
+from fedproto_app.core.metrics import Metric, Model, metric_row
 from fedproto_app.core.sends import Expected
-from fedproto_app.messages import Reply
-from fedproto_app.metrics import Metric, Model, metric_row
+from fedproto_app.core.wire import write_reply
 from fedproto_app.server.replies import MOST_STRANGERS, read_reply
-from fedproto_app.wire import write_reply
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import BAD_NODE, rounds
 from tests.server.messages import order_message

@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.errors import FederationError, SettingsError
+from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.node import orders
-from fedproto_app.node_register import NodeRegister, fingerprint
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
-from fedproto_app.server.paths import OUTPUT_ROOT
+from fedproto_app.server.node_register import NodeRegister, fingerprint
 from fedproto_app.settings import Settings
+from fedproto_app.settings.paths import OUTPUT_ROOT
 from tests.local_grid import LocalGrid, digits_settings, small_settings
 from tests.server.test_membership import csv_node, wide_csv
 

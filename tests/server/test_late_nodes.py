@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from flwr.app import Message, MessageType
 
+from fedproto_app.core.wire import ALIVE, MASKING, QUESTION, read_order, required_masking_order
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server import exchange
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings
-from fedproto_app.wire import ALIVE, MASKING, QUESTION, read_order, required_masking_order
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 
 FEDAVG = {"method": "fedavg", "rounds": 1, "local-epochs": 1}

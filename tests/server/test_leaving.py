@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedproto_app.errors import FederationError
-from fedproto_app.messages import LEAVING
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import LEAVING
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.told import told
 

@@ -9,21 +9,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
+from fedproto_app.core.methods import METHODS
 from flwr.app import Array, ArrayRecord, Message, MessageType
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.numpy import load_file
 
-from fedproto_app.engine.flower_parts import number
-from fedproto_app.errors import FederationError
-from fedproto_app.invariants import SmallRuns, apart, everything, results
-from fedproto_app.messages import MaskingOrder, MaskingReply, Order, PublicKeys
-from fedproto_app.methods import METHODS
-from fedproto_app.node import masking
-from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.report.runs import read_rounds
-from fedproto_app.secure.masks import PRIVATE_BYTES, SEED_BYTES
-from fedproto_app.server_app import conduct
-from fedproto_app.wire import (
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import MaskingOrder, MaskingReply, Order, PublicKeys
+from fedproto_app.core.wire import (
     MASKING,
     QUESTION,
     VECTOR,
@@ -33,6 +26,13 @@ from fedproto_app.wire import (
     write_masking_reply,
     write_order,
 )
+from fedproto_app.engine.flower_parts import number
+from fedproto_app.experiments.invariants import SmallRuns, apart, everything, results
+from fedproto_app.node import masking
+from fedproto_app.report.artefacts import RunFolder
+from fedproto_app.report.runs import read_rounds
+from fedproto_app.server_app import conduct
+from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import BAD_NODE, rounds
 from tests.told import tell, told

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Message
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.errors import FederationError
+from fedproto_app.core.errors import FederationError
 from fedproto_app.node import orders
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation

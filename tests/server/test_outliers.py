@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
+from fedproto_app.core.messages import Reply
+from fedproto_app.core.metrics import Metric, metric_row
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import growth_fault, root_mean_square, value_fault
-from fedproto_app.messages import Reply
-from fedproto_app.metrics import Metric, metric_row
 from fedproto_app.server.checkpoint import newest_checkpoint
-from fedproto_app.server.outliers import SizeOfSame, out_of_line
+from fedproto_app.trust.outliers import SizeOfSame, out_of_line
 from tests.local_grid import digits_settings, run_locally, small_settings, synthetic_nodes
 from tests.server.bad_replies import BAD_NODE, change_arrays, rounds
 from tests.told import tell, told

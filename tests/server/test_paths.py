@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.server.paths import OUTPUT_ROOT, within_root
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.settings import settings_from
+from fedproto_app.settings.paths import OUTPUT_ROOT, within_root
 
 ENCODER = {"task": "sequence-classification", "method": "fed-react"}
 

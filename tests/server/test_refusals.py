@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
-from fedproto_app.metrics import Metric, Model
-from fedproto_app.wire import numpy_arrays, read_order
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.wire import numpy_arrays, read_order
 from tests.local_grid import (
     LocalGrid,
     digits_settings,

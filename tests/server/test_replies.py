@@ -13,8 +13,7 @@ from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.core.sends import Expected
-from fedproto_app.messages import (
+from fedproto_app.core.messages import (
     Arrays,
     MaskingOrder,
     MaskingReply,
@@ -22,8 +21,8 @@ from fedproto_app.messages import (
     Refusal,
     Reply,
 )
-from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
-from fedproto_app.wire import (
+from fedproto_app.core.sends import Expected
+from fedproto_app.core.wire import (
     MOST_BYTES,
     Unusable,
     add_masking,
@@ -37,6 +36,7 @@ from fedproto_app.wire import (
     write_reply,
     write_roster,
 )
+from fedproto_app.server.replies import MOST_SAMPLES, read_reply, read_roster, received_bytes
 from tests.server.bad_replies import npy_header
 from tests.server.messages import (
     ASKED,

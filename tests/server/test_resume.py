@@ -13,10 +13,10 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.metrics import Metric
 from fedproto_app.engine.local import nodes_sharing
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import SmallRuns, kills_change_nothing
-from fedproto_app.metrics import Metric
+from fedproto_app.experiments.invariants import SmallRuns, kills_change_nothing
 from fedproto_app.report.artefacts import RunFolder, settings_digest
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.resume import stored_settings
@@ -135,7 +135,7 @@ def assert_same(ours: Path, theirs: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedproto_app.run_lock._DYING", 0.1)
+    monkeypatch.setattr("fedproto_app.core.run_lock._DYING", 0.1)
 
 
 @pytest.mark.parametrize(("task", "method"), PAIRS)

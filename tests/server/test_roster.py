@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.messages import NodeRoster
+from fedproto_app.core.messages import NodeRoster
 from fedproto_app.server.roster import Roster
 from fedproto_app.server.selection import select
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from fedproto_app.metrics import Metric
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.wire import array_record
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import Listener, Patience, reason_to_stop
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import array_record
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 from tests.told import metrics_told, tell, told, with_metric
 

@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.engine.local import nodes_sharing
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import SmallRuns, kills_change_nothing, one_node_equals_eight
-from fedproto_app.maths.privacy_loss import epsilon_of
+from fedproto_app.experiments.invariants import (
+    SmallRuns,
+    kills_change_nothing,
+    one_node_equals_eight,
+)
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.report.table import run_table
 from fedproto_app.server.resume import stored_settings
 from fedproto_app.server.spending import Spending
 from fedproto_app.settings import PrivacyPlan, PrivacySettings, Settings, settings_from
+from fedproto_app.trust.privacy_loss import epsilon_of
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 
 SIGMA, DELTA = 5.0, 1e-5

@@ -12,12 +12,12 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app import __version__
-from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.invariants import SmallRuns
+from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.core.wire import TOLD, protocol_fault, roster_query
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server.checkpoint import newest_checkpoint
 from fedproto_app.server_app import conduct
-from fedproto_app.wire import TOLD, protocol_fault, roster_query
 from tests.local_grid import LocalGrid, small_settings, synthetic_nodes
 
 

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fedproto_app.core.methods import METHODS, methods_of
 from flwr.common.config import flatten_dict
 
 import fedproto_app
-from fedproto_app.errors import SettingsError
-from fedproto_app.methods import METHODS, methods_of
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.settings import TASK_NAMES, Settings, flat_settings, settings_from
 from fedproto_app.settings.reading import flower_config
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+from fedproto_app.core.methods import METHODS
 from pydantic import Field
 
-from fedproto_app.methods import METHODS
 from fedproto_app.settings import Section, Settings, flat_settings, setting
 from fedproto_app.settings.faults import fields
 from fedproto_app.settings.tables import DOCUMENTS, allowed, docs_table, main

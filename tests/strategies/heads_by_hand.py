@@ -15,15 +15,15 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedproto_app.core.messages import NodeRoster, Order, Reply
+from fedproto_app.core.wire import array_record, read_order, write_reply
 from fedproto_app.data.shape import DataShape
-from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.fed_react.strategy import EvolutionaryClusterStrategy
 from fedproto_app.strategies.ifca import IfcaStrategy
-from fedproto_app.wire import array_record, read_order, write_reply
 from tests.strategies.one_node import NO_GRID
 
 Head = Sequence[float]

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays, Order, Reply
+from fedproto_app.core.randomness import torch_stream
+from fedproto_app.core.wire import read_order
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.cohort import Cohort, new_cohort
-from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings, settings_from
+from fedproto_app.strategies.common.cohort import Cohort, new_cohort
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.strategies.kindred.strategy import KindredStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import read_order
 from tests.strategies.one_node import NAMES, NO_GRID, NODE, SAMPLES, one_node
 
 Floats = NDArray[np.float64]

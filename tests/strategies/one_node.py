@@ -10,8 +10,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import NodeRoster, Order, Reply
 from fedproto_app.core.round import ClientReply, Guidance
-from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.strategy import BaseStrategy, PersonalStrategy

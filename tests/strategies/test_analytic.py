@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.messages import Arrays, Reply
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Arrays, Reply
+from fedproto_app.core.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.analytic.strategy import AnalyticStrategy

@@ -14,20 +14,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.sends import Sends
+from fedproto_app.core.wire import read_order
 from fedproto_app.data.shape import DataShape
-from fedproto_app.invariants import SmallRuns, invariants_of
-from fedproto_app.learners.class_fit import packed
+from fedproto_app.experiments.invariants import SmallRuns, invariants_of
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.messages import Arrays, NodeRoster, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import AggregationSettings, settings_from
-from fedproto_app.strategies.analytic import AnalyticSettings, class_groups
-from fedproto_app.strategies.analytic.class_groups import ClassGroups
-from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy
-from fedproto_app.wire import read_order
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic import classes_strategy as class_groups
+from fedproto_app.strategies.analytic.classes_strategy import AnalyticClassesStrategy, ClassGroups
+from fedproto_app.strategies.common.class_fit import packed
 from tests.strategies.one_node import NO_GRID, NODE, SAMPLES, evaluation, one_node
 
 WIDTH, CLASSES = 8, ("ant", "bee")

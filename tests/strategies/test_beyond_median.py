@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.trust.outliers import largest
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message
 
+from fedproto_app.core.messages import Arrays, Order, Reply
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.learners.class_fit import packed
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.maths.class_gaussian import LabelledVectors, class_sums
-from fedproto_app.messages import Arrays, Order, Reply
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.census.strategy import CensusStrategy
-from fedproto_app.wire import array_record, numpy_arrays
+from fedproto_app.strategies.common.class_fit import packed
 from tests.strategies.one_node import NODE, SAMPLES, one_node
 
 WIDTH = 4 + 8  # four learned features, one random filter

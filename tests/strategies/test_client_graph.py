@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.round import Round
 from fedproto_app.core.sends import Sends
 from fedproto_app.engine.local import LocalGrid, nodes_sharing
-from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.learners.profile import PROFILE, profile
 from fedproto_app.maths.graph import weights_of_profiles
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.profile import PROFILE, profile
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.solo import SoloLearner, SoloStrategy
 from fedproto_app.tasks.forecasting.profiles import mean_day

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, MessageType
 
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
+from fedproto_app.core.wire import read_order
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
-from fedproto_app.wire import read_order
 from tests.local_grid import LocalGrid, sequence_settings, synthetic_nodes
 from tests.strategies.heads_by_hand import at, play, server
 

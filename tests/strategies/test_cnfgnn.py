@@ -15,16 +15,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.errors import FederationError, FedProtoError
+from fedproto_app.core.messages import SampleTimes
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.engine.local import nodes_sharing
-from fedproto_app.errors import FederationError, FedProtoError
-from fedproto_app.halves import make_learner
 from fedproto_app.maths.losses import prediction_loss
-from fedproto_app.messages import SampleTimes
 from fedproto_app.models.graph_network import GraphNetwork
-from fedproto_app.node.inference import require_forecasts
 from fedproto_app.report.runs import read_rounds
+from fedproto_app.serving.inference import require_forecasts
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.strategies.compared.cnfgnn import strategy as cnfgnn
 from fedproto_app.strategies.compared.cnfgnn.graph_learning import Encoded, GraphLearning, Proposal
 from fedproto_app.strategies.compared.cnfgnn.learner import ENCODINGS, GRADIENT, CnfgnnLearner

@@ -11,13 +11,17 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import NodeRoster, Order, Reply
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import SettingsError
-from fedproto_app.maths.federated_features import class_gradient
-from fedproto_app.messages import NodeRoster, Order, Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.compared.creff import CLASSIFIER, GRADIENTS, CreffStrategy
+from fedproto_app.strategies.compared.creff import (
+    CLASSIFIER,
+    GRADIENTS,
+    CreffStrategy,
+    class_gradient,
+)
 from tests.learners.tiny_images import SHAPE
 
 WIDTH = 2

@@ -9,12 +9,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedproto_app.client_app import app as client_app
-from fedproto_app.invariants import SmallRuns
-from fedproto_app.messages import Order
+from fedproto_app.core.messages import Order
+from fedproto_app.core.wire import numpy_arrays, write_order
+from fedproto_app.experiments.invariants import SmallRuns
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.wire import numpy_arrays, write_order
 from tests.local_grid import LocalGrid, run_locally, small_settings
 from tests.told import told
 

@@ -11,19 +11,21 @@ import torch
 from flwr.app import ConfigRecord, Message
 
 from fedproto_app.core.clients import ClientKey, keys_in
-from fedproto_app.errors import FederationError, SettingsError
-from fedproto_app.maths.dual_attention import attended
-from fedproto_app.maths.two_view_clusters import two_view_clusters
-from fedproto_app.messages import Reply
+from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.core.messages import Reply
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.compared.fedda import traffic_clusters
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS
-from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
-from fedproto_app.strategies.compared.fedda.strategy import FedDaStrategy
+from fedproto_app.strategies.compared.fedda.strategy import (
+    FedDaStrategy,
+    attended,
+    quasi_global_model,
+)
+from fedproto_app.strategies.compared.fedda.traffic_clusters import two_view_clusters
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.wire import array_record, numpy_arrays
 from tests.local_grid import LocalGrid, run_locally, small_settings, synthetic_nodes
 
 Server = tuple[FedDaStrategy, LocalGrid]

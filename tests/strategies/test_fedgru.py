@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.engine.local import nodes_sharing
-from fedproto_app.errors import SettingsError
-from fedproto_app.invariants import everything
+from fedproto_app.experiments.invariants import everything
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from

@@ -12,17 +12,17 @@ import torch
 from flwr.app import ConfigRecord, Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedproto_app.errors import FederationError
-from fedproto_app.invariants import TOLERANCE, SmallRuns, apart, results
-from fedproto_app.messages import Arrays, NodeRoster, Reply
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays, NodeRoster, Reply
+from fedproto_app.core.wire import array_record, numpy_arrays, write_reply
+from fedproto_app.experiments.invariants import TOLERANCE, SmallRuns, apart, results
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.server.auxiliary import AUXILIARY
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.compared.fedic.auxiliary import AUXILIARY
 from fedproto_app.strategies.compared.fedic.ensemble_distillation import LARGEST_LOGIT, Judgement
 from fedproto_app.strategies.compared.fedic.strategy import FedicStrategy
 from fedproto_app.tasks.table import load_shard
-from fedproto_app.wire import array_record, numpy_arrays, write_reply
 from tests.local_grid import LocalGrid, small_settings
 
 NAMES = ["a", "b", "c"]

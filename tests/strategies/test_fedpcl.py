@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.messages import Order, Reply
 from fedproto_app.core.round import Guidance, Round
-from fedproto_app.messages import Order, Reply
+from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES, PROTOTYPES, FedPclStrategy
-from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NODE, Rows, one_node
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.messages import Reply
+from fedproto_app.core.messages import Reply
+from fedproto_app.core.wire import numpy_arrays
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.fedproto import FedProtoStrategy
-from fedproto_app.wire import numpy_arrays
 from tests.local_grid import run_locally, small_settings, synthetic_nodes
 from tests.strategies.one_node import NAMES, NODE, Rows, guidance, one_node, report
 

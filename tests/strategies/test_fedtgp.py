@@ -11,12 +11,12 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.learners.global_prototypes import PROTOTYPES
-from fedproto_app.messages import NodeRoster, Order, Reply
+from fedproto_app.core.messages import NodeRoster, Order, Reply
+from fedproto_app.core.wire import read_order
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.compared.fedtgp import FedTgpStrategy
-from fedproto_app.wire import read_order
 from tests.learners.tiny_images import SHAPE
 
 WIDTH = 2

@@ -7,15 +7,15 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fedproto_app.maths.head_smoothing import (
+from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_app.strategies.fed_react.head_smoothing import (
     ForgettingMean,
     HeadSmoother,
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
 )
-from fedproto_app.strategies.fed_react import FedReactSettings
-from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
+from fedproto_app.strategies.fed_react.strategy import make_smoother
 
 SMOOTHINGS = FedReactSettings.model_fields["smoothing"].annotation
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Reply
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.messages import Reply
 from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.fuels import strategy as jsd_prototype

@@ -15,9 +15,9 @@ from flwr.app import MessageType
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch_file
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import SettingsError
-from fedproto_app.messages import Arrays
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import Settings

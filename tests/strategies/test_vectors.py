@@ -10,15 +10,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import DataError
-from fedproto_app.halves import make_learner
-from fedproto_app.messages import Arrays, Order
 from fedproto_app.node.shares import shares_of
 from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
+from fedproto_app.strategies.common.halves import make_learner
 from fedproto_app.strategies.fed_react import vectors
 from fedproto_app.strategies.fed_react.vectors import represent_sequences, represented
 from fedproto_app.tasks.sequences.task import SequenceTask

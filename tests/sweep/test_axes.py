@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.sweep.axes import Range, Values, grid_option, range_option
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.sweep.axes import Range, Values, grid_option, range_option
 
 
 @pytest.mark.parametrize(

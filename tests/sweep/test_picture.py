@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.sweep.axes import Values
-from fedproto_app.sweep.picture import is_geometric, sweep_charts, through_choice
-from fedproto_app.sweep.plan import Plan, Trial
-from fedproto_app.sweep.results import Result, ranked, result_of
+from fedproto_app.experiments.sweep.axes import Values
+from fedproto_app.experiments.sweep.picture import is_geometric, sweep_charts, through_choice
+from fedproto_app.experiments.sweep.plan import Plan, Trial
+from fedproto_app.experiments.sweep.results import Result, ranked, result_of
 from tests.report.made_runs import make_run
 
 BETA = Values("fuels.beta", (10, 30, 90))

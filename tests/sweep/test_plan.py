@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.sweep.axes import Range, Values
-from fedproto_app.sweep.plan import Plan, Trial, continued, read_plan, require_plan, write_plan
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.sweep.axes import Range, Values
+from fedproto_app.experiments.sweep.plan import (
+    Plan,
+    Trial,
+    continued,
+    read_plan,
+    require_plan,
+    write_plan,
+)
 
 GRID = Plan(
     base={"rounds": 3},

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedproto_app.sweep.axes import Values
-from fedproto_app.sweep.plan import Plan, Trial
-from fedproto_app.sweep.results import Mean, Result, choices, mean_of, ranked, result_of
-from fedproto_app.sweep.writing import results_table, write_results
+from fedproto_app.experiments.sweep.axes import Values
+from fedproto_app.experiments.sweep.plan import Plan, Trial
+from fedproto_app.experiments.sweep.results import Mean, Result, choices, mean_of, ranked, result_of
+from fedproto_app.experiments.sweep.writing import results_table, write_results
 from tests.report.made_runs import make_run
 
 PLAN = Plan({}, (Values("fuels.beta", (10, 30)),), "grid", 0, (0, 1), 2, 0, 4)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.sweep.axes import Range, Values
-from fedproto_app.sweep.plan import Plan, Trial
-from fedproto_app.sweep.search import OptunaSearch
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.experiments.sweep.axes import Range, Values
+from fedproto_app.experiments.sweep.plan import Plan, Trial
+from fedproto_app.experiments.sweep.search import OptunaSearch
 
 PLAN = Plan(
     base={},

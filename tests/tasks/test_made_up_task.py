@@ -11,29 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedproto_app.core.tasks import TASKS, TaskRecord
 from typer.testing import CliRunner
 
 from fedproto_app.cli.data import data_app
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import DataError, SettingsError
-from fedproto_app.invariants import SmallRuns, one_node_equals_eight
+from fedproto_app.experiments.invariants import SmallRuns, one_node_equals_eight
+from fedproto_app.report.check.findings import Checked
+from fedproto_app.report.forecasting.report import ForecastingReport
 from fedproto_app.report.runs import read_clients, read_run
-from fedproto_app.report.task_report import Measure
+from fedproto_app.report.task_report import Measure, report_for
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.findings import Checked
 from fedproto_app.tasks.forecasting.clients import series_shard
-from fedproto_app.tasks.forecasting.report import ForecastingReport
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import (
-    TASKS,
-    TaskRecord,
-    load_shard,
-    make_task,
-    reasons_against,
-    report_for,
-)
+from fedproto_app.tasks.table import load_shard, make_task, reasons_against
 
 HERE = __name__
 SOURCES = {"dice": lambda settings: None}

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.images.sources import IMAGE_SOURCES
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import SEQUENCE_SOURCES
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import SOURCES
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import reasons_against, record_of_source
 from tests.data.sequences.made_sequences import pool_of as made_pool

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.source_checks import require_inside
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 SHAPE = (3, 32, 32)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.file_tree import FileTree, opened
 from fedproto_app.data.images.decoding import SUFFIXES, decode
 from fedproto_app.data.images.pool import (
@@ -25,7 +26,6 @@ from fedproto_app.data.images.pool import (
     Positions,
     all_classes,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 _OTHER_IMAGES = (".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif", ".heic")

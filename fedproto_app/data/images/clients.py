@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.choice import chosen
 from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
 from fedproto_app.data.images.reserve import placed, reserved_places
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 _NAMED = 3  # corrupt images named in a note; the others are counted

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,
@@ -18,7 +19,6 @@ from fedproto_app.data.images.pool import (
     all_classes,
 )
 from fedproto_app.data.npz_archive import array, column, column_of, header, opened, require_names
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 _SPLITS = ("train", "test")

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.held_out import held_out_counts, split_off
 from fedproto_app.data.images.long_tail import long_tail_counts
 from fedproto_app.data.images.same_mix import images_of_the_same_mix
 from fedproto_app.data.images.shares import draw_shares
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import PartitionSettings
 
 Counts = NDArray[np.int64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Positions = NDArray[np.int64]

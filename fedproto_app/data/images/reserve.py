@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.images.partition import Holding, Places, Stage
 from fedproto_app.data.images.pool import ImagePool
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 
 
 def reserved_places(pool: ImagePool, per_class: int, seed: int) -> Places:

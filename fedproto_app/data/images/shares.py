@@ -6,6 +6,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.long_tail import (
     class_quotas,
     draw_classes,
@@ -13,7 +14,6 @@ from fedproto_app.data.images.long_tail import (
     equal_share,
 )
 from fedproto_app.data.mixes import spread
-from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 
 Counts = NDArray[np.int64]

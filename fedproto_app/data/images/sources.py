@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.cifar import load_cifar
 from fedproto_app.data.images.class_folders import load_class_folders
 from fedproto_app.data.images.digits import load_digits
@@ -24,7 +25,6 @@ from fedproto_app.data.source_checks import (
     require_column,
     require_labels,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], ImagePool]

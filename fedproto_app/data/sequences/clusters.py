@@ -13,11 +13,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.choice import chosen
 from fedproto_app.data.mixes import spread
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import ClusterSettings, DataSettings
 
 Counts = NDArray[np.int64]

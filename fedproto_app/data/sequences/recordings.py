@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.file_tree import opened
 from fedproto_app.data.room import whole_content
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.sequences.sequence_folder import read_steps, require_same_columns
 from fedproto_app.data.sequences.steps_csv import parse_steps
 from fedproto_app.data.text_table import SUFFIX
-from fedproto_app.errors import DataError
 from fedproto_app.settings import Choice, DataSettings
 
 Recordings = dict[str, NDArray[np.float64]]

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.file_tree import FileTree, opened
 from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.sequences.steps_csv import parse_steps
 from fedproto_app.data.text_table import SUFFIX
-from fedproto_app.errors import DataError
 from fedproto_app.settings import Choice, DataSettings
 
 _LAYOUT = "[<client>/]<class>/<sequence>.csv"

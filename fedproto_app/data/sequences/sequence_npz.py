@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.npz_archive import array, column, column_of, opened, require_names
 from fedproto_app.data.sequences.pool import (
     SequencePool,
@@ -31,7 +32,6 @@ from fedproto_app.data.sequences.pool import (
     float32_steps,
     numbered_dimensions,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 _ONE = ("x", "y", "client", "group")

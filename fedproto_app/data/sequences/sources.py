@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import NO_CLASS, UNLABELLED, SequencePool
 from fedproto_app.data.sequences.recordings import load_recordings
 from fedproto_app.data.sequences.sequence_folder import load_sequence_folder
@@ -28,7 +29,6 @@ from fedproto_app.data.source_checks import (
     require_column,
     require_labels,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 Loader = Callable[[DataSettings], SequencePool]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.held_out import split_off
 from fedproto_app.data.sequences.clusters import Holding, Places
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings
 
 

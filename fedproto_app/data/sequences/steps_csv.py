@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.choice import require_there
 from fedproto_app.data.table import Columns, Head, require_named
 from fedproto_app.data.text_table import parse_text_table
-from fedproto_app.errors import DataError
 from fedproto_app.settings import Choice, DataSettings
 
 

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.sequences.digit_forms import CLOSED, FORMS, Piece
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings
 
 Vector = NDArray[np.float64]

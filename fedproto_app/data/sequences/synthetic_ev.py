@@ -19,6 +19,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.sequences.electric_vehicle import (
     GRID,
     KINDS,
@@ -32,8 +34,6 @@ from fedproto_app.data.sequences.electric_vehicle import (
     drive_along,
 )
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import DataSettings
 
 FEATURES = (

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.room import whole_content
 from fedproto_app.data.sequences.pool import (
     NO_CLASS,
@@ -23,7 +24,6 @@ from fedproto_app.data.sequences.pool import (
 )
 from fedproto_app.data.source_checks import require_inside
 from fedproto_app.data.text_table import decoded
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 
 _TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"

@@ -19,8 +19,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedproto_app import __version__
 from fedproto_app.core.charts import Section
+from fedproto_app.core.version import __version__
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.alone import with_better_off
 from fedproto_app.report.charts import errors_section, gains_section, learning_section
 from fedproto_app.report.drawing import chart_svg, is_wide_chart
@@ -35,8 +36,7 @@ from fedproto_app.report.page.tables import (
 from fedproto_app.report.pairs import heavy_clients
 from fedproto_app.report.runs import Group, Run, group_runs, labels, ranked, read_run
 from fedproto_app.report.taking_part import chosen_to_share
-from fedproto_app.tasks.table import report_for
-from fedproto_app.whole_file import write_whole
+from fedproto_app.report.task_report import report_for
 
 _TEMPLATES = "report/page/templates"
 _MOST_REPEATS = 40

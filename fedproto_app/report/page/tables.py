@@ -14,8 +14,7 @@ from fedproto_app.report.pairs import PAIR_COLUMNS, mean_errors, pairs
 from fedproto_app.report.runs import Group, read_clients
 from fedproto_app.report.table import comparison_columns, comparison_numbers, comparison_rows
 from fedproto_app.report.taking_part import Candidate
-from fedproto_app.report.task_report import UNKNOWN, ClientErrors, percent_text
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import UNKNOWN, ClientErrors, percent_text, report_for
 
 MOST_CLIENTS = 2000  # rows; a page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table

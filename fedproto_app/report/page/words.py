@@ -9,7 +9,7 @@ from fedproto_app.report.alone import is_alone
 from fedproto_app.report.runs import Group
 from fedproto_app.report.table import bytes_text, count_text
 from fedproto_app.report.taking_part import Candidate, sentence
-from fedproto_app.tasks.table import report_for
+from fedproto_app.report.task_report import report_for
 
 FEDERATED = (
     "Federated learning trains models for many clients – sites, devices, users – without bringing "

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import CountOrZero, Positive, Section, setting
-from fedproto_app.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedproto_app.settings import Settings

@@ -13,8 +13,13 @@ from sklearn.metrics import rand_score
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Guidance, Received, Round, of_group, under
-from fedproto_app.learners.class_fit import (
+from fedproto_app.maths.class_gaussian import ClassSums
+from fedproto_app.maths.clustering import Labels
+from fedproto_app.maths.ridge import symmetric, triangle
+from fedproto_app.strategies.analytic.class_clusters import class_clusters, sums_of, within_clusters
+from fedproto_app.strategies.common.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
     COUNTS,
@@ -24,11 +29,6 @@ from fedproto_app.learners.class_fit import (
     arrived,
     packed,
 )
-from fedproto_app.maths.class_clusters import class_clusters, sums_of, within_clusters
-from fedproto_app.maths.class_gaussian import ClassSums
-from fedproto_app.maths.clustering import Labels
-from fedproto_app.maths.ridge import symmetric, triangle
-from fedproto_app.messages import Arrays
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
 
 # Clients of a cluster that is told its sums, and of all others together: of two, each could take

@@ -16,9 +16,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Returns, Sends, Sizes
 from fedproto_app.data.shape import DataShape
-from fedproto_app.learners.class_fit import (
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    LabelledVectors,
+    class_sums,
+    log_loss,
+    shortened,
+)
+from fedproto_app.models.model import HEAD
+from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic.random_kernels import RandomKernelClassifier
+from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     MOMENT,
     ClassFit,
@@ -32,24 +47,9 @@ from fedproto_app.learners.class_fit import (
     total_in,
     unpacked,
 )
-from fedproto_app.learners.closed_form import ClosedFormLearner, VectorsContext, new_stage
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Contribution
-from fedproto_app.maths.class_gaussian import (
-    ClassSums,
-    LabelledVectors,
-    class_sums,
-    log_loss,
-    shortened,
-)
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.model import HEAD
-from fedproto_app.models.random_kernels import RandomKernelClassifier
-from fedproto_app.models.random_patches import RandomPatchClassifier
-from fedproto_app.randomness import torch_stream
-from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.tasks.images.own_models import fixed_patches
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import Guidance, Received, Round
-from fedproto_app.learners.class_fit import WITHIN
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
-from fedproto_app.strategies.analytic.class_groups import ClassGroups
+from fedproto_app.strategies.analytic.classes_strategy import ClassGroups
+from fedproto_app.strategies.common.class_fit import WITHIN
 from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.common.client_sums import SumsStrategy
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
-from fedproto_app.strategies.common.summed import SumsStrategy
 
 
 class AnalyticClassesStrategy(SumsStrategy):

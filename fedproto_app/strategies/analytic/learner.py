@@ -18,15 +18,15 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.closed_form import ClosedFormLearner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import solve, symmetric, triangle, triangle_size
-from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
 from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 # What goes up from each client, and, summed over the clients, comes down.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays
 from fedproto_app.maths.ridge import definite, sums_fault, symmetric, triangle
-from fedproto_app.maths.robust_means import judged, levelled
-from fedproto_app.messages import Arrays
-from fedproto_app.server.averaging import Averaging
 from fedproto_app.strategies.analytic.learner import GRAM, MOMENT, sample_bound
-from fedproto_app.strategies.common.client_sums import ClientSums
-from fedproto_app.strategies.common.summed import SumsStrategy
+from fedproto_app.strategies.common.client_sums import ClientSums, SumsStrategy
+from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.robust_means import judged, levelled
 
 # A client's values are on the scale of its train part, where their mean square is 1; a spike that
 # is carried over a gap can make it more.

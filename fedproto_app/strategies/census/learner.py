@@ -9,7 +9,7 @@ so a frequent class, or an absent one, teaches the encoder nothing by its freque
 
 Before it trains, a client adds up what the discriminant of `maths/class_gaussian.py` needs, over
 the vectors that the encoder gives as received, which is the same for all. Fixed random features
-stand beside them (`models/learned_and_fixed.py`). The answer of a client is made of its own sums
+stand beside them (`strategies/census/learner.py`). The answer of a client is made of its own sums
 and those of all (`class_fit.py`), as in the closed form that learns nothing, and goes with the
 encoder as received. Sums of earlier stages are of the encoders of their time.
 """
@@ -24,9 +24,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.shape import DataShape
-from fedproto_app.learners.class_fit import (
+from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
+from fedproto_app.models.model import HEAD
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.strategies.census.learner import LearnedAndFixed
+from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     MOMENT,
     ClassFit,
@@ -37,15 +44,8 @@ from fedproto_app.learners.class_fit import (
     sums_shapes,
     total_in,
 )
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.learned_and_fixed import LearnedAndFixed
-from fedproto_app.models.model import HEAD
-from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.tasks.images.own_models import fixed_patches, image_classifier
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 

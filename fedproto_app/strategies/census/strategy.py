@@ -12,17 +12,17 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
-from fedproto_app.learners.class_fit import COUNTS
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
-from fedproto_app.server.outliers import FEWEST
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.census.learner import SENDS_SUMS
+from fedproto_app.strategies.common.class_fit import COUNTS
 from fedproto_app.strategies.common.class_sums import SumsOfClasses
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.trust.outliers import FEWEST
 
 
 class SumsOfLearnedFeatures(SumsOfClasses):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedproto_app.core.clients import ClientKey
-from fedproto_app.server.outliers import usual
+from fedproto_app.trust.outliers import usual
 
 # So many times what is usual in the round. All start from one model, and honest clients
 # differ by far less.

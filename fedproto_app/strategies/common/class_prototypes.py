@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import Guidance, Received, Round
-from fedproto_app.learners.global_prototypes import PROTOTYPES
 from fedproto_app.maths.class_prototypes import moving_average
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 
 
 class ClassPrototypes(CheckedClassPrototypes):

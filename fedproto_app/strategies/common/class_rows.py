@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.round import ClientReply, Round
-from fedproto_app.learners.global_prototypes import PROTOTYPES
-from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.global_prototypes import PROTOTYPES
 from fedproto_app.strategies.common.strategy import BaseStrategy
+from fedproto_app.trust.outliers import largest
 
 ClassRow = NDArray[np.float32]
 

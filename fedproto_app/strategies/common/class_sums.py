@@ -9,17 +9,23 @@ import torch
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Received
-from fedproto_app.learners.class_fit import COUNTS, arrived, packed, sample_bound, sums_shapes
 from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
-from fedproto_app.maths.robust_means import robust_class_sums
-from fedproto_app.messages import Arrays
-from fedproto_app.server.averaging import Averaging
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.beyond_median import LARGEST_FACTOR, largest_believed
+from fedproto_app.strategies.common.class_fit import (
+    COUNTS,
+    arrived,
+    packed,
+    sample_bound,
+    sums_shapes,
+)
 from fedproto_app.strategies.common.client_sums import ClientSums
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.tasks.table import make_task
+from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_believed
+from fedproto_app.trust.robust_means import robust_class_sums
 
 LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that sums of all stay finite
 

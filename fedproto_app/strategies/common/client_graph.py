@@ -4,7 +4,7 @@
     graph.complete(round_, ask)                    # in `begin`: profiles, once a client
     weights = graph.adjacency(keys)                # [N, N] of these clients, in their order
 
-A learner whose strategy has one answers the question for a profile with `learners/profile.py`.
+A learner whose strategy has one answers the question for a profile with `strategies/common/profile.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Refusal
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.sends import Expected, Sends
-from fedproto_app.learners.profile import PROFILE
 from fedproto_app.maths.graph import Adjacency
-from fedproto_app.messages import Refusal
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.profile import PROFILE
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.tasks.forecasting.graph import Vertices
 

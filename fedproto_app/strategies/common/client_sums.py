@@ -9,10 +9,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays, Refusal
 from fedproto_app.core.round import Received
-from fedproto_app.messages import Arrays, Refusal
-from fedproto_app.server.averaging import Averaging
-from fedproto_app.server.federation import Federation
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.trust.averaging import Averaging
 
 
 class ClientSums(ABC):

@@ -19,19 +19,19 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, keys_in
+from fedproto_app.core.messages import Arrays, Order, Refusal, Reply
 from fedproto_app.core.method import IN_STRATEGIES, refuse_removed
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, Total
 from fedproto_app.core.sends import Expected, Sends, Sizes
+from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.halves import make_learner
-from fedproto_app.learners.learner import AnyLearner
-from fedproto_app.messages import Arrays, Order, Refusal, Reply
-from fedproto_app.secure.fixed_point import BY_CLASS, CLIENTS, Sums
-from fedproto_app.server.averaging import Averaging
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.table import make_task
-from fedproto_app.wire import array_record, numpy_arrays
+from fedproto_app.trust.averaging import Averaging
+from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 
 Guide = Callable[[list[ClientKey]], Guidance]  # what these clients of one node get
 

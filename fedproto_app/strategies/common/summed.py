@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.client_sums import ClientSums
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
 
 

@@ -22,14 +22,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.section import Count, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
-from fedproto_app.maths.federated_features import (
+from fedproto_app.models.linear import linear_parameters
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.class_prototypes import class_fault, largest_rows
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.learner import Context, Contribution
+from fedproto_app.strategies.compared.creff import (
     batch_weights,
     class_gradient,
     feature_norm,
@@ -38,13 +45,6 @@ from fedproto_app.maths.federated_features import (
     matched_features,
     retrained,
 )
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
-from fedproto_app.models.linear import linear_parameters
-from fedproto_app.randomness import torch_stream
-from fedproto_app.server.federation import Federation
-from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.class_rows import class_fault, largest_rows
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.images.task import ClassificationTask

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Count, Section, setting
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.models.community_gcn import CommunityGcn
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.compared.fcgcn import CommunityGcn
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
 
 

@@ -21,26 +21,32 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Guidance, Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.errors import SettingsError
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Phase
-from fedproto_app.learners.profile import PROFILE, profile
-from fedproto_app.maths.constrained_kmeans import constrained_kmeans
 from fedproto_app.maths.graph import communities
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Arrays, Order
-from fedproto_app.models.ensemble import CHOICE, Ensemble, member, name_alone, of_member
 from fedproto_app.models.model import Model
-from fedproto_app.models.stacked_gru import StackedGru
-from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.learner import Context, Contribution, Phase
+from fedproto_app.strategies.common.profile import PROFILE, profile
 from fedproto_app.strategies.common.strategy import Ask
+from fedproto_app.strategies.compared.fedgru import (
+    CHOICE,
+    Ensemble,
+    StackedGru,
+    constrained_kmeans,
+    member,
+    name_alone,
+    of_member,
+)
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -23,16 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Order
 from fedproto_app.core.method import Method
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import (
-    PROTOTYPES,
-    class_prototypes,
-    received_prototypes,
-)
 from fedproto_app.maths.class_prototypes import nearest_prototype
 from fedproto_app.maths.trainable_prototypes import (
     EMBEDDING,
@@ -42,13 +39,16 @@ from fedproto_app.maths.trainable_prototypes import (
     generated,
     trained,
 )
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.linear import linear_parameters
-from fedproto_app.randomness import torch_stream
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.class_rows import CheckedClassPrototypes, largest_rows
+from fedproto_app.strategies.common.class_prototypes import CheckedClassPrototypes, largest_rows
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.federation import Federation
+from fedproto_app.strategies.common.global_prototypes import (
+    PROTOTYPES,
+    class_prototypes,
+    received_prototypes,
+)
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fedproto import FedProtoClassesLearner
 from fedproto_app.tasks.images.task import ClassificationTask

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import field_validator
 
-from fedproto_app.core.method import SEQUENCE_TASKS, Method
-from fedproto_app.core.pretraining import Pretraining
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.method import SEQUENCE_TASKS, Method, Pretraining
+from fedproto_app.core.methods import METHODS
 from fedproto_app.core.section import Count, CountOrZero, Positive, Section, setting
-from fedproto_app.errors import SettingsError
 from fedproto_app.maths.clustering import HeadSimilarity
-from fedproto_app.methods import METHODS
 
 if TYPE_CHECKING:
     from fedproto_app.settings import Settings

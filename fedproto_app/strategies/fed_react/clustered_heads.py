@@ -17,12 +17,12 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round, of_group, under
-from fedproto_app.errors import FederationError
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.strategies.fed_react.learner import HEAD, HEADS

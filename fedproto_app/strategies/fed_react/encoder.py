@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedproto_app.errors import SettingsError
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.settings import EncoderSettings, Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import MethodStrategy
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.sequences.task import SequenceTask

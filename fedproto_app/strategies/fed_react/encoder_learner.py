@@ -14,12 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Learner, Phase
-from fedproto_app.maths.contrastive import ContrastiveBatch, contrastive_batches, contrastive_loss
-from fedproto_app.messages import Order
 from fedproto_app.settings import EncoderSettings
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Learner, Phase
+from fedproto_app.strategies.fed_react.encoder_learner import (
+    ContrastiveBatch,
+    contrastive_batches,
+    contrastive_loss,
+)
 from fedproto_app.tasks.sequences.samples import CohortSequences
 from fedproto_app.tasks.sequences.task import SequenceTask
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fedproto_app.maths.head_smoothing import (
+from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_app.strategies.fed_react.head_smoothing import (
     ForgettingMean,
     HeadSmoother,
     KalmanSmoothing,
     NoSmoothing,
     RunningMean,
 )
-from fedproto_app.strategies.fed_react import FedReactSettings
 
 
 def make_smoother(settings: FedReactSettings) -> HeadSmoother:

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.linear_heads import Head, Vectors
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric, Model
-from fedproto_app.randomness import numpy_stream
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 

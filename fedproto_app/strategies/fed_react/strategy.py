@@ -17,24 +17,22 @@ from sklearn.metrics import rand_score
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.round import Round, of_group, under
-from fedproto_app.maths.affect import Affect, affect, remember
 from fedproto_app.maths.cluster_identity import ABSENT, clusters_of_before, match_labels
 from fedproto_app.maths.clustering import MOST_CLUSTERS, Matrix, head_similarity
-from fedproto_app.maths.head_smoothing import HeadSmoother
 from fedproto_app.maths.linear_heads import Head
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.cluster_history import ClusterHistory
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_app.strategies.fed_react.affect import Affect, affect, remember
 from fedproto_app.strategies.fed_react.clustered_heads import (
     ClusteredHeadStrategy,
     Fitted,
 )
-from fedproto_app.strategies.fed_react.head_smoothers import make_smoother
+from fedproto_app.strategies.fed_react.head_smoothing import HeadSmoother
 from fedproto_app.strategies.fed_react.learner import HEAD
-from fedproto_app.strategies.fed_react.pair_memory import PairMemory, Rows
-from fedproto_app.tasks.sequences.probe import probe_vector
+from fedproto_app.strategies.fed_react.strategy import PairMemory, Rows, make_smoother, probe_vector
 
 
 class EvolutionaryClusterStrategy(ClusteredHeadStrategy):

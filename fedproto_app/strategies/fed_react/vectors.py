@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import DataError
-from fedproto_app.messages import Arrays
 from fedproto_app.tasks.sequences.task import ENCODED_AT_ONCE, SequenceTask
 from fedproto_app.tasks.task import AnyTask
 

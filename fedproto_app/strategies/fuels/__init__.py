@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import model_validator
 
-from fedproto_app.errors import SettingsError
+from fedproto_app.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedproto_app.settings import Settings

@@ -16,18 +16,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
-from fedproto_app.learners.prototype import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.maths.gradients import gradient_norms
 from fedproto_app.maths.losses import inter_client_loss, intra_client_loss
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.optim import CohortOptimizer, ScaledSteps
-from fedproto_app.messages import Order
 from fedproto_app.models.forecaster import PROJECTOR, project
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Training
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.prototype import ConcatenatedPrototype, PeriodPrototype
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask

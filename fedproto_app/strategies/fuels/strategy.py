@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
     threshold,
     update_divergence,
 )
-from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.divergence_findings import divergence_findings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.fuels import FuelsSettings
 from fedproto_app.strategies.fuels.learner import (

@@ -15,14 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.global_prototypes import (
-    PROTOTYPES,
-    class_prototypes,
-    received_prototypes,
-)
-from fedproto_app.learners.learner import Context, Contribution, Learner, Phase
 from fedproto_app.maths.class_prototypes import (
     class_means,
     global_relation,
@@ -31,9 +26,14 @@ from fedproto_app.maths.class_prototypes import (
     moving_average,
     nearest_prototype,
 )
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.settings import Training
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.global_prototypes import (
+    PROTOTYPES,
+    class_prototypes,
+    received_prototypes,
+)
+from fedproto_app.strategies.common.learner import Context, Contribution, Learner, Phase
 from fedproto_app.strategies.gldp import GldpSettings
 from fedproto_app.tasks.images.task import ClassificationTask, ImageBatch
 

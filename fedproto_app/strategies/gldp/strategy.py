@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.gldp import GldpSettings
 

@@ -25,19 +25,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.learners.closed_form import ClosedFormLearner
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
 from fedproto_app.maths.candidates import Candidates, Family
 from fedproto_app.maths.ridge import Eliminated, sums, symmetric, triangle, triangle_size
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
 from fedproto_app.models.linear_forecaster import COEFFICIENTS
-from fedproto_app.models.random_features import RandomFeatureForecaster
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution
 from fedproto_app.strategies.kindred import KindredSettings
+from fedproto_app.strategies.kindred.learner import RandomFeatureForecaster
 from fedproto_app.tasks.forecasting.profiles import mean_day
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask

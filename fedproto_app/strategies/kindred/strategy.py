@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import ClientReply, Guidance, Received, Round
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.maths.kinship import kinship
 from fedproto_app.maths.ridge import sums_fault, symmetric
-from fedproto_app.messages import Arrays
-from fedproto_app.randomness import numpy_stream
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.divergence_findings import divergence_findings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask, PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
+from fedproto_app.strategies.kindred.strategy import kinship
 
 # A client's values have mean square 1 on its own scale, differences of two of them at most 4; a
 # spike that is carried over a gap can make it more.

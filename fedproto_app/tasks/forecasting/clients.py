@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedproto_app.core.loading import load
+from fedproto_app.core.methods import method_named
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows, why_refused
-from fedproto_app.methods import method_named
 from fedproto_app.settings import DataSettings, Settings
-from fedproto_app.users_code import load
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:

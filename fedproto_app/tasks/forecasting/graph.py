@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.graph_files import Place, cell_of, read_places, read_weights
-from fedproto_app.errors import DataError
 from fedproto_app.maths.graph import Adjacency, weights_of_places, weights_of_profiles
 from fedproto_app.settings import GraphSettings
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.maths.conformal import Tracked, first_half_widths, tracked
-from fedproto_app.metrics import Metric
+from fedproto_app.core.metrics import Metric
+from fedproto_app.tasks.forecasting.intervals import Tracked, first_half_widths, tracked
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.noise import noisy
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 

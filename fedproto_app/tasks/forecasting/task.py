@@ -10,24 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import for_task
+from fedproto_app.core.methods import method_named
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.ridge import clipped_samples, sums
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.methods import for_task, method_named
-from fedproto_app.metrics import Metric
 from fedproto_app.models.forecaster import DECODER, Forecaster, projector_parameters
 from fedproto_app.models.model import Model
-from fedproto_app.models.module_checks import ModuleShape
-from fedproto_app.randomness import torch_stream
+from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.forecasting.intervals import COVERAGES, interval_metrics, is_half_width
 from fedproto_app.tasks.forecasting.intervals import NAMES as OF_INTERVALS
 from fedproto_app.tasks.forecasting.samples import Batch, CohortSamples
 from fedproto_app.tasks.task import Task, at_once, in_padded
-from fedproto_app.users_code import load
 
 EVALUATED_AT_ONCE = 2048  # samples a client, which bounds the memory that evaluation takes
 

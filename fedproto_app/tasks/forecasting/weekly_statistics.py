@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.windows import lookback
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.images.clients import make_image_clients, partition_pool, why_refused
 from fedproto_app.data.images.partition import Holding
 from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import DataError, SettingsError
 from fedproto_app.settings import DataSettings, Settings
 
 

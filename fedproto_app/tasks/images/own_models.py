@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import SettingsError
 from fedproto_app.models.constant import ConstantModel
 from fedproto_app.models.image_classifier import ResNetClassifier, SmallCnnClassifier
 from fedproto_app.models.model import Model
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.models.remembering import Remembering
 from fedproto_app.models.small_cnn import GROUPS
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import ModelSettings, Settings
 
 

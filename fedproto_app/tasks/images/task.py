@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import for_task
+from fedproto_app.core.methods import method_named
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.maths.class_gaussian import LabelledVectors
-from fedproto_app.methods import for_task, method_named
-from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD, Model
-from fedproto_app.models.module_checks import ModuleShape
+from fedproto_app.models.module import ModuleShape
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.images.own_models import image_classifier
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
-from fedproto_app.users_code import load
 
 ENCODED_AT_ONCE = 256  # images a client without gradients, which bounds the memory it takes
 MOST_IMAGES = 1e9  # of a client; LARGEST_SIDE and MOST_CLASSES bound what a server allocates

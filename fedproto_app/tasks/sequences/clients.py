@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from fedproto_app.core.methods import method_named
 from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.clusters import Holding, deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
@@ -11,7 +12,6 @@ from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.sequences.split import split_holding, why_refused
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.methods import method_named
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import require_fitting_targets
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedproto_app.errors import FederationError
-from fedproto_app.messages import Arrays
-from fedproto_app.randomness import numpy_stream
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.tasks.sequences.task import SequenceTask
 
 _WALKS, _STEPS = 32, 100  # made-up sequences, and the steps of each

@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.loading import load
+from fedproto_app.core.method import for_task
+from fedproto_app.core.methods import method_named
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.sequences.pool import Targets
@@ -29,15 +34,11 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
-from fedproto_app.methods import for_task, method_named
-from fedproto_app.metrics import Metric
 from fedproto_app.models.model import HEAD, Model
-from fedproto_app.models.module_checks import ModuleShape
-from fedproto_app.randomness import torch_stream
+from fedproto_app.models.module import ModuleShape
 from fedproto_app.tasks.sequences.own_models import sequence_model
 from fedproto_app.tasks.sequences.samples import CohortSequences, SequenceBatch
 from fedproto_app.tasks.task import Task, at_once, in_padded, masked_mean
-from fedproto_app.users_code import load
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
 ENCODED_AT_ONCE = 256  # sequences of a client without gradients, which bounds the memory it takes

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
 from tests.data.images.made_images import noise, pixels_of, pool_of
 
 BATCHES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedproto_app.errors import DataError
+from fedproto_app.core.errors import DataError
 from tests.data.images.made_images import (
     encoded,
     noise,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.clients import make_image_clients, partition_pool
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 CLASSES = ("ant", "bee")

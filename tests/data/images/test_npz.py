@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.pool import ImagePool
-from fedproto_app.errors import DataError
 from tests.data.images.made_images import noise, pixels_of, pool_of
 
 GREY = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.long_tail import long_tail_counts
 from fedproto_app.data.images.partition import Holding, Stage, draw_partition, given_partition
-from fedproto_app.errors import DataError
 from fedproto_app.settings import PartitionSettings
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.clients import partition_pool, reserved_images
 from fedproto_app.data.images.partition import Holding, draw_partition
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 EACH = 40

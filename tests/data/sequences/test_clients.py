@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.clients import ClientSequences, make_sequence_clients
 from fedproto_app.data.sequences.clusters import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.tasks.table import load_shard, reasons_against
 from tests.data.sequences.made_sequences import measured, pool_of

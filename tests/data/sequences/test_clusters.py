@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.sequences.clusters import (
     Holding,
     cluster_sizes,
@@ -18,8 +20,6 @@ from fedproto_app.data.sequences.clusters import (
     draw_mixes,
 )
 from fedproto_app.data.sequences.pool import SequencePool
-from fedproto_app.errors import DataError
-from fedproto_app.randomness import numpy_stream
 from fedproto_app.settings import ClusterSettings, DataSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, SequenceSettings
 from tests.data.images.made_images import write_folder
 

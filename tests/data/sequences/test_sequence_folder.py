@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.sources import load_sequences
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings
 from tests.data.images.made_images import write_folder, write_zip
 

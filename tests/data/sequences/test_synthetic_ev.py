@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.sequences.electric_vehicle import KINDS
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.sequences.synthetic_ev import (
@@ -15,7 +16,6 @@ from fedproto_app.data.sequences.synthetic_ev import (
     synthetic_ev,
     trips,
 )
-from fedproto_app.errors import DataError
 from fedproto_app.settings import DataSettings, SequenceSettings, SyntheticSettings
 from tests.data.sequences.made_vehicles import vehicle
 

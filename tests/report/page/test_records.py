@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.cli.run_settings import told
+from fedproto_app.experiments.run_settings import told
 from fedproto_app.report.page.records import privacy, refusals_table, repeats
 from fedproto_app.report.runs import Group, flat, read_run
 from fedproto_app.settings import Settings, settings_from

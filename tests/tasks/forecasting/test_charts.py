@@ -10,17 +10,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
-from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
+from fedproto_app.report.forecasting import charts
+from fedproto_app.report.forecasting.charts import (
+    alike_together,
+    divergence_charts,
+    read_divergence,
+)
+from fedproto_app.report.forecasting.examples import Example, find_examples, kept_forecasts
+from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.pictures import draw
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting import charts
-from fedproto_app.tasks.forecasting.charts import alike_together, divergence_charts, read_divergence
-from fedproto_app.tasks.forecasting.examples import Example, find_examples, kept_forecasts
 from fedproto_app.tasks.forecasting.intervals import LEVELS
-from fedproto_app.tasks.forecasting.raw_divergence import rank_correlation, raw_divergence
 from tests.local_grid import run_locally, small_settings
 from tests.report.made_runs import add_divergence
 

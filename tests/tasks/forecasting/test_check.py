@@ -5,9 +5,9 @@ import pytest
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
+from fedproto_app.report.check.findings import LARGEST_VALUE
+from fedproto_app.report.check.forecasting import facts_of, period_votes
 from fedproto_app.settings import DataSettings
-from fedproto_app.tasks.findings import LARGEST_VALUE
-from fedproto_app.tasks.forecasting.check import facts_of, period_votes
 from tests.real_data import real_data
 from tests.waves import wave
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedproto_app.maths.conformal import conformal_quantile
-from fedproto_app.metrics import Metric
+from fedproto_app.core.metrics import Metric
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.intervals import (
     LEVELS,
     NAMES,
+    conformal_quantile,
     half_width,
     interval_metrics,
     is_half_width,

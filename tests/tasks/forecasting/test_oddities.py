@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.settings import DataSettings
-from fedproto_app.tasks.forecasting.oddities import (
+from fedproto_app.report.check.oddities import (
     LARGEST_SCALED,
     Oddities,
     Outliers,
     oddities_of,
     outliers_of,
 )
+from fedproto_app.settings import DataSettings
 from tests.waves import wave
 
 # Twenty values at period 4, from the fifth on forecast: 12 train, 2 validation, 2 test samples.

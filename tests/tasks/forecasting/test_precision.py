@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from fedproto_app.core.tasks import small_run
 
-from fedproto_app.halves import make_learner
-from fedproto_app.messages import Order, Reply
-from fedproto_app.metrics import Metric
+from fedproto_app.core.messages import Order, Reply
+from fedproto_app.core.metrics import Metric
 from fedproto_app.node.memory_store import MemoryStore
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.table import load_shard, make_task, small_run
+from fedproto_app.strategies.common.halves import make_learner
+from fedproto_app.tasks.table import load_shard, make_task
 from tests.whole_orders import WholeNode
 
 DISTANCE = 0.005  # of the mean validation error after three rounds

@@ -7,12 +7,12 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.settings import DataSettings
-from fedproto_app.tasks.forecasting.raw_divergence import (
+from fedproto_app.report.forecasting.raw_divergence import (
     mean_day,
     rank_correlation,
     raw_divergence,
 )
+from fedproto_app.settings import DataSettings
 
 # Windows of one value back and one period back: 2 steps of history, then 20 samples, 14 of them
 # train, which are 7 batches of 2.

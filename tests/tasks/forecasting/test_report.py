@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.metrics import Metric, Model
-from fedproto_app.tasks.forecasting.report import ForecastingReport
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.report.forecasting.report import ForecastingReport
 from tests.report.made_federation import MadeFederation
 
 

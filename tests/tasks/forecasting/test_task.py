@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.report.forecasting.report import relative_errors
 from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.forecasting.report import relative_errors
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 SETTINGS = settings_from(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import ClientWindows, make_windows, shortest_length
-from fedproto_app.errors import DataError
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.forecasting.samples import CohortSamples
 from fedproto_app.tasks.forecasting.task import ForecastingTask

@@ -6,9 +6,9 @@ import pytest
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.recognition import source_of
+from fedproto_app.report.check import images as check
+from fedproto_app.report.check.images import deal, decode
 from fedproto_app.settings import DataSettings, PartitionSettings
-from fedproto_app.tasks.images import check
-from fedproto_app.tasks.images.check import deal, decode
 from tests.real_data import real_data
 
 

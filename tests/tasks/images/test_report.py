@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.metrics import Metric, Model
-from fedproto_app.server.round_log import RoundLog
-from fedproto_app.tasks.images.report import (
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.report.images.report import (
     CLASS_COLUMNS,
     CLIENT_COLUMNS,
     ClassificationReport,
@@ -20,6 +19,7 @@ from fedproto_app.tasks.images.report import (
     forgetting,
     thirds,
 )
+from fedproto_app.server.round_log import RoundLog
 from tests.report.made_federation import FOUR, LONG_TAIL, MadeFederation, key, local, scores
 
 REPORT = ClassificationReport()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
-from fedproto_app.metrics import Metric, Model
 from fedproto_app.tasks.sequences.task import (
     SequenceClassificationTask,
     SequenceRegressionTask,

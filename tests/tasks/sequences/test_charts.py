@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
-from fedproto_app.errors import FedProtoError
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.runs import read_run
-from fedproto_app.settings import Settings, settings_from
-from fedproto_app.tasks.sequences.charts import (
+from fedproto_app.report.sequences.charts import (
     Clusters,
     Embeddings,
     embedding_charts,
@@ -28,6 +27,7 @@ from fedproto_app.tasks.sequences.charts import (
     similarities,
     timeline,
 )
+from fedproto_app.settings import Settings, settings_from
 from tests.report.made_sequences import make_sequence_run
 
 

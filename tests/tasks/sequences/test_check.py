@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedproto_app.errors import DataError
-from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
-from fedproto_app.tasks.sequences.check import (
+from fedproto_app.core.errors import DataError
+from fedproto_app.report.check.sequences import (
     class_counts,
     constant_sequences,
     deal,
     level_shares,
 )
+from fedproto_app.settings import ClusterSettings, DataSettings, SequenceSettings
 from tests.data.sequences.made_sequences import measured, pool_of
 
 GIVEN = DataSettings(clusters=ClusterSettings(scheme="given"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedproto_app.core.errors import FederationError
 from fedproto_app.data.shape import DataShape
-from fedproto_app.errors import FederationError
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.sequences.probe import probe_vector
+from fedproto_app.strategies.fed_react.strategy import probe_vector
 from fedproto_app.tasks.sequences.task import SequenceTask
 from fedproto_app.tasks.table import make_task
 

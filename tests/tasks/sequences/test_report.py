@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fedproto_app.core.tasks import TASKS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.pictures import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import group_runs, read_clients, read_rounds, read_run
+from fedproto_app.report.sequences.report import figure_of, settled
 from fedproto_app.report.table import clients_table, comparison_rows, run_table
+from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
-from fedproto_app.tasks.sequences.report import figure_of, settled
-from fedproto_app.tasks.table import TASKS, report_for, task_class
+from fedproto_app.tasks.table import task_class
 from tests.report.made_sequences import made, make_sequence_run
 from tests.report.test_charts import points
 

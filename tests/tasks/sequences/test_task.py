@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedproto_app.core.metrics import Metric
 from fedproto_app.data.sequences.clients import ClientSequences
-from fedproto_app.metrics import Metric
 from fedproto_app.models.model import LinearHeadModel
 from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
 from fedproto_app.tasks.sequences import task as sequences

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import SampleTimes
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.optim import CohortAdam
-from fedproto_app.messages import SampleTimes
 from fedproto_app.models.graph_network import Graph, GraphNetwork
-from fedproto_app.randomness import torch_stream
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 
 _STATE = "network-"

@@ -15,21 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.windows import window_positions
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Context, Contribution
-from fedproto_app.learners.profile import PROFILE, profile
 from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.window_layout import WindowLayout
-from fedproto_app.messages import Order
-from fedproto_app.metrics import Metric
 from fedproto_app.models.graph_forecaster import (
     GraphForecaster,
     GuidedForecaster,
     Seq2SeqForecaster,
 )
 from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, Contribution
+from fedproto_app.strategies.common.profile import PROFILE, profile
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.samples import CohortSamples

@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Refusal, SampleTimes
 from fedproto_app.core.round import Guidance, Received, Round
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
 from fedproto_app.maths.gradients import held_to_the_others
-from fedproto_app.messages import Refusal, SampleTimes
 from fedproto_app.models.graph_forecaster import GraphForecaster
 from fedproto_app.models.graph_network import Graph
-from fedproto_app.server.federation import Federation
-from fedproto_app.server.outliers import usual
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.cnfgnn import CnfgnnSettings
 from fedproto_app.strategies.compared.cnfgnn.graph_learning import (
@@ -46,6 +45,7 @@ from fedproto_app.strategies.compared.cnfgnn.learner import (
     STEPS,
 )
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.trust.outliers import usual
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
 # A client's gradient may be so many times as long as those of the clients in the middle; what is

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
+from fedproto_app.core.messages import Order
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.learners.cohort import Cohort
-from fedproto_app.learners.learner import Contribution
 from fedproto_app.maths.noise import noisy
-from fedproto_app.messages import Order
-from fedproto_app.randomness import torch_stream
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Contribution
 from fedproto_app.strategies.common.own_model import OwnModelLearner
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.tasks.forecasting.weekly_statistics import weekly_statistics

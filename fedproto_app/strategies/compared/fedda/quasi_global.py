@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.windows import lookback, time_numbers, window_positions
-from fedproto_app.messages import Arrays
-from fedproto_app.randomness import torch_stream
 from fedproto_app.settings import DataSettings
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.tasks.forecasting.samples import Batch

@@ -17,21 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Guidance, Round, SentModel
 from fedproto_app.core.sends import Expected
-from fedproto_app.errors import FederationError
-from fedproto_app.maths.dual_attention import attended
-from fedproto_app.messages import Arrays
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import Ask
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS, WEEKS
-from fedproto_app.strategies.compared.fedda.quasi_global import quasi_global_model
+from fedproto_app.strategies.compared.fedda.strategy import attended, quasi_global_model
 from fedproto_app.strategies.compared.fedda.traffic_clusters import TrafficClusters
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.outliers import largest
 
 _QUASI, _CLUSTER = "quasi-global.", "cluster-"  # of the state's names
 

@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.data.windows import lookback_text, shortest_length
-from fedproto_app.errors import SettingsError
-from fedproto_app.maths.two_view_clusters import centroids, nearest, two_view_clusters
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.client_graph import ClientGraph
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.compared.fedda import FedDaSettings
 from fedproto_app.strategies.compared.fedda.learner import STATISTICS
+from fedproto_app.strategies.compared.fedda.traffic_clusters import (
+    centroids,
+    nearest,
+    two_view_clusters,
+)
 from fedproto_app.tasks.forecasting.weekly_statistics import weeks_needed
 
 # Standardised statistics have mean square 1, or 0; noise adds its own, give or take chance.

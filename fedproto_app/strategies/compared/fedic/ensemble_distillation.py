@@ -15,12 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.augmentation import draw_moves, moved
-from fedproto_app.maths.calibration_ensemble import distillation, neutral, teacher
 from fedproto_app.maths.optim import CohortAdam
-from fedproto_app.randomness import torch_stream
-from fedproto_app.server.auxiliary import ServerImages
 from fedproto_app.strategies.compared.fedic import FedicSettings
+from fedproto_app.strategies.compared.fedic.auxiliary import ServerImages
+from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
+    distillation,
+    neutral,
+    teacher,
+)
 from fedproto_app.tasks.images.task import ClassificationTask, normalised
 
 LARGEST_LOGIT = 1e4  # of a client's model; beyond, it would own every mean

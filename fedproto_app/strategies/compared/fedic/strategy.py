@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import Round, SentModel
 from fedproto_app.maths.sizes import root_mean_square
-from fedproto_app.messages import Arrays
-from fedproto_app.server.auxiliary import server_images
-from fedproto_app.server.federation import Federation
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.beyond_median import largest
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.compared.fedic import FedicSettings
+from fedproto_app.strategies.compared.fedic.auxiliary import server_images
 from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
     LARGEST_LOGIT,
     EnsembleDistillation,
@@ -29,6 +28,7 @@ from fedproto_app.strategies.compared.fedic.ensemble_distillation import (
     Parameters,
 )
 from fedproto_app.strategies.fedavg import FedAvgStrategy
+from fedproto_app.trust.outliers import largest
 
 
 class FedicStrategy(FedAvgStrategy):

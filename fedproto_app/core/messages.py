@@ -1,0 +1,177 @@
+"""What server and nodes say to each other, as plain data: no Flower, no torch.
+
+`wire` turns these into Flower's records and back. Everything per client carries a leading client
+axis in the order of ``names``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.metrics import Metric
+
+Arrays = dict[str, NDArray[np.float32]]
+LEAVING = "the site drains: it leaves between rounds"  # the reason of all clients of such a node
+PerClient = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A client of a node, or the whole node (client ""), whose reply was not used."""
+
+    node: str
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of a node in one phase of one round.
+
+    run, token: the run's name and its own random mark, which key the node's state. clients: the
+    node's clients to work on.
+    evaluate: also evaluate the personal models after training. arrays: what the method sends.
+    guided: the clients of the per-client arrays. classes: the classes of the rows of arrays by
+    class. options: further numbers of the method.
+    """
+
+    run: str
+    token: str
+    server_round: int
+    clients: list[str]
+    evaluate: bool = False
+    arrays: Arrays = field(default_factory=dict)
+    guided: list[str] = field(default_factory=list)
+    classes: list[int] = field(default_factory=list)
+    options: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Reply:
+    """What a node answers: its clients' numbers, and the method's arrays.
+
+    Before it leaves, each cohort has one of its own; the server enters who sent it.
+
+    names: the clients that worked. samples: their train samples. losses and metrics: values per
+    client. kept_rounds: the round each client's kept model comes from (empty if not evaluated).
+    failed: clients that could not, with the reason. seconds: the node's own working time.
+    classes: for each client the classes of its rows of arrays by class; empty if there are no such
+    arrays. node: the name of the node, at the server.
+    """
+
+    names: list[str]
+    samples: list[int]
+    losses: PerClient = field(default_factory=dict)
+    metrics: dict[Metric, list[float]] = field(default_factory=dict)
+    kept_rounds: list[int] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    seconds: float = 0.0
+    classes: list[list[int]] = field(default_factory=list)
+    node: str = ""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the node has begun nothing, as it is about to leave: that is no failure."""
+        return not self.names and set(self.failed.values()) == {LEAVING}
+
+
+class PublicKeys(NamedTuple):
+    """Of one node for one masked sum. masks: others agree with it on masks by this; shares: they
+    seal shares for it by this. signer: the site that has signed both (Ed25519), b"" for none."""
+
+    masks: bytes
+    shares: bytes
+    signer: bytes = b""
+    signature: bytes = b""
+
+
+MaskingStep = Literal["keys", "shares", "train", "unmask"]
+
+
+@dataclass(frozen=True)
+class MaskingOrder:
+    """What the server says to a node of a masked sum, step by step (docs/secure-sum.md).
+
+    session: names the sum, which has keys of its own. Nodes have numbers in it. publics: the keys
+    of all nodes, by number (step "shares"). sealed: shares for this node, by who sealed them (step
+    "train", with the order). survivors: who is in the sum (step "unmask").
+    """
+
+    run: str
+    token: str
+    server_round: int
+    session: str
+    step: MaskingStep
+    publics: list[PublicKeys] = field(default_factory=list)
+    sealed: dict[int, bytes] = field(default_factory=dict)
+    survivors: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MaskingReply:
+    """What the node answers. fault: why it refuses, or "".
+
+    own: its public keys (step "keys"). sealed: shares of its seed and private key, by whom they are
+    for (step "shares"). seeds, privates: its shares of survivors' seeds, and of the private keys of
+    those that fell out, by whose they are (step "unmask").
+    """
+
+    own: PublicKeys | None = None
+    sealed: dict[int, bytes] = field(default_factory=dict)
+    seeds: dict[int, bytes] = field(default_factory=dict)
+    privates: dict[int, bytes] = field(default_factory=dict)
+    fault: str = ""
+
+
+class SampleTimes(NamedTuple):
+    """When a client's samples are, by the positions of their first targets.
+
+    clock: what a position means, equal for clients that have one clock; "" where a source only
+    counts. first: of the samples that are trained on. trained, end: after the last of these, and
+    after the last of all.
+    """
+
+    clock: str
+    first: int
+    trained: int
+    end: int
+
+
+@dataclass(frozen=True)
+class NodeRoster:
+    """A node's answer to the roster query: its clients, or why some or all cannot take part.
+
+    label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
+    the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
+    inputs, classes: the data's shape. class_counts: train samples by stage and class of each
+    client, if the nodes share out one data set. notes: what a person should know of its data.
+    times: when the clients' samples are, if the method must know.
+    """
+
+    label: str
+    partitions: int
+    samples: dict[str, int]
+    groups: dict[str, str]
+    missing_shares: dict[str, float]
+    refused: dict[str, str]
+    error: str = ""
+    inputs: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    class_counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    times: dict[str, SampleTimes] = field(default_factory=dict)
+
+
+def __getattr__(name: str) -> Any:
+    """One line for plug-ins that were written against an earlier version."""
+    if name == "ArraySpec":
+        raise ImportError(
+            "fedproto_app.core.messages.ArraySpec is gone: a learner declares what it sends "
+            "(fedproto_app.core.sends.Sends), see docs/tutorial-your-method.md"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,207 @@
+"""What a run is told: by an app's table, the user's file, ``--set``, or an earlier run.
+
+Everything else stays as `Settings` has it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.run_lock import require_unwritten
+from fedproto_app.report.runs import flat
+from fedproto_app.server.checkpoint import newest_checkpoint
+from fedproto_app.server.resume import FREE, RAISABLE, require_resumable, stored_settings
+from fedproto_app.settings import (
+    FIRST_METHOD,
+    Settings,
+    default_run_name,
+    defaults_of,
+    flat_settings,
+    settings_from,
+)
+from fedproto_app.settings.changes import parsed
+from fedproto_app.settings.reading import TEXT, with_tables
+
+NODES = 2  # of a simulation, if nobody says how many
+
+
+def given_settings(app: Path | None, config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """What the Flower app in this folder says, then the file, then ``--set``, with dotted keys."""
+    return {**(_table_of(app) if app else {}), **told(config, changes)}
+
+
+def simulated_settings(given: Mapping[str, Any], nodes: int) -> Settings:
+    """The settings of a simulation, complete, with absolute paths and a new folder of its own.
+
+    given: what is not to be as `Settings` has it, with dotted keys or nested.
+    """
+    settings = unclaimed_settings(given, nodes)
+    name = _claimed_name(settings, Path(settings.output.dir))
+    return settings.model_copy(update={"output": settings.output.model_copy(update={"name": name})})
+
+
+def unclaimed_settings(given: Mapping[str, Any], nodes: int) -> Settings:
+    """`simulated_settings`, and no folder is made yet."""
+    # All nodes of a simulation come, so a run need not start without some of them.
+    settings = settings_from({"nodes.minimum": nodes, **given})
+    if settings.nodes.minimum > nodes:
+        raise SettingsError(
+            f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
+        )
+    resolved = flat_settings(settings)
+    for key in ("data.path", "encoder.path"):
+        if resolved[key]:
+            resolved[key] = _absolute(resolved[key])
+    resolved["output.dir"] = _absolute(settings.output.dir)
+    return settings_from(resolved)
+
+
+def deployed_settings(
+    app: Path | None, config: Path | None, changes: Sequence[str], resume: str
+) -> Settings:
+    """The settings of a run on real nodes. Paths are the server's.
+
+    resume: the run to go on with, or "": its folder, where the server's folders can be
+    read, or its name; then the settings must be given as they were.
+    """
+    if resume and (Path(resume) / "settings.toml").exists():
+        _refuse_config(resume, config)
+        return _resumed(Path(resume), changes)
+    settings = settings_from(given_settings(app, config, changes))
+    name = resume or settings.output.name or default_run_name(settings)
+    output = settings.output.model_copy(update={"name": name, "resume": bool(resume)})
+    return settings.model_copy(update={"output": output})
+
+
+def resumed_settings(
+    resume: str, config: Path | None, changes: Sequence[str], nodes: int | None
+) -> tuple[Settings, int]:
+    """The settings of the simulation in a folder, to go on with it, and how many nodes it has.
+
+    Raises `SettingsError` if there is none to resume, or something else is to change in it.
+    """
+    _refuse_config(resume, config)
+    folder = Path(resume).expanduser()
+    settings = _resumed(folder, changes)
+    checkpoint, _ = newest_checkpoint(folder / "checkpoint")
+    had = checkpoint.nodes if checkpoint else settings.nodes.minimum
+    if nodes not in (None, had):
+        raise SettingsError(
+            f"--nodes {nodes}: the run has {had} nodes, on which its clients' models are"
+        )
+    return settings, had
+
+
+def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
+    """The settings of the run in this folder, to go on with it there, which nobody does now."""
+    resolved = flat_settings(stored_settings(folder))
+    for key, value in map(_change, changes):
+        if not key.startswith(FREE) and key not in RAISABLE:
+            raise SettingsError(f"--set {key}={value}: a run goes on with the settings it has")
+        resolved[key] = value
+    place = {"dir": _absolute(str(folder.parent)), "name": folder.resolve().name, "resume": True}
+    settings = settings_from(resolved | {f"output.{key}": value for key, value in place.items()})
+    require_unwritten(folder)
+    require_resumable(settings, folder)
+    return settings
+
+
+def _refuse_config(resume: str, config: Path | None) -> None:
+    if config is not None:
+        raise SettingsError(
+            f"--resume {resume}: goes on with the settings in its folder; {config} is one too many"
+        )
+
+
+def _table_of(app: Path) -> dict[str, Any]:
+    """What an app's own table says, with dotted keys.
+
+    Flower makes an app list every key, so one that stands at its default says nothing.
+    """
+    file = app / "pyproject.toml"
+    table = _app_in(read_toml(file))
+    if table is None:
+        raise SettingsError(f"{file}: it has no table [tool.flwr.app]")
+    config = table.get("config", {})
+    if config and TEXT not in config:
+        raise SettingsError(
+            f'{file}: [tool.flwr.app.config] must list {TEXT} = "", in which the table of a '
+            "method travels since version 0.2"
+        )
+    listed = flat(with_tables(config))
+    defaults = defaults_of(str(listed.get("method", FIRST_METHOD)))
+    return {key: value for key, value in listed.items() if value != defaults.get(key)}
+
+
+def _app_in(project: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    table: Mapping[str, Any] | None = project.get("tool", {}).get("flwr", {}).get("app")
+    return table
+
+
+def told(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
+    """What the file says, then ``--set``, with dotted keys."""
+    return {**(flat(read_toml(config)) if config else {}), **dict(map(_change, changes))}
+
+
+def _change(text: str) -> tuple[str, Any]:
+    """The key and value of one ``--set``."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not (key and equals):
+        raise SettingsError(f"--set {text}: expected KEY=VALUE, for example --set rounds=20")
+    return key, parsed(value)
+
+
+def _claimed_name(settings: Settings, output: Path) -> str:
+    """``output.name``, or a new one; its folder in ``output`` is made, so that nobody else has it.
+
+    Raises `SettingsError` if the folder exists already or cannot be made.
+    """
+    name = settings.output.name or default_run_name(settings)
+    unused, number = name, 1
+    while True:
+        try:
+            (output / unused).mkdir(parents=True)
+        except FileExistsError:
+            if settings.output.name:
+                raise SettingsError(
+                    f"output.name = {name!r}: {output / name} exists already and is never "
+                    "overwritten"
+                ) from None
+            number += 1
+            unused = f"{name}-{number}"
+        except OSError as error:
+            raise SettingsError(f"output.dir: {output / unused}: {error.strerror}") from None
+        else:
+            return unused
+
+
+def nearest_app() -> Path | None:
+    """The folder of the Flower app around the current folder, if there is one."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        project = folder / "pyproject.toml"
+        if project.exists() and _app_in(read_toml(project)) is not None:
+            return folder
+    return None
+
+
+def read_toml(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from None
+    except ValueError as error:
+        if file.suffix != ".toml":
+            raise SettingsError(
+                f"{file}: no settings in TOML; to see what a run makes of data: "
+                f"fedproto data check {file}"
+            ) from None
+        raise SettingsError(f"{file}: {error} (texts stand in double quotes)") from None
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

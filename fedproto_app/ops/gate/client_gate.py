@@ -1,0 +1,270 @@
+"""A site's gate: ``flwr-clientapp`` as the site has it, not as the run would like it.
+
+    python -m fedproto_app.ops.gate.client_gate --runtime-api-address … 3<TOKEN
+
+The program itself is Flower's: it fetches the order, sends the reply, tells that it lives. Two of
+its steps are replaced. The app that comes with the run is not unpacked; and in place of a ClientApp
+stands one that judges the order by the site's file, hands it to a process apart, and takes its
+answer if it comes in time. Where those steps are not found in Flower, nothing starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from logging import WARNING
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.common.serde import context_from_proto, context_to_proto
+from flwr.proto.message_pb2 import Context as ProtoContext
+from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.events import shown, tell
+from fedproto_app.core.messages import LEAVING, NodeRoster, Reply
+from fedproto_app.core.wire import (
+    ARRAYS,
+    ROSTER,
+    OrderTold,
+    ReplyTold,
+    Unusable,
+    read_record,
+    sent_bytes,
+    write_alive,
+    write_reply,
+    write_roster,
+)
+from fedproto_app.engine.flower_parts import from_bytes, to_bytes
+from fedproto_app.node.policy import require_named_code
+from fedproto_app.node.site import Site, read_site
+from fedproto_app.ops.gate import confinement
+from fedproto_app.ops.gate.audit import AuditLog
+from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
+from fedproto_app.ops.gate.steps import replace_steps
+
+TOKEN = 3  # the descriptor through which the token comes
+DRAIN = "drain"  # a file beside the audit log: docker/bin/drain
+GRACE = 60.0  # seconds beyond the site's: the process starts, and an honest app ends by itself
+INSTALLED, BROUGHT = "installed", "brought"
+_ASKED = ("task", "method", "local-epochs", "rounds", "seed")  # settings that the audit log names
+
+
+class App(NamedTuple):
+    """The app of a run: Flower's name and version of it, and the SHA-256 of its bytes."""
+
+    name: str
+    version: str
+    content: bytes
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+class Gate:
+    """Stands between Flower's program and the process apart."""
+
+    def __init__(self, apart: Apart) -> None:
+        self._apart = apart
+        self._content = b""
+
+    def receive(self, content: bytes, skip_prompt: bool = False) -> None:
+        """In place of `install_from_fab`: the app is looked at, not unpacked."""
+        self._content = content
+
+    def loader(self, **_: object) -> Callable[[str, str, str], Callable[..., Message]]:
+        """In place of `get_load_client_app_fn`."""
+
+        def load(name: str, version: str, digest: str) -> Callable[..., Message]:
+            app = App(name, version, self._content)
+            return lambda message, context: self.carry_out(app, message, context)
+
+        return load
+
+    def carry_out(self, app: App, message: Message, context: Context) -> Message:
+        """The reply to an order: the process's answer, or the reason why there is none."""
+        start = time.monotonic()
+        log = AuditLog(None)
+        told: dict[str, Any] = {}
+        fault = ("", "")  # of which kind, and why
+        try:
+            site = read_site(context.node_config)
+            log = AuditLog(Path(site.audit) if site.audit else None)
+            told = _asked(app, message, context, site)
+            if reason := refused(app, message, context, site, log):
+                fault = ("refused", reason)
+                reply = refusal(message, reason)
+            else:
+                log.write("order", **told)
+                reply = self._ask(app, message, context, site)
+        except FedProtoError as error:  # the site's own file is wrong, or the run's settings are
+            fault = ("refused", str(error))
+            reply = refusal(message, str(error))
+        except Ended as error:
+            fault = ("ended", str(error))
+            reply = refusal(message, f"the site's gate ended the order: {error}")
+        finally:
+            try:
+                left = self._apart.end()  # before the log is waited for, which it could keep
+            except Ended as error:
+                log.write("ended", **told, reason="; ".join(filter(None, (fault[1], str(error)))))
+                raise
+        kind, why = fault
+        if kind:
+            log.write(kind, **told, reason=why)
+        if left:
+            log.write("left-behind", **told, processes=left)
+            tell("left-behind", WARNING, processes=left, round=message.metadata.group_id)
+        log.write("reply", **told, **_sent(reply), seconds=round(time.monotonic() - start, 3))
+        return reply
+
+    def _ask(self, app: App, message: Message, context: Context, site: Site) -> Message:
+        """Raises `Ended`."""
+        installed = site.code.run == INSTALLED
+        header = {
+            "app": INSTALLED if installed else BROUGHT,
+            "memory": site.limits.memory_mb,
+            "name": app.name,
+            "version": app.version,
+        }
+        job = frame(
+            json.dumps(header).encode(),
+            context_to_proto(context).SerializeToString(),
+            to_bytes(message),
+            b"" if installed else app.content,
+        )
+        most = site.limits.message_mb * 2**20
+        answer = self._apart.do(job, site.limits.seconds + GRACE, most)
+        try:
+            said = from_bytes(answer)
+        except Exception as error:  # bytes of a stranger
+            raise Ended(f"its answer is no message: {shown(repr(error))}") from None
+        # Whom it goes to, and what it answers, is not the stranger's to say.
+        if said.has_error():
+            return refusal(message, f"the app failed: {shown(said.error.reason or '')}")
+        return Message(said.content, reply_to=message)
+
+
+def refused(app: App, message: Message, context: Context, site: Site, log: AuditLog) -> str:
+    """Why the site does not carry out the order; "" if it does. Or raises `SettingsError`."""
+    code, limits = site.code, site.limits
+    if site.state_dir is None:
+        return "the site's file names no state-dir: what a process apart writes goes with its order"
+    if site.audit and Path(site.audit).with_name(DRAIN).exists():
+        return LEAVING
+    if code.run == "listed" and app.digest not in code.digests:
+        return (
+            f"the app {app.name} {app.version} has the SHA-256 {app.digest}, which code.digests of "
+            "this site does not list"
+        )
+    if code.run != "any":
+        require_named_code(context.run_config, code)
+    if (size := sent_bytes(message)) > limits.message_mb * 2**20:
+        return f"an order of {size} bytes: this site allows limits.message-mb = {limits.message_mb}"
+    if log.count_since("order", 3600) >= limits.orders_an_hour:
+        return f"this site carries out limits.orders-an-hour = {limits.orders_an_hour}"
+    return ""
+
+
+def refusal(message: Message, reason: str) -> Message:
+    """The reason as an ordinary reply to such a message, so that the server can tell it."""
+    kind = message.metadata.message_type
+    if kind == ROSTER:
+        return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), to=message)
+    try:
+        clients = read_record(message.content, OrderTold).clients
+    except Unusable:
+        return write_alive(to=message)
+    return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), to=message)
+
+
+def _asked(app: App, message: Message, context: Context, site: Site) -> dict[str, Any]:
+    """What the audit log says of an order."""
+    config = context.run_config
+    of = message.metadata
+    return {
+        "node": site.label or str(context.node_id),
+        "run": context.run_id,
+        "app": app.name,
+        "version": app.version,
+        "digest": app.digest,
+        "code": site.code.run,
+        "message": of.message_type,
+        "round": of.group_id,
+        "settings": {key: config[key] for key in _ASKED if key in config},
+        "received_bytes": sent_bytes(message),
+    }
+
+
+def _sent(reply: Message) -> dict[str, Any]:
+    """What the audit log says of what leaves the site."""
+    arrays: dict[str, list[object]] = {}
+    values = 0
+    for key, record in reply.content.items() if reply.has_content() else ():
+        if isinstance(record, ArrayRecord):
+            for name, array in record.items():
+                prefix = "" if key == ARRAYS else f"{key}/"
+                arrays[f"{prefix}{name}"] = [array.dtype, *array.shape]
+                values += len(array.data)
+    told: dict[str, Any] = {"arrays": arrays, "array_bytes": values}
+    told["sent_bytes"] = sent_bytes(reply) if reply.has_content() else 0
+    try:
+        said = read_record(reply.content, ReplyTold)
+        told |= {"clients": len(said.names), "failed": len(said.failed)}
+        if not said.names and said.failed:
+            told["reason"] = next(iter(said.failed.values()))
+    except (Unusable, ValueError):  # a roster, or no message of ours
+        pass
+    return told
+
+
+def work(job: bytes) -> bytes:
+    """In the process apart: run the app on the message, and give the reply as bytes."""
+    header, context_bytes, message_bytes, content = parts_of(job)
+    told = json.loads(header)
+    confinement.limit_memory(told["memory"])
+    context = context_from_proto(ProtoContext.FromString(context_bytes))
+    message = from_bytes(message_bytes)
+    app: Callable[..., Message]
+    if told["app"] == INSTALLED:
+        from fedproto_app.client_app import app
+    else:
+        from flwr.cli.install import install_from_fab
+        from flwr.clientapp.utils import get_load_client_app_fn
+
+        for name in [name for name in sys.modules if name.partition(".")[0] == "fedproto_app"]:
+            del sys.modules[name]  # the app brings its own
+        install_from_fab(content, skip_prompt=True)
+        load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+        app = load(told["name"], told["version"], hashlib.sha256(content).hexdigest())
+    try:
+        reply = app(message=message, context=context)
+    except Exception as error:
+        traceback.print_exc()  # the container's log has it whole
+        reply = Message(Error(code=0, reason=f"{type(error).__name__}: {error}"), reply_to=message)
+    return to_bytes(reply)
+
+
+def main() -> None:
+    """Run Flower's program with the gate in it."""
+    gate = Gate(Apart(work, confinement.run_as()))
+    # Only now, as the process apart has what is in memory before.
+    with os.fdopen(TOKEN) as pipe:
+        sys.argv += ["--token", pipe.read().strip()]
+    replace_steps(
+        "flwr.supernode.runtime.run_clientapp",
+        install_from_fab=gate.receive,
+        get_load_client_app_fn=gate.loader,
+    )
+    flwr_clientapp()
+
+
+if __name__ == "__main__":
+    main()

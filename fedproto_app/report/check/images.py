@@ -1,0 +1,216 @@
+"""The part of ``fedproto data check`` that looks at images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import DataError
+from fedproto_app.core.randomness import numpy_stream
+from fedproto_app.data.images.clients import partition_pool, why_refused
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.report.check.findings import (
+    NAMED,
+    Cell,
+    Checked,
+    Findings,
+    hint,
+    refusals,
+    some,
+    span,
+)
+from fedproto_app.report.images.charts import partition_charts
+from fedproto_app.report.images.report import thirds
+from fedproto_app.settings import DataSettings, Settings
+
+Counts = NDArray[np.int64]
+
+MOST_DECODED = 5000  # images; of more, so many drawn at random
+_BYTES_AT_ONCE = 2**26  # of pixels, which bounds the memory that decoding takes
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What each client would hold: by its name [M, C] images of its stages and of each class.
+
+    refused: the reason for each client that a run would leave out.
+    """
+
+    train: Mapping[str, Counts]
+    validation: Mapping[str, Counts]
+    test: Mapping[str, Counts]
+    refused: Mapping[str, str]
+
+    @property
+    def dealt(self) -> Counts:
+        """[C] train images of all clients and stages."""
+        held: Counts = np.concatenate(list(self.train.values())).sum(axis=0)
+        return held
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        """[N, C] whether a client trains on a class at some stage."""
+        return np.stack([table.any(axis=0) for table in self.train.values()])
+
+
+def check(settings: Settings, every: bool) -> Checked:
+    """Print what the images are and what a run would deal to whom; whether a run could start.
+
+    every: list all classes.
+    """
+    pool = load_pool(settings.data)
+    decoded, corrupt = decode(pool)
+    skips = settings.data.corrupt_images == "skip"
+    torn = _corrupt_lines(decoded, corrupt)
+    partition, refused, warnings = None, [] if skips else torn, torn if skips else []
+    try:
+        partition = deal(pool, settings.data, settings.seed)
+        refused += refusals(partition.refused)
+    except DataError as error:
+        refused.append(str(error))
+    facts = _pool_facts(pool, settings.data, decoded, len(corrupt))
+    if partition is not None:
+        facts += _partition_facts(pool, partition)
+    Findings(_class_rows(pool, partition), facts, refused, warnings).print(every)
+    if partition is None:
+        return Checked(False)
+    usable = len(partition.refused) < len(partition.train)
+    charts = partition_charts(partition.train, pool.classes)
+    return Checked(usable and (skips or not corrupt), charts=charts)
+
+
+def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:
+    """Decode the images, or `MOST_DECODED` drawn at random, always the same.
+
+    Returns how many, and why, by name, some cannot be read. Raises `DataError` for an image that
+    may be readable but does not fit the others.
+    """
+    train, test = len(pool.train.labels), len(pool.test.labels)
+    looked_at = np.arange(train + test)
+    if len(looked_at) > MOST_DECODED:
+        rng = numpy_stream(0, "data check", "images")
+        looked_at = np.sort(rng.choice(looked_at, MOST_DECODED, replace=False))
+    corrupt = {
+        **_corrupt(pool.train, looked_at[looked_at < train], pool.shape),
+        **_corrupt(pool.test, looked_at[looked_at >= train] - train, pool.shape),
+    }
+    return len(looked_at), corrupt
+
+
+def _corrupt(split: ImageSplit, places: Positions, shape: tuple[int, ...]) -> dict[str, str]:
+    """Why, by name, of those of these images that cannot be read."""
+    size = max(1, _BYTES_AT_ONCE // prod(shape))
+    parts = [places[first : first + size] for first in range(0, len(places), size)]
+    return {
+        split.names[part[row]]: reason
+        for part in parts
+        for row, reason in split.load(part).corrupt.items()
+    }
+
+
+def deal(pool: ImagePool, settings: DataSettings, seed: int) -> Partition:
+    """Deal the images as a run with these settings and this seed would.
+
+    Raises `DataError` if they are too few.
+    """
+    holdings = partition_pool(pool, settings, seed)
+    reasons = {one.name: why_refused(one.stages, settings.partition) for one in holdings}
+
+    def counts(part: str, labels: Positions) -> dict[str, Counts]:
+        return {
+            one.name: np.stack([_counts(labels[getattr(s, part)], pool) for s in one.stages])
+            for one in holdings
+        }
+
+    return Partition(
+        counts("train", pool.train.labels),
+        counts("validation", pool.train.labels),
+        counts("test", pool.test.labels),
+        {name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def _counts(labels: Positions, pool: ImagePool) -> Counts:
+    return np.bincount(labels, minlength=len(pool.classes))
+
+
+def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[Cell]]:
+    """Each class: its images, and if dealt how many train somebody, and whom."""
+    columns: list[tuple[str, Counts]] = [
+        ("train", _counts(pool.train.labels, pool)),
+        ("test", _counts(pool.test.labels, pool)),
+    ]
+    if partition is not None:
+        columns += [("dealt", partition.dealt), ("clients", partition.held.sum(axis=0))]
+    texts = [[title, *map(str, counts)] for title, counts in columns]
+    return list(zip(("class", *pool.classes), *texts, strict=True))
+
+
+def _pool_facts(
+    pool: ImagePool, settings: DataSettings, decoded: int, corrupt: int
+) -> list[tuple[str, Cell]]:
+    """What the source holds, and how it is to be dealt."""
+    train, test = pool.train, pool.test
+    channels, height, width = pool.shape
+    images = len(train.labels) + len(test.labels)
+    facts: list[tuple[str, Cell]] = [
+        ("source", f"{settings.source}, for task = 'classification'"),
+        ("classes", str(len(pool.classes))),
+        (
+            "images",
+            f"{len(train.labels)} train, {len(test.labels)} test; {width} × {height}, "
+            f"{'colour' if channels == 3 else 'grey'}",
+        ),
+    ]
+    if train.clients is not None and test.clients is not None:
+        names = [str(name) for name in np.unique(np.concatenate([train.clients, test.clients]))]
+        facts.append(("clients", f"{len(names)}: {some(names)}"))
+    if train.stages is not None and test.stages is not None:
+        facts.append(("stages", str(1 + max(train.stages.max(), test.stages.max()))))
+    drawn = f" of {images}, drawn at random" if decoded < images else ""
+    facts.append(("decoded", f"{decoded}{drawn}; {corrupt} corrupt"))
+    facts.append(("partition", _scheme(settings)))
+    if reserved := settings.partition.reserve_per_class:
+        facts.append(("reserved", f"{reserved} train images of each class, which no client gets"))
+    if train.clients is not None and settings.partition.scheme != "given":
+        facts.append(hint("--scheme given takes the source's own clients"))
+    return facts
+
+
+def _scheme(settings: DataSettings) -> str:
+    chosen = settings.partition
+    if chosen.scheme == "given":
+        return "given: clients and stages as the source has them"
+    classes = f"classes a stage {chosen.classes}, " if chosen.scheme == "long-tail" else ""
+    return (
+        f"{chosen.scheme}: clients {chosen.clients}, stages {chosen.stages}, {classes}"
+        f"imbalance factor {chosen.imbalance_factor:g}"
+    )
+
+
+def _partition_facts(pool: ImagePool, partition: Partition) -> list[tuple[str, Cell]]:
+    """Who would hold what."""
+    facts: list[tuple[str, Cell]] = []
+    for part in ("train", "validation", "test"):
+        images = np.concatenate([table.sum(axis=1) for table in getattr(partition, part).values()])
+        facts.append((f"  {part}", f"{span(images)} images a client and stage"))
+    facts.append(("  classes", f"{span(partition.held.sum(axis=1))} a client over its stages"))
+    holders, rarest = partition.held.sum(axis=0), thirds(partition.dealt)[2][::-1]
+    if tail := [f"{pool.classes[label]}: {holders[label]}" for label in rarest]:
+        facts.append(("  tail", f"clients with the rarest classes: {some(tail)}"))
+    return facts
+
+
+def _corrupt_lines(decoded: int, corrupt: Mapping[str, str]) -> list[str]:
+    lines = [f"image {name}: {reason}" for name, reason in list(corrupt.items())[:NAMED]]
+    if corrupt:
+        lines.append(
+            f"{len(corrupt)} corrupt of {decoded} decoded; "
+            "data.corrupt-images = 'skip' leaves them out"
+        )
+    return lines

@@ -1,0 +1,341 @@
+"""The charts of forecasting runs: errors by step ahead, forecasts, who is like whom, filters."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Mapping, Sequence
+from hashlib import file_digest
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.charts import Axis, Chart, Line, Lines, Matrix, Section, is_wide
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.data.sources import load_series
+from fedproto_app.maths.even_choice import evenly
+from fedproto_app.report.forecasting.examples import (
+    Forecast,
+    find_examples,
+    kept_forecasts,
+    last_periods,
+    ranked_clients,
+)
+from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
+from fedproto_app.report.runs import read_run
+from fedproto_app.settings import Settings, settings_from
+from fedproto_app.tasks.forecasting.intervals import LEVELS
+
+_MOST_LINES = 8  # of errors by step
+_MOST_METHODS = 5  # in one chart of forecasts; more lines would hide each other
+_MOST_MATRICES = 4
+_MOST_CLIENTS = 1000  # rows of a matrix; clustering costs their square
+_MOVED = 0.01  # of where an entry of a filter began
+_PHASE_LABELS = 8  # about so many on an axis
+
+_log = logging.getLogger(__name__)
+
+
+def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
+    """Return the sections that the runs' artefacts allow; see `TaskReport.sections`."""
+    return [*_steps(runs, first), *_forecasts(runs, first), *_divergences(runs, first)]
+
+
+def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
+    """Return the charts of ``divergence.png``, ``filter.png`` and ``forecast.png``.
+
+    The last two need the node state of a simulation, the last also the data; a picture that lacks
+    something is left out.
+    """
+    runs = {run_dir.name: run_dir}
+    charts: dict[str, Sequence[Chart]] = {}
+    if (run_dir / "divergence.npz").exists():
+        charts["divergence.png"] = divergence_charts(run_dir)
+    charts["filter.png"] = _filters(run_dir)
+    charts["forecast.png"] = [
+        chart for section in _forecasts(runs, run_dir.name) for chart in section.charts
+    ]
+    return {name: its for name, its in charts.items() if its}
+
+
+def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
+    """Error by step ahead, of the runs that forecast several."""
+    lines = []
+    shown = {*list(runs)[:_MOST_LINES], first}
+    for place, (label, folder) in enumerate(runs.items()):
+        if label in shown and (folder / "steps.csv").exists():
+            with (folder / "steps.csv").open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+            steps, errors = ([float(row[name]) for row in rows] for name in ("step", "mse_median"))
+            lines.append(Line(label, np.array(steps), np.array(errors), look=place))
+    if not lines:
+        return []
+    line = next((line for line in lines if line.label == first), lines[0])
+    text = (
+        "Line chart of the median client's test error against how many steps ahead is forecast. "
+        f"{line.label}: {line.y[0]:.3g} one step ahead, {line.y[-1]:.3g} at step {len(line.y)}."
+    )
+    log = is_wide(np.concatenate([line.y for line in lines]))
+    x, y = Axis("steps ahead", whole=True), Axis("median client's test MSE", log=log)
+    chart = Lines("Error by how far ahead", text, x, y, lines, wide=True)
+    about = "How the median client's error grows with the distance that is forecast."
+    if len(runs) > _MOST_LINES:
+        also = f", and {first}" if first not in list(runs)[:_MOST_LINES] else ""
+        about += f" The first {_MOST_LINES} rows of the table of methods{also}."
+    return [Section("Error by step ahead", about, [chart])]
+
+
+def _forecasts(runs: Mapping[str, Path], first: str) -> list[Section]:
+    """The last periods of the test part of the first run's best, median and worst client."""
+    try:
+        forecasts, settings = forecasts_beside({first: runs[first], **runs})
+    except (FedProtoError, OSError) as error:
+        _log.info("%s: no forecasts to show: %s", runs[first], error)
+        return []
+    charts = [
+        _forecast(title, by_label, settings.data.period, list(runs))
+        for title, by_label in forecasts.items()
+    ]
+    ahead = settings.data.horizon
+    times = f"made for {ahead} steps at once" if ahead > 1 else "each made one step before"
+    about = (
+        f"The end of the test part of the clients that {first} forecasts best, at the "
+        f"median and worst; forecasts are {times}. Of {LEVELS[0]}% bands about "
+        f"{LEVELS[0]} of 100 true values should lie inside."
+    )
+    return [Section("Forecasts beside what came true", about, charts)]
+
+
+def forecasts_beside(
+    runs: Mapping[str, Path],
+) -> tuple[dict[str, dict[str, Forecast]], Settings]:
+    """What several runs on the same data forecast for the first one's best, median and worst
+    client, by the clients' titles and the runs' labels; and the first one's settings.
+
+    A run without models or with other data now is left out. Raises `FedProtoError` if the first one
+    is.
+    """
+    from safetensors import SafetensorError
+
+    first = next(iter(runs.values()))
+    titles = ranked_clients(first)
+    by_title: dict[str, dict[str, Forecast]] = {title: {} for title in titles.values()}
+    first_settings: Settings | None = None
+    for label, folder in list(runs.items())[:_MOST_METHODS]:
+        try:
+            settings = settings_from(read_run(folder).settings)
+            if not (folder / "state").is_dir():
+                raise FedProtoError(f"{folder}: no node's state in it; sites keep their own")
+            examples = find_examples(folder, settings, titles)
+            forecasts = kept_forecasts(examples, settings)
+        except (FedProtoError, SafetensorError, OSError) as error:
+            if first_settings is None:
+                raise FedProtoError(str(error)) from error
+            _log.info("%s: no forecasts beside the others: %s", folder, error)
+            continue
+        first_settings = first_settings or settings
+        for example, forecast in zip(examples, forecasts, strict=True):
+            by_title[example.title][label] = forecast
+    assert first_settings is not None, "else the first one raised"
+    return by_title, first_settings
+
+
+def _forecast(
+    title: str, by_label: Mapping[str, Forecast], period: int, labels: list[str]
+) -> Lines:
+    """A band is drawn of the first run alone: several would hide each other."""
+    label, first = next(iter(by_label.items()))
+    steps = last_periods(first, period)
+    lines = [Line("what came true", _places(first, steps), first.truth[steps], look=None)]
+    for name, shown in by_label.items():
+        steps = last_periods(shown, period)
+        bands = {f"{LEVELS[0]}% band of {name}": shown.half_widths[0, steps]}
+        lines.append(
+            Line(
+                name, _places(shown, steps), shown.forecast[steps], labels.index(name),
+                bands if shown is first else {},
+            )
+        )  # fmt: skip
+    inside = np.abs(first.truth - first.forecast) <= first.half_widths[0]
+    share = inside[np.isfinite(first.truth)].mean()
+    text = (
+        f"Line chart of {title}: true values and the forecasts of {', '.join(by_label)}. "
+        f"{share:.0%} of the test part's values lie in {label}'s {LEVELS[0]}% band."
+    )
+    rmse = first.mse**0.5 * first.std
+    heading = (
+        f"{title[0].upper()}{title[1:]} — {share:.0%} inside the band, test MSE {first.mse:.3g}, "
+        f"RMSE {rmse:.3g} in the data's units"
+    )
+    clock = first.clock
+    x = (
+        Axis("step of the data", ticks=first.positions[steps][first.phases[steps] == 0].tolist())
+        if clock is None
+        else Axis("time (UTC)" if clock.utc else "time", times=True)
+    )
+    return Lines(heading, text, x, Axis("value, in the data's units"), lines, wide=True)
+
+
+def _places(shown: Forecast, steps: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Seconds since 1970, or positions where the data have no times."""
+    positions = shown.positions[steps]
+    return positions.astype(np.float64) if shown.clock is None else shown.clock.seconds(positions)
+
+
+def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
+    """How different the clients of the runs with ``divergence.npz`` look to the method."""
+    alike: dict[bytes, list[str]] = {}  # several methods may have asked for the same summaries
+    for label, folder in {first: runs[first], **runs}.items():
+        if (folder / "divergence.npz").exists():
+            with (folder / "divergence.npz").open("rb") as file:
+                alike.setdefault(file_digest(file, "sha256").digest(), []).append(label)
+    if not alike:
+        return []
+    about = (
+        "How different the summaries are that the clients sent, by the Jensen-Shannon divergence: "
+        "0 for equal ones. Dark blocks along the diagonal are clients that the method takes for "
+        "alike."
+    )
+    charts = []
+    for label, *others in list(alike.values())[:_MOST_MATRICES]:
+        names, groups, cells, total = read_divergence(runs[label])
+        charts.append(_divergence(label, names, groups, cells, total))
+        if others:
+            about += f" {', '.join(others)}: the same as {label}."
+    return [Section("Who is like whom", about, charts)]
+
+
+def divergence_charts(run_dir: Path) -> list[Matrix]:
+    """Return the matrix of ``divergence.npz``.
+
+    Of a simulation whose data are there also the matrix of the data, in the same order, and how
+    well the two agree (P, Fig. 8).
+    """
+    names, groups, cells, total = read_divergence(run_dir)
+    raw = _divergence_of_data(run_dir, names.tolist())
+    if raw is None:
+        return [_divergence("prototypes", names, groups, cells, total)]
+    agreement = rank_correlation(cells, raw)
+    beside = "" if agreement is None else f" (rank correlation {agreement:.2f})"
+    return [
+        _divergence("prototypes", names, groups, cells, total),
+        _divergence(f"mean days of the data{beside}", names, groups, raw, total),
+    ]
+
+
+def _divergence(
+    label: str,
+    names: NDArray[np.str_],
+    groups: NDArray[np.str_],
+    cells: NDArray[np.floating[Any]],
+    total: int,
+) -> Matrix:
+    known = cells[~np.eye(len(cells), dtype=bool)]
+    known = known[np.isfinite(known)]
+    middle = f"; the median of two clients is {np.median(known):.2g} nats" if known.size else ""
+    some = f"{len(names)} of {total}" if len(names) < total else f"{total}"
+    text = f"Heat map of the divergence of every two of {some} clients, for {label}{middle}."
+    return Matrix(
+        f"{label}: {some} clients", text, cells.astype(np.float64),
+        "Jensen-Shannon divergence (nats)", rows=names.tolist(), groups=groups.tolist(),
+        column_title="the same clients in the same order", square=True,
+    )  # fmt: skip
+
+
+def read_divergence(
+    run_dir: Path,
+) -> tuple[NDArray[np.str_], NDArray[np.str_], NDArray[np.floating[Any]], int]:
+    """Return what ``divergence.npz`` holds, alike clients side by side.
+
+    The clients' names [N], groups [N] and divergence [N, N]; and of how many clients these are
+    some.
+    """
+    with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
+        names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
+        clients = len(names)
+        if "divergence_of" in file:  # of very many clients the file has the matrix of some
+            names, groups = names[file["divergence_of"]], groups[file["divergence_of"]]
+    shown = evenly(groups, _MOST_CLIENTS)
+    shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
+    return names[shown], groups[shown], divergence[np.ix_(shown, shown)], clients
+
+
+def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating[Any]] | None:
+    """`raw_divergence` of these clients of a simulation, read again where the run read them.
+
+    None for a deployed run, whose data the server never has, and where the data are gone.
+    """
+    if not (run_dir / "state").is_dir():
+        return None
+    try:
+        settings = settings_from(read_run(run_dir).settings)
+        series = {client.name: client for client in load_series(settings.data)}
+        if missing := sorted(set(names) - set(series)):
+            raise FedProtoError(f"client {missing[0]!r} is not in the data any more")
+        return raw_divergence([series[name] for name in names], settings.data)
+    except (FedProtoError, OSError) as error:
+        _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
+        return None
+
+
+def alike_together(
+    divergence: NDArray[np.floating[Any]], groups: NDArray[np.str_]
+) -> NDArray[np.intp]:
+    """Return an order [N] of clients with the alike side by side: by true group, then clustering.
+
+    divergence: [N, N] symmetric, NaN where unknown. groups: [N] text, "" where unknown.
+    Average-linkage clustering; its leaves are the order.
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    clients = len(groups)
+    if clients < 2:
+        return np.arange(clients)
+    known = np.nan_to_num(divergence.astype(np.float64), nan=np.log(2))  # unknown: most different
+    distances = squareform((known + known.T) / 2, checks=False)
+    leaves = leaves_list(linkage(distances, method="average"))
+    by_group = np.argsort(groups[leaves], kind="stable")
+    return np.asarray(leaves[by_group], dtype=np.intp)
+
+
+def _filters(run_dir: Path) -> list[Matrix]:
+    """FUELS's learned filters (P, Fig. 9) of the best, the median and the worst client.
+
+    [] where they have not moved from the grids of equal entries that they began as, and without the
+    node state of a simulation.
+    """
+    if not (run_dir / "state").is_dir():
+        return []
+    from safetensors import SafetensorError
+
+    try:
+        settings = settings_from(read_run(run_dir).settings)
+        examples = find_examples(run_dir, settings)
+    except (FedProtoError, SafetensorError, OSError) as error:
+        _log.info("%s: no filters of its clients' models: %s", run_dir, error)
+        return []
+    filters = [one.parameters["filter"].numpy() for one in examples if "filter" in one.parameters]
+    start = getattr(settings.method_settings, "filter_start", 1.0)
+    still = [np.allclose(weight, start, rtol=_MOVED, atol=0) for weight in filters]
+    if len(filters) < len(examples) or all(still):
+        return []
+    low, high = min(map(np.min, filters)), max(map(np.max, filters))
+    if low < 0:
+        low, high = min(low, -high), max(high, -low)
+    period = len(filters[0])
+    step = ceil(period / _PHASE_LABELS)
+    phases = [str(phase) if phase % step == 0 else "" for phase in range(period)]
+    return [
+        Matrix(
+            f"{example.title}: {(weight > 0).mean():.0%} above 0",
+            f"Heat map of the filter of {example.title}.", weight.astype(np.float64),
+            "entry of the filter W", rows=phases, columns=phases,
+            row_title="phase of the original view", column_title="phase of the shifted view",
+            square=True, diverging=bool(low < 0), span=(float(low), float(high)),
+        )
+        for example, weight in zip(examples, filters, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,183 @@
+"""Single clients of a finished simulation: their kept models and what these forecast.
+
+A simulation leaves its nodes' state in the run folder; the state of deployed nodes stays on them.
+Shown are the clients with the best, the median and the worst test error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import FedProtoError
+from fedproto_app.data.clock import Clock
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.report.runs import read_clients
+from fedproto_app.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PERIODS_SHOWN = 4  # of the test part
+_SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
+
+
+@dataclass(frozen=True)
+class Example:
+    """A client to show: its place among all, its test MSE, its kept model.
+
+    title: "best client c3 (office)", the group only if known. mse: on the standardised scale.
+    parameters: without the client axis.
+    """
+
+    title: str
+    client: str
+    mse: float
+    parameters: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The test part of one client, in the data's own units.
+
+    truth: [n], NaN where missing. forecast: [n], made for H values at once, every H steps.
+    half_widths: [L, n] of the intervals of these forecasts. positions: [n] on the source's clock,
+    phases: [n] of the period there. mse: of all samples, on the standardised scale. std: units per
+    unit of that scale.
+    """
+
+    truth: NDArray[np.float64]
+    forecast: NDArray[np.float64]
+    half_widths: NDArray[np.float64]
+    positions: NDArray[np.int64]
+    clock: Clock | None
+    phases: NDArray[np.int64]
+    mse: float
+    std: float
+
+
+def ranked_clients(run_dir: Path) -> dict[str, str]:
+    """By name the clients with the best, the median and the worst test MSE, fewer if there are not
+    three; and what each is, with its group if known: "best client c3 (office)".
+
+    Raises `FedProtoError` if no client was evaluated.
+    """
+    rows = _evaluated(run_dir)
+    if not rows:
+        raise FedProtoError(f"{run_dir / 'clients.csv'}: no client has a test error")
+    rows.sort(key=lambda row: (float(row["mse"]), row["client"]))
+    last = len(rows) - 1
+    ranks = {last // 2: "median", last: "worst", 0: "best"}  # of few clients, best counts first
+    titles = {}
+    for place, rank in sorted(ranks.items()):
+        client, group = rows[place]["client"], rows[place]["group"]
+        titles[client] = f"{rank} client {client}" + (f" ({group})" if group else "")
+    return titles
+
+
+def find_examples(
+    run_dir: Path, settings: Settings, titles: Mapping[str, str] | None = None
+) -> list[Example]:
+    """The clients of these names, or `ranked_clients`.
+
+    Raises `FedProtoError` if a client was not evaluated or its kept model is not there.
+    """
+    rows = {row["client"]: row for row in _evaluated(run_dir)}
+    examples = []
+    for client, title in (titles or ranked_clients(run_dir)).items():
+        if client not in rows:
+            raise FedProtoError(f"{run_dir / 'clients.csv'}: client {client!r} has no test error")
+        parameters = _kept_parameters(run_dir / "state" / rows[client]["node"], client, settings)
+        examples.append(Example(title, client, float(rows[client]["mse"]), parameters))
+    return examples
+
+
+def _evaluated(run_dir: Path) -> list[dict[str, str]]:
+    return [row for row in read_clients(run_dir) if isfinite(float(row["mse"] or "nan"))]
+
+
+def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[str, Tensor]:
+    from fedproto_app.node.records import holds_kept_models
+    from fedproto_app.node.store import ClientStore
+    from fedproto_app.serving.inference import kept_model
+    from fedproto_app.strategies.common.halves import make_learner
+    from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+    # Only a store that has the client is opened: opening one makes its folders.
+    store = ClientStore(node_dir) if holds_kept_models(node_dir) else None
+    if store is None or client not in store.kept_clients():
+        raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
+    own = settings.of_client(client)
+    return kept_model(store, client, make_learner(own, ForecastingTask(own)))
+
+
+def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
+    """The places in a forecast of the last periods of the test part, as many as are shown."""
+    return np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
+
+
+def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:
+    """The kept models' forecasts of the clients' test parts, in the examples' order.
+
+    Raises `DataError` if the data cannot be read, and `FedProtoError` if a client is not in it or
+    the error is not the one that the run noted: the data or the model is another one now.
+    """
+    from fedproto_app.data.sources import load_series
+    from fedproto_app.serving.inference import require_forecasts
+
+    require_forecasts(settings)
+    series = {one.name: one for one in load_series(settings.data)}
+    forecasts = []
+    for example in examples:
+        if example.client not in series:
+            raise FedProtoError(f"client {example.client!r} is not in the data any more")
+        forecast = _kept_forecast(example, series[example.client], settings)
+        if not np.isclose(forecast.mse, example.mse, rtol=_SAME_ERROR, atol=0):
+            raise FedProtoError(
+                f"client {example.client!r}: its test MSE is {forecast.mse:g}, "
+                f"but was {example.mse:g} in the run"
+            )
+        forecasts.append(forecast)
+    return forecasts
+
+
+def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -> Forecast:
+    import torch
+
+    from fedproto_app.data.windows import lookback, make_windows
+    from fedproto_app.tasks.forecasting.intervals import follow
+    from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+    task = ForecastingTask(settings.of_client(example.client))
+    windows = make_windows(series, settings.data)
+    parameters = {name: value.unsqueeze(0) for name, value in example.parameters.items()}
+    samples, begin = task.gather([windows], 1), windows.train_end
+    with torch.no_grad():
+        made = task.forecast(parameters, samples.inputs[:, begin:])  # (1, n, H)
+    error = (made - samples.targets[:, begin:]).double()
+    parts = samples.is_validation[:, begin:], samples.is_test[:, begin:]
+    in_test = slice(windows.validation_end - begin, None)
+    half_widths = follow(error, *parts).at[:, 0, in_test].astype(np.float64)  # (L, n, H)
+    scaled = made[0, in_test].double().numpy()
+    test = windows.test
+    truth = np.where(windows.present[test], windows.targets[test].astype(np.float64), np.nan)
+    first = series.start + lookback(settings.data) + windows.validation_end
+    shown = slice(None, None, settings.data.horizon)  # each value once
+    values = truth[shown].ravel()
+    positions = first + np.arange(len(values))
+    return Forecast(
+        truth=values * windows.std + windows.mean,
+        forecast=scaled[shown].ravel() * windows.std + windows.mean,
+        half_widths=half_widths[:, shown].reshape(len(half_widths), -1) * windows.std,
+        positions=positions,
+        clock=series.clock,
+        phases=positions % settings.data.period,
+        mse=float(np.nanmean((scaled - truth) ** 2)),
+        std=windows.std,
+    )

@@ -1,0 +1,396 @@
+"""The report of classification runs: accuracies, by stage and class, and forgetting.
+
+A client has up to two models at the end of a round: its *own*, as its local training left it
+("local"), and the one that it takes from there after averaging ("global"). A method without
+averaging has the own model alone. Accuracies are fractions, 0 … 1, in the artefacts and percent on
+screen. The names are the paper's (GLDP, section 5.1): A_glo, A_loc, A_sel. The test images follow
+the long tail, so an accuracy says little of rare classes; the balanced one weighs all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.report.task_report import (
+    UNKNOWN,
+    ClientErrors,
+    Measure,
+    Row,
+    Shown,
+    mean_metric,
+    percent_text,
+)
+
+if TYPE_CHECKING:
+    from fedproto_app.core.charts import Chart, Section
+    from fedproto_app.core.clients import ClientKey
+    from fedproto_app.report.task_report import Results
+    from fedproto_app.server.federation import Federation
+    from fedproto_app.server.round_log import RoundLog
+
+MODELS = ("global", "local")
+THIRDS = ("many", "medium", "few")
+INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
+CLIENT_COLUMNS = (
+    "client", "node", "group", "samples", "kept_round",
+    "accuracy_global", "accuracy_local", "accuracy_kept", "validation_error",
+    "kept_validation_error", "accuracy_by_local_prototypes", "accuracy_by_global_prototypes",
+    "accuracy_by_head",
+)  # fmt: skip
+CLASS_COLUMNS = (
+    "class", "train_samples", "third", "test_samples", "accuracy_global", "accuracy_local",
+)  # fmt: skip
+ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
+_SELECTED_ROUNDS = 10  # the last ones, over which figure 4 of the paper tells A_sel
+
+
+class ClassificationReport:
+    """Accuracies of averaged models, of clients' own models and of the clients of a round."""
+
+    metric = "accuracy"
+    client_figures: Mapping[str, str] = {
+        "own model": "accuracy_local",
+        "averaged model": "accuracy_global",
+        "kept model": "accuracy_kept",
+    }
+    measure = Measure(
+        summary="accuracy_local",
+        client="accuracy_local",
+        round="accuracy_local",
+        larger_is_better=True,
+        name="accuracy of own models",
+        axis="test accuracy",
+        kept="accuracy_kept",
+        validation="kept_validation_error",
+        round_validation="validation_error",
+        percent=True,
+    )
+    progress: tuple[Shown, ...] = (
+        Shown("validation_error", "val error %", percent_text),
+        Shown("accuracy_local", "A_loc %", percent_text),
+        Shown("accuracy_global", "A_glo %", percent_text),
+    )
+    clients: tuple[Shown, ...] = (
+        Shown("accuracy_local", "A_loc %", percent_text),
+        Shown("accuracy_global", "A_glo %", percent_text),
+        Shown("accuracy_kept", "kept %", percent_text),
+    )
+    every_client = clients
+    comparison: tuple[Shown, ...] = (
+        Shown("accuracy_local", "A_loc %", percent_text, spread=True),
+        Shown("accuracy_global", "A_glo %", percent_text, spread=True),
+        Shown("accuracy_selected", "A_sel %", percent_text, spread=True),
+        Shown("balanced_local", "balanced %", percent_text, spread=True),
+        Shown("many_local", "many %", percent_text),
+        Shown("medium_local", "medium %", percent_text),
+        Shown("few_local", "few %", percent_text),
+        Shown("forgetting_local", "forgetting %", percent_text),
+    )
+    client_errors: ClientErrors | None = ClientErrors(
+        test="accuracy_kept",
+        validation="kept_validation_error",
+        name="share of wrong answers",
+        right=True,
+    )
+    caption = (
+        "A_loc: clients' own models; A_glo: after averaging; A_sel: own models of a round's "
+        "clients, last 10 evaluated rounds; balanced, many, medium, few, forgetting: own models"
+    )
+
+    def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> dict[str, Any]:
+        """Plain means over the clients of their latest evaluations."""
+        known = results if evaluated else {}
+        return {
+            **_errors(known),
+            **_accuracies(known),
+            "accuracy_selected": _mean(known, _models(known)["local"], log.losses),
+            "by_inference": _by_inference(known),
+            **_stages_by_model(known),
+        }
+
+    def tables(self, federation: Federation) -> dict[str, list[Row]]:
+        """``clients.csv``: a row per client. ``classes.csv``: a row per class, in label order."""
+        return {"clients.csv": _client_rows(federation), "classes.csv": _class_rows(federation)}
+
+    def summary_figures(
+        self, federation: Federation, rounds: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The final round's figures, and what only all rounds together tell."""
+        results = federation.history.results
+        selected = [line["accuracy_selected"] for line in rounds]
+        selected = [value for value in selected if value is not None]
+        figures = {
+            **_accuracies(results),
+            "accuracy_selected": (
+                float(np.mean(selected[-_SELECTED_ROUNDS:])) if selected else None
+            ),
+            "accuracy_selected_final": selected[-1] if selected else None,
+            **_errors(results),
+            "by_inference": _by_inference(results),
+        }
+        names = dict(zip(THIRDS, thirds(_train_counts(federation)), strict=True))
+        for model, accuracy in _models(results).items():
+            right, total = _class_scores(federation, accuracy)
+            figures[f"balanced_{model}"] = balanced_accuracy(right, total)
+            for third, classes in names.items():
+                figures[f"{third}_{model}"] = _ratio(right[classes].sum(), total[classes].sum())
+        for model in MODELS:
+            figures[f"forgetting_{model}"] = forgetting(
+                [line[f"stages_{model}"] for line in rounds]
+            )
+        return figures | _stages_by_model(results)
+
+    def run_rows(self, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """In percent; "own / averaged" where a row tells of both models."""
+        kept = "best validation" if summary["keep"] == "best-validation" else summary["keep"]
+        both = [("own model", "local"), ("averaged model", "global")]
+        rows = [
+            ("test accuracy, own model (A_loc)", _percent(summary["accuracy_local"])),
+            ("test accuracy, averaged model (A_glo)", _percent(summary["accuracy_global"])),
+            ("test accuracy, clients of a round (A_sel)", _percent(summary["accuracy_selected"])),
+            (f"test accuracy, kept model ({kept})", _percent(summary["accuracy_kept"])),
+        ]
+        for inference, accuracy in summary["by_inference"].items():
+            values = (accuracy[model] for _, model in both)
+            rows.append((f"by {inference}, own / averaged", _percent(*values)))
+        for title, model in both:
+            if summary[f"accuracy_{model}"] is not None:
+                balanced = summary.get(f"balanced_{model}")  # younger than the first runs
+                rows.append((f"balanced accuracy, {title}", _percent(balanced)))
+                values = (summary[f"{third}_{model}"] for third in THIRDS)
+                rows.append((f"many / medium / few-shot, {title}", _percent(*values)))
+        for title, model in both:
+            if len(stages := summary[f"stages_{model}"] or []) > 1:
+                rows.append((f"stages 1 … {len(stages)}, {title}", _percent(*stages)))
+                rows.append((f"forgetting, {title}", _percent(summary[f"forgetting_{model}"])))
+        return rows
+
+    def in_words(self, summary: Mapping[str, Any]) -> str:
+        """The accuracy of the clients' own models, and where there are none of the averaged one."""
+        own = summary["accuracy_local"]
+        value, whose = (
+            (summary["accuracy_global"], "The averaged model names")
+            if own is None
+            else (own, "The clients' own models name")
+        )
+        right = percent_text(value)
+        return f"{whose} the right class of {right}% of the test images (mean over the clients)"
+
+    def curves(self, rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+        """Accuracies as fractions."""
+        errors = [record["validation_error"] for record in rounds]
+        return {
+            "own model (A_loc)": [record["accuracy_local"] for record in rounds],
+            "averaged model (A_glo)": [record["accuracy_global"] for record in rounds],
+            "own model, clients of the round (A_sel)": [r["accuracy_selected"] for r in rounds],
+            "validation images": [None if error is None else 1 - error for error in errors],
+        }
+
+    def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
+        """Accuracy by class and by stage, who holds which images."""
+        from fedproto_app.report.images import charts
+
+        return charts.sections(runs, first)
+
+    def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
+        """stages.png, classes.png, partition.png."""
+        from fedproto_app.report.images import charts
+
+        return charts.pictures(run_dir)
+
+
+def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
+    """The classes of many, of medium and of few training samples, each by falling count.
+
+    train_counts: [C] over all clients and stages; of equal counts the smaller label comes first.
+    The first thirds are larger by one where C is not divisible by three. None: three empty ones.
+    """
+    if train_counts is None:
+        return [np.array([], dtype=np.intp)] * 3
+    return np.array_split(np.argsort(-train_counts, kind="stable"), 3)
+
+
+def balanced_accuracy(right: NDArray[np.float64], total: NDArray[np.float64]) -> float | None:
+    """Mean over the classes of each one's accuracy: [C] right answers of [C] test images.
+
+    A class that nobody tests does not count. None if none is tested.
+    """
+    tested = total > 0
+    return float((right[tested] / total[tested]).mean()) if tested.any() else None
+
+
+def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
+    """Mean over the stages but the last of the best earlier accuracy minus the final one.
+
+    rounds: [M] accuracies by stage of each round, None for a stage that has not come and for a
+    round without evaluation. A stage that is at its best in the end is forgotten by 0; one without
+    an earlier accuracy does not count. None if no stage counts.
+    """
+    known = [stages for stages in rounds if stages]
+    if not known:
+        return None
+    *earlier, final = known
+    lost = []
+    for stage, accuracy in enumerate(final[:-1]):
+        past = [
+            best for stages in earlier for best in stages[stage : stage + 1] if best is not None
+        ]
+        if past and accuracy is not None:
+            lost.append(max(max(past) - accuracy, 0.0))
+    return float(np.mean(lost)) if lost else None
+
+
+def _models(results: Results) -> dict[str, Metric | None]:
+    """The accuracy of each of `MODELS`, None for one that the method does not have.
+
+    Which it has the clients tell: what half of them have, so that none can choose for all.
+    """
+    local, shared = replace(ACCURACY, model=Model.LOCAL), replace(ACCURACY, shared=True)
+    told = [result.metrics for result in results.values()]
+
+    def half_have(metric: Metric) -> bool:
+        having = sum(metric in metrics for metrics in told)
+        return 0 < len(told) <= 2 * having
+
+    # Clients with a personal model tell of the averaged one besides.
+    if not half_have(local):
+        return {"global": shared if half_have(shared) else None, "local": ACCURACY}
+    return {"global": shared if half_have(shared) else ACCURACY, "local": local}
+
+
+def _mean(
+    results: Results, metric: Metric | None, keys: Iterable[ClientKey] | None = None
+) -> float | None:
+    return None if metric is None else mean_metric(results, metric, keys)
+
+
+def _errors(results: Results) -> dict[str, float | None]:
+    """The error on validation images, after averaging and before."""
+    return {
+        "validation_error": mean_metric(results, ERROR),
+        "validation_error_local": mean_metric(results, replace(ERROR, model=Model.LOCAL)),
+    }
+
+
+def _accuracies(results: Results) -> dict[str, float | None]:
+    """A_glo and A_loc, and the accuracy of the kept models."""
+    return {
+        **{f"accuracy_{m}": _mean(results, metric) for m, metric in _models(results).items()},
+        "accuracy_kept": mean_metric(results, replace(ACCURACY, model=Model.KEPT)),
+    }
+
+
+def _by_inference(results: Results) -> dict[str, dict[str, float | None]]:
+    """A_glo and A_loc under each rule of inference, where the method has several."""
+    models = _models(results)
+    found = {
+        rule: {m: _mean(results, one and replace(one, rule=rule)) for m, one in models.items()}
+        for rule in INFERENCES
+    }
+    return {rule: means for rule, means in found.items() if set(means.values()) != {None}}
+
+
+def _stages_by_model(results: Results) -> dict[str, list[float | None] | None]:
+    return {f"stages_{m}": _stages(results, one) for m, one in _models(results).items()}
+
+
+def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | None:
+    """[M] accuracy on each stage's test data, the mean over the clients that have some.
+
+    None for a stage that has not come yet; None altogether without the model or its counts.
+    """
+    if accuracy is None:
+        return None
+    stages: list[float | None] = []
+    for stage in count(1):
+        right = replace(accuracy, name=f"correct/stage-{stage}")
+        total = replace(accuracy, name=f"count/stage-{stage}")
+        if not any(total in result.metrics for result in results.values()):
+            return stages or None
+        scores = [results[key].metrics for key in sorted(results)]
+        shares = [score.get(right, 0) / score[total] for score in scores if score.get(total, 0) > 0]
+        stages.append(float(np.mean(shares)) if shares else None)
+    return None  # never: no result has endless metrics
+
+
+def _class_scores(
+    federation: Federation, accuracy: Metric | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[C] right answers and [C] test samples of all clients, by class; 0 without the model."""
+    results, classes = federation.history.results, range(len(federation.shape.classes))
+    if accuracy is None:
+        return np.zeros(len(classes)), np.zeros(len(classes))
+    scores = [results[key].metrics for key in sorted(results)]
+    by_class = (
+        [replace(accuracy, name=f"{kind}/class-{c}") for c in classes]
+        for kind in ("correct", "count")
+    )
+    right, total = (
+        np.array([sum(score.get(metric, 0.0) for score in scores) for metric in metrics])
+        for metrics in by_class
+    )
+    return right, total
+
+
+def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
+    """[C] train samples of all clients and stages; None unless some client's are known."""
+    known = [
+        facts.class_counts for facts in federation.members.facts.values() if facts.class_counts
+    ]
+    if not known:
+        return None
+    counts: NDArray[np.int64] = np.array([stage for stages in known for stage in stages])
+    total: NDArray[np.int64] = counts.sum(axis=0)
+    return total
+
+
+def _client_rows(federation: Federation) -> list[Row]:
+    results = federation.history.results
+    models = _models(results).values()
+    kept_accuracy, kept_error = (replace(one, model=Model.KEPT) for one in (ACCURACY, ERROR))
+    by_rule = (replace(ACCURACY, rule=rule) for rule in INFERENCES)
+    columns = [*models, kept_accuracy, ERROR, kept_error, *by_rule]
+    rows: list[Row] = [CLIENT_COLUMNS]
+    for key, result in sorted(results.items()):
+        facts = federation.members.facts[key]
+        known = (key.client, key.node, facts.group, facts.samples, result.kept_round)
+        metrics = (None if metric is None else result.metrics.get(metric) for metric in columns)
+        rows.append([*known, *metrics])
+    return rows
+
+
+def _class_rows(federation: Federation) -> list[Row]:
+    classes, train = federation.shape.classes, _train_counts(federation)
+    third = {c: name for name, some in zip(THIRDS, thirds(train), strict=True) for c in some}
+    models = _models(federation.history.results)
+    scores = {model: _class_scores(federation, models[model]) for model in MODELS}
+    _, tested = _class_scores(federation, ACCURACY)
+    rows: list[Row] = [CLASS_COLUMNS]
+    for number, name in enumerate(classes):
+        rows.append(
+            [
+                name,
+                None if train is None else int(train[number]),
+                third.get(number),
+                int(tested[number]),
+                *(_ratio(right[number], total[number]) for right, total in scores.values()),
+            ]
+        )
+    return rows
+
+
+def _ratio(right: float, total: float) -> float | None:
+    return float(right / total) if total > 0 else None
+
+
+def _percent(*values: float | None) -> str:
+    texts = [percent_text(value) for value in values]
+    return UNKNOWN if set(texts) == {UNKNOWN} else f"{' / '.join(texts)} %"

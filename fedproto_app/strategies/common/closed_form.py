@@ -1,0 +1,50 @@
+"""What learners have in common that fit in closed form: they take no steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.maths.class_gaussian import LabelledVectors
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import Context, ContextT, Learner, Phase, TaskT
+
+
+class VectorsContext(Context):
+    """The features of the cohort's train samples of this round."""
+
+    def __init__(self, vectors: LabelledVectors) -> None:
+        self.vectors = vectors
+
+
+def new_stage(cohort: Cohort) -> Tensor:
+    """[K] bool: who has not taken in the stage that it trains on; from then on it has.
+
+    `stages` of the cohort's memory, [K] int64, counts the stages that a client has taken in.
+    """
+    taken_in: Tensor = cohort.memory.stages
+    stages = torch.tensor(cohort.samples.trained_stages, device=taken_in.device)
+    new = stages >= taken_in
+    taken_in.copy_(torch.where(new, stages + 1, taken_in))
+    return new
+
+
+class ClosedFormLearner(Learner[ContextT, TaskT]):
+    """A learner without phases: all that it does is in `conclude` and `receive`. It sends nothing,
+    unless a method says more."""
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return ()
+
+    def phases(self) -> Sequence[Phase]:
+        return []
+
+    def loss(
+        self, parameters: Mapping[str, Tensor], batch: Any, context: ContextT
+    ) -> dict[str, Tensor]:
+        raise AssertionError("there is no phase that asks for it")

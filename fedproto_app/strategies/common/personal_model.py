@@ -1,0 +1,59 @@
+"""What all methods with a personal model beside the global one share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from fedproto_app.core.messages import Order
+from fedproto_app.core.metrics import Metric
+from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.strategies.common.cohort import Cohort
+from fedproto_app.strategies.common.learner import ContextT, Learner
+from fedproto_app.tasks.task import AnyTask
+
+PERSONAL = "personal."  # v is trained by the loop that trains w, so both are parameters
+
+
+class PersonalModelLearner(Learner[ContextT, AnyTask]):
+    """A client's copy w of the global model, which is shared, and its personal model v.
+
+    The parameters of v have the names of w's behind ``personal.``. Both start equal.
+    """
+
+    @classmethod
+    def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
+        return [model(sizes.encoder, sizes.head)]
+
+    def initial_parameters(self) -> dict[str, Tensor]:
+        model = self.task.initial_parameters()
+        return {**model, **{PERSONAL + name: value.clone() for name, value in model.items()}}
+
+    def is_encoder(self, name: str) -> bool:
+        return super().is_encoder(name.removeprefix(PERSONAL))
+
+    @abstractmethod
+    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The model that the client predicts with, under w's names."""
+
+    def evaluate(self, cohort: Cohort, order: Order) -> dict[Metric, list[float]]:
+        """The predictor's metrics, and those of w, which is shared."""
+        own = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
+        shared = self.task.evaluate(cohort.parameters, cohort.samples)
+        return {
+            **own,
+            **{replace(metric, shared=True): values for metric, values in shared.items()},
+        }
+
+    def personal_model(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """v, under w's names."""
+        return {n: parameters[PERSONAL + n] for n in parameters if self.is_shared(n)}
+
+    def loss_of(self, model: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """The supervised loss of a model under w's names, [k]."""
+        prediction = self.task.predict(model, self.task.represent(model, batch), batch)
+        return self.task.loss(prediction, batch)

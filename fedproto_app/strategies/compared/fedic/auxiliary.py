@@ -1,0 +1,103 @@
+"""Labelled images of the server's own, for methods that learn at the server too.
+
+Where nodes share out one data set (a simulation, or a ``partition-id``), they are those that the
+run reserves, and the server reads the run's source as nodes do. Sites with data of their own
+reserve nothing: there the operator of the server names images in its environment. A run's
+configuration cannot point such a server at a file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.data.images.clients import LabelledImages, images_at, reserved_images
+from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.data.shape import DataShape
+from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.settings.paths import OUTPUT_ROOT
+from fedproto_app.strategies.common.federation import Federation
+
+AUXILIARY = "FEDPROTO_AUXILIARY"  # the labelled images: an npz file, a folder or a zip archive
+UNLABELLED = "FEDPROTO_UNLABELLED"  # further ones, whose labels nobody looks at
+
+
+@dataclass(frozen=True)
+class ServerImages:
+    """labelled: a few of every class. unlabelled: [m, channels, height, width] uint8; the labelled
+    ones where there are no others."""
+
+    labelled: LabelledImages
+    unlabelled: NDArray[np.uint8]
+
+
+def server_images(settings: Settings, federation: Federation) -> ServerImages:
+    """The images of the server; `SettingsError` or `DataError` says why there are none."""
+    shape = federation.shape
+    if named := os.environ.get(AUXILIARY):
+        pool = _named(named, AUXILIARY, settings, shape)
+        labelled = _labelled_as(pool, shape, settings)
+    else:
+        labelled = _reserved(settings, federation)
+    further = os.environ.get(UNLABELLED)
+    if not further:
+        return ServerImages(labelled, labelled.pixels)
+    pool = _named(further, UNLABELLED, settings, shape)
+    return ServerImages(labelled, _all_of(pool, settings).pixels)
+
+
+def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
+    method = f"method = {settings.method!r} learns at the server too"
+    told = [facts.class_counts for facts in federation.members.facts.values()]
+    if os.environ.get(OUTPUT_ROOT) or not all(told):
+        raise SettingsError(
+            f"{method}: the nodes' data are their own, so {AUXILIARY} must name labelled images in "
+            "the environment of the server"
+        )
+    if settings.data.partition.reserve_per_class == 0:
+        raise SettingsError(
+            f"{method}: data.partition.reserve-per-class = 0 leaves it no images; set how many of "
+            "each class no client gets, or name others in the environment of the server by "
+            f"{AUXILIARY}"
+        )
+    pool = load_pool(settings.data)
+    if pool.classes != federation.shape.classes or pool.shape != federation.shape.inputs:
+        raise DataError(
+            f"data.source = {settings.data.source!r}: holds other classes or sizes of images at "
+            "the server than at the nodes"
+        )
+    return reserved_images(pool, settings.data, settings.seed)
+
+
+def _named(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePool:
+    source = "image-npz" if Path(path).suffix == ".npz" else "class-folders"
+    skips = settings.data.corrupt_images
+    try:
+        pool = load_pool(DataSettings(source=source, path=path, corrupt_images=skips))
+    except (DataError, OSError) as error:
+        raise DataError(f"{key} = {path!r}: {error}") from None
+    if pool.shape != shape.inputs:
+        raise DataError(f"{key} = {path!r}: images are {pool.shape}, the nodes' {shape.inputs}")
+    return pool
+
+
+def _labelled_as(pool: ImagePool, shape: DataShape, settings: Settings) -> LabelledImages:
+    """The train images, with the labels that the federation gives to their classes."""
+    if unknown := [name for name in pool.classes if name not in shape.classes]:
+        raise DataError(f"{AUXILIARY}: class {unknown[0]!r} is none of the federation's")
+    images = _all_of(pool, settings)
+    labels = np.array([shape.classes.index(name) for name in pool.classes])[images.labels]
+    missing = set(range(len(shape.classes))) - set(labels.tolist())
+    if missing:
+        raise DataError(f"{AUXILIARY}: has no train image of class {shape.classes[min(missing)]!r}")
+    return LabelledImages(images.pixels, labels)
+
+
+def _all_of(pool: ImagePool, settings: Settings) -> LabelledImages:
+    return images_at(pool.train, np.arange(len(pool.train.labels)), settings.data)

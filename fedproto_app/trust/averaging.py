@@ -1,0 +1,185 @@
+"""How clients' values become one: by their mean, or by a rule that bears hostile clients.
+
+Strategies use the `Averaging` in force and do not ask which it is, nor whether values are noised.
+
+The rules are Flower's own: coordinate-wise median and trimmed mean (Yin et al., ICML 2018), Krum
+and Multi-Krum (Blanchard et al., NeurIPS 2017). Clipping is ours: a client's step away from the
+model of the round is shortened to the median length of the round's steps, then the mean is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median_low
+from typing import Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
+from numpy.typing import NDArray
+
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.messages import Arrays
+from fedproto_app.core.round import mean_of
+from fedproto_app.core.wire import ARRAYS, array_record, flower_average_input, numpy_arrays
+from fedproto_app.maths.divergence import Combine as GroupRule
+from fedproto_app.settings import AggregationSettings, PrivacyPlan
+from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.trust.robust_means import middle_of_members, shortened_mean
+
+_COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
+
+
+class ClippedMean(FedAvg):
+    """Flower's mean of models whose steps from `before` were clipped."""
+
+    def __init__(self, before: Arrays) -> None:
+        super().__init__()
+        self._before = before
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        messages = list(replies)
+        models = [numpy_arrays(one.content.array_records[ARRAYS]) for one in messages]
+        for message, model in zip(messages, clipped(models, self._before), strict=True):
+            message.content[ARRAYS] = array_record(model)
+        return super().aggregate_train(server_round, messages)
+
+
+def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
+    """The models, their steps from `before` shortened to the median length of all steps.
+
+    Lengths are Euclidean, over all arrays together. Of an even number of steps the lower of the two
+    in the middle counts, which half of the clients cannot raise.
+    """
+    steps = [{name: value - before[name] for name, value in model.items()} for model in models]
+    lengths = [
+        math.sqrt(sum(float(np.square(value, dtype=np.float64).sum()) for value in step.values()))
+        for step in steps
+    ]
+    limit = median_low(lengths) if lengths else 0.0
+    return [
+        model
+        if length <= limit
+        else {name: before[name] + np.float32(limit / length) * step[name] for name in step}
+        for model, step, length in zip(models, steps, lengths, strict=True)
+    ]
+
+
+class Sums(Protocol):
+    """Clients' sums, whose totals can bear hostile clients and noise."""
+
+    def plain_totals(self) -> Arrays:
+        """The totals of all clients' sums."""
+
+    def robust_totals(self, averaging: Averaging) -> Arrays:
+        """Totals that bear hostile clients."""
+
+    def sample_bound(self, clip: float) -> float:
+        """The most length that one sample, clipped to `clip`, adds to all sums together."""
+
+    def usable(self, totals: Arrays, deviation: float) -> Arrays:
+        """Totals that true ones could be, of totals with noise of this deviation on each entry."""
+
+
+class Averaging:
+    """The rule of a run, and the noise that its clients add, if they do."""
+
+    def __init__(self, settings: AggregationSettings, plan: PrivacyPlan | None = None) -> None:
+        self._settings, self._rule, self._plan = settings, settings.rule, plan
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether clients are averaged by their samples; any other rule counts them alike, since a
+        hostile one may declare many."""
+        return self._rule == "mean"
+
+    @property
+    def checks_sums(self) -> bool:
+        """Whether a client's sums can be checked against its samples; noised sums cannot."""
+        return self._plan is None
+
+    def rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One of the clients' [N, …], by the rule's counterpart.
+
+        The mean, the trimmed mean, or for every other rule that bears hostile clients the median:
+        of a few numbers distances and lengths tell little.
+        """
+        if self._rule == "mean":
+            return mean_of(rows)
+        if self._rule != "trimmed-mean":
+            return np.asarray(np.median(rows, axis=0), dtype=np.float32)
+        from scipy.stats import trim_mean  # a second; nodes import this module with their method
+
+        return np.asarray(trim_mean(rows, self._settings.hostile_share), dtype=np.float32)
+
+    def groups(self) -> GroupRule | None:
+        """What the rule makes of the rows of groups; None: their means.
+
+        A divergence does not see a number added to all values of a row, so a client that copies
+        another's prototype stays its partner whatever it adds.
+        """
+        if self._rule == "mean":
+            return None
+        if self._rule == "clipped-mean":
+            return shortened_mean
+        return lambda members, flat, _: middle_of_members(members, flat, self.rows)
+
+    def kept(self, clients: int) -> int:
+        """How many clients a rule that ranks them keeps.
+
+        The trimmed mean and Multi-Krum leave the hostile share out, the median half of all, Krum
+        all but the best; clipping leaves nobody out.
+        """
+        numbers = {"clipped-mean": clients, "median": clients // 2 + 1, "krum": 1}
+        return numbers.get(self._rule, clients - math.floor(self._settings.hostile_share * clients))
+
+    def model(self, models: Sequence[tuple[Arrays, int]], before: Arrays) -> Arrays | None:
+        """One model of these with their weights, which began with `before`, by Flower's own
+        strategies; None if there is none."""
+        clients, share = len(models), self._settings.hostile_share
+        hostile = math.floor(share * clients)
+        kept = 1 if self._rule == "krum" else max(1, clients - hostile)
+        rule: FedAvg
+        match self._rule:
+            case "median":
+                rule = FedMedian()
+            case "trimmed-mean":
+                rule = FedTrimmedAvg(beta=share)
+            case "krum" | "multi-krum":
+                rule = MultiKrum(num_malicious_nodes=hostile, num_nodes_to_select=kept)
+            case "clipped-mean":
+                rule = ClippedMean(before)
+            case _:
+                rule = FedAvg()
+        messages = [flower_average_input(arrays, weight) for arrays, weight in models]
+        record, _ = rule.aggregate_train(0, messages)
+        if record is None:
+            return None
+        # Flower multiplies by Python floats, which keeps float32; check it all the same.
+        assert all(array.dtype == "float32" for array in record.values())
+        return numpy_arrays(record)
+
+    def require_room(self, clients: int, values: int) -> None:
+        """`FederationError` if models of so many values of so many clients take too much memory."""
+        megabytes = _COPIES * clients * 4 * values / 1e6
+        if megabytes > self._settings.most_megabytes:
+            raise FederationError(
+                f"aggregation.most-megabytes = {self._settings.most_megabytes}: the models of "
+                f"{clients} clients, {values} values each, take {megabytes:.0f} MB at the server; "
+                "raise it, or lower participation"
+            )
+
+    def totals(self, sums: Sums, samples: Sequence[int]) -> Arrays:
+        """Over all clients; of noised ones what can be used. samples: how many each client has."""
+        if self._rule != "mean":
+            return sums.robust_totals(self)
+        totals, plan = sums.plain_totals(), self._plan
+        if plan is None:
+            return totals
+        moved = samples if plan.settings.unit == "client" else [1] * len(samples)
+        most = sums.sample_bound(plan.settings.clip) * FACTOR[plan.settings.neighbours]
+        deviation = plan.noise_multiplier * most * math.sqrt(sum(count**2 for count in moved))
+        return sums.usable(totals, deviation)

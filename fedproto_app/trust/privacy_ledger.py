@@ -1,0 +1,135 @@
+"""What a site's clients have spent of their privacy in all runs, and what the site allows.
+
+A server can start run after run, and each counts from 0. So a site counts for itself, in its state
+directory: of every client the sum of the µ² of its releases (`trust/privacy_loss.py`), which is
+written before a release leaves. An order that comes again brings the same answer (`protection.py`)
+and costs nothing again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from fedproto_app.core.errors import FedProtoError, SettingsError
+from fedproto_app.core.section import NonNegative, Share
+from fedproto_app.core.whole_file import write_whole
+from fedproto_app.settings import PrivacySettings, Section
+from fedproto_app.settings.privacy import FACTOR
+from fedproto_app.trust.privacy_loss import epsilon_of
+
+FOLDER = "privacy"  # in a site's state directory
+_TAGS = 1000  # releases of a client that are remembered, so that they count once
+
+
+class SitePrivacy(Section):
+    """``[privacy]`` of a site's file: what a run must do for its clients.
+
+    max_epsilon: of all runs together, at `delta`; 0: any. min_noise: the least σ; 0: any. unit,
+    neighbours: what both are about, as in a run's settings.
+    """
+
+    max_epsilon: NonNegative = 0.0
+    delta: Share = 1e-5
+    min_noise: NonNegative = 0.0
+    unit: Literal["client", "sample"] = "client"
+    neighbours: Literal["remove", "replace"] = "remove"
+
+    @property
+    def demands(self) -> bool:
+        """Whether a run without noise is refused."""
+        return self.max_epsilon > 0 or self.min_noise > 0
+
+    def require(self, run: PrivacySettings, noise_multiplier: float | None) -> None:
+        """`SettingsError` for a run that does less for the clients than the site demands.
+
+        noise_multiplier: the run's σ, None without.
+        """
+        if not self.demands:
+            return
+        if noise_multiplier is None:
+            raise SettingsError(
+                "privacy.mechanism = 'none': this site's file demands noise on what its clients "
+                "send (privacy.max-epsilon or privacy.min-noise)"
+            )
+        if run.unit != self.unit:
+            raise SettingsError(
+                f"privacy.unit = {run.unit!r}: this site's file demands {self.unit!r}"
+            )
+        noise = noise_multiplier * FACTOR[run.neighbours] / FACTOR[self.neighbours]
+        if noise < self.min_noise:
+            raise SettingsError(
+                f"privacy.noise-multiplier = {noise_multiplier:g}: is {noise:g} by this site's "
+                f"privacy.neighbours = {self.neighbours!r}; its file demands privacy.min-noise = "
+                f"{self.min_noise:g}"
+            )
+
+
+class BudgetSpentError(FedProtoError):
+    """A release that the site does not allow any more."""
+
+
+class PrivacyLedger:
+    """The accounts of a site's clients, one file each. All processes of the site share them."""
+
+    def __init__(self, folder: Path, site: SitePrivacy) -> None:
+        self._folder, self._site = folder / "spent", site
+
+    def enter(self, client: str, run: PrivacySettings, loss: float, tags: Sequence[str]) -> None:
+        """Count these releases of µ² = `loss` each, on the disk before this returns.
+
+        tags: what each release is known by; one that is known already is the same answer again.
+        Raises `BudgetSpentError`, and counts nothing, if they would exceed the site's ε.
+        """
+        path = self._folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.json"
+        with self._alone():
+            account = self._read(path, client)
+            new = [tag for tag in tags if tag not in account["tags"]]
+            if not new:
+                return
+            spent = account["spent"][run.unit]
+            # Kept as of neighbours = "remove", which no site's file changes.
+            spent += len(new) * loss / FACTOR[run.neighbours] ** 2
+            self._require_within(client, spent, account["releases"] + len(new))
+            account["spent"][run.unit] = spent
+            account["releases"] += len(new)
+            account["tags"] = [*account["tags"], *new][-_TAGS:]
+            write_whole(path, json.dumps(account).encode(), durable=True)
+
+    def _require_within(self, client: str, spent: float, releases: int) -> None:
+        site = self._site
+        if not site.max_epsilon:
+            return
+        epsilon = epsilon_of(spent * FACTOR[site.neighbours] ** 2, site.delta)
+        if epsilon > site.max_epsilon:
+            raise BudgetSpentError(
+                f"this site's privacy.max-epsilon = {site.max_epsilon:g}: with this, {client!r} "
+                f"would have spent {epsilon:.3g} in {releases} releases of all runs"
+            )
+
+    @staticmethod
+    def _read(path: Path, client: str) -> dict[str, Any]:
+        if not path.exists():
+            spent = {"client": 0.0, "sample": 0.0}
+            return {"client": client, "spent": spent, "releases": 0, "tags": []}
+        try:
+            account: dict[str, Any] = json.loads(path.read_bytes())
+            account["releases"] += 0
+            return account
+        except (ValueError, KeyError, TypeError):
+            raise SettingsError(
+                f"{path}: not an account of what {client!r} has spent; nothing leaves before it is "
+                "mended"
+            ) from None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
