@@ -33,7 +33,7 @@ ROOMS = {
         *CHECKS,
     ],
     "the loop": ["server.rounds"],
-    "reports": ["report.*", "export.*", "tasks.*.report", "tasks.*.*picture*", "tasks.*.examples"],
+    "reports": ["report.*", "export.*", "tasks.*.report", "tasks.*.charts", "tasks.*.examples"],
     "operations": ["ops.*"],
     "node": ["node.*"],
     "methods": ["halves", "privacy_plan"],

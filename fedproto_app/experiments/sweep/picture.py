@@ -30,15 +30,17 @@ def sweep_charts(
     plan: Plan, results: Sequence[Result], chosen: Collection[int]
 ) -> list[charts.Lines]:
     """Return a chart for each setting; [] where no trial has an error. chosen: trials by number."""
-    known = [one for one in ranked(results) if one.mean is not None]
-    if not known:
+    evaluated = [result for result in ranked(results) if result.mean is not None]
+    if not evaluated:
         return []
-    means = [mean for one in known for mean in (one.mean, one.median) if mean is not None]
+    means = [
+        mean for result in evaluated for mean in (result.mean, result.median) if mean is not None
+    ]
     low = min(mean.mean - (mean.error or 0.0) for mean in means)
     high = max(mean.mean + (mean.error or 0.0) for mean in means)
     room = 0.05 * (high - low or 1.0)
-    y = charts.Axis(measure_of(known[0]).round_validation, limits=(low - room, high + room))
-    return [_chart(axis, y, known, chosen) for axis in plan.axes[:_MOST_CHARTS]]
+    y = charts.Axis(measure_of(evaluated[0]).round_validation, limits=(low - room, high + room))
+    return [_chart(axis, y, evaluated, chosen) for axis in plan.axes[:_MOST_CHARTS]]
 
 
 def through_choice(axis: Axis, results: Sequence[Result]) -> list[Result]:
@@ -47,9 +49,13 @@ def through_choice(axis: Axis, results: Sequence[Result]) -> list[Result]:
     best = next(iter(choices(results)), None)
     if best is None:
         return []
-    rest = _others(axis, best.trial.changes)
-    alike = [one for one in results if _others(axis, one.trial.changes) == rest]
-    return sorted(alike, key=lambda one: one.trial.changes[axis.key])
+    other_settings = _other_settings(axis, best.trial.changes)
+    alike = [
+        result
+        for result in results
+        if _other_settings(axis, result.trial.changes) == other_settings
+    ]
+    return sorted(alike, key=lambda result: result.trial.changes[axis.key])
 
 
 def is_geometric(values: Collection[float]) -> bool:
@@ -57,7 +63,7 @@ def is_geometric(values: Collection[float]) -> bool:
     if len(set(values)) < _FEWEST_FOR_A_LOGARITHM or min(values) <= 0:
         return False
     ordered = sorted(set(values))
-    return _unevenness([log(one) for one in ordered]) < _unevenness(ordered)
+    return _unevenness([log(value) for value in ordered]) < _unevenness(ordered)
 
 
 def _unevenness(ordered: Sequence[float]) -> float:
@@ -65,16 +71,18 @@ def _unevenness(ordered: Sequence[float]) -> float:
     return pstdev(gaps) / fmean(gaps)
 
 
-def _others(axis: Axis, changes: Mapping[str, Any]) -> dict[str, str]:
+def _other_settings(axis: Axis, changes: Mapping[str, Any]) -> dict[str, str]:
     return {key: repr(value) for key, value in changes.items() if key != axis.key}
 
 
 def _chart(
-    axis: Axis, y_axis: charts.Axis, known: Sequence[Result], chosen: Collection[int]
+    axis: Axis, y_axis: charts.Axis, evaluated: Sequence[Result], chosen: Collection[int]
 ) -> charts.Lines:
     """y_axis: the same for all settings."""
-    values = [result.trial.changes[axis.key] for result in known]
-    numeric = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+    values = [result.trial.changes[axis.key] for result in evaluated]
+    numeric = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    )
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))
 
     def line(
@@ -95,25 +103,31 @@ def _chart(
             label, np.array(places, float), np.array(y), look, error=np.array(error), joined=joined
         )
 
-    through = through_choice(axis, known) if numeric else []
+    through = through_choice(axis, evaluated) if numeric else []
     through = through if len(through) > 1 else []
-    choice = [one for one in known if one.trial.number in chosen]
-    aside = [one for one in known if one not in through and one not in choice]
+    choice = [result for result in evaluated if result.trial.number in chosen]
+    aside = [result for result in evaluated if result not in through and result not in choice]
     lines = [
-        line("other trials", None, aside, [one.mean for one in aside]),
-        line("mean over clients, which chooses", 0, through, [one.mean for one in through], True),
-        line("median client, kept models", 2, through, [one.median for one in through], True),
-        line("choice", 1, choice, [one.mean for one in choice]),
+        line("other trials", None, aside, [result.mean for result in aside]),
+        line(
+            "mean over clients, which chooses",
+            0,
+            through,
+            [result.mean for result in through],
+            True,
+        ),
+        line("median client, kept models", 2, through, [result.median for result in through], True),
+        line("choice", 1, choice, [result.mean for result in choice]),
     ]
     x = charts.Axis(names=names)
     if numeric:
-        few = not isinstance(axis, Range) and len(set(values)) <= _MOST_TICKS
+        has_ticks = not isinstance(axis, Range) and len(set(values)) <= _MOST_TICKS
         x = charts.Axis(
             log=bool(axis.log) if isinstance(axis, Range) else is_geometric(values),
-            ticks=sorted(set(values)) if few else (),
+            ticks=sorted(set(values)) if has_ticks else (),
         )
     return charts.Lines(
         axis.key[-_MOST_LETTERS:],
         f"Validation error against {axis.key}, mean ± standard error over seeds.",
-        x, y_axis, [one for one in lines if len(one.x)],
+        x, y_axis, [drawn for drawn in lines if len(drawn.x)],
     )  # fmt: skip
