@@ -14,7 +14,7 @@ from rich.markup import escape
 from fedproto_app.cli.data_options import data_options, panel, with_data_options
 from fedproto_app.cli.offered_line import offered_line
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.tasks import TASKS, TaskRecord, task_record
+from fedproto_app.core.tasks import TASKS, task_record
 from fedproto_app.experiments.run_settings import told
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.changes import flags
@@ -170,9 +170,9 @@ def check(
     else:
         record = record_of_source(read().data)
     _refuse_options_of_other_kinds(options, picture, source, record.holds)
-    _require_drawable(picture, record)
+    _require_drawable(picture)
     checked = record.part("check")(read(record.holds), every)
-    if picture is not None and checked.charts:
+    if picture is not None:
         _draw(checked.charts, picture)
     if reading is not None:
         _say_how_to_read(reading)
@@ -185,21 +185,23 @@ def check(
     raise typer.Exit(0 if checked.could_start else 1)
 
 
-def _require_drawable(picture: Path | None, record: TaskRecord) -> None:
-    """Refuse a file that is no PNG or has no folder to lie in, and targets that are no classes."""
+def _require_drawable(picture: Path | None) -> None:
+    """Refuse a file that is no PNG or has no folder to lie in."""
     if picture is None:
         return
     if picture.suffix.lower() != ".png":
         raise SettingsError(f"--picture {picture}: expected a .png file")
     if not picture.parent.is_dir():
         raise SettingsError(f"--picture {picture}: no folder {picture.parent}")
-    if record.targets == "real numbers":
-        raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
 
 
-def _draw(charts: Sequence[Chart], picture: Path) -> None:
+def _draw(charts: Sequence[Chart] | None, picture: Path) -> None:
     from fedproto_app.report.drawing import charts_png
 
+    if charts is None:
+        raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
+    if not charts:  # nothing could be dealt
+        return
     try:
         picture.write_bytes(charts_png(charts))
     except OSError as error:

@@ -23,14 +23,14 @@ class Axis:
     """What an axis shows and how.
 
     title: with the unit. log: logarithmic, with values of 0 and below on a linear part around 0.
-    whole: ticks at whole numbers only. times: values are seconds since 1970. percent: values are
+    integers: ticks at whole numbers only. times: values are seconds since 1970. percent: values are
     fractions, written in percent. limits: where the values are bounded. ticks: values that have a
     tick, instead of round ones. names: names of the values 0, 1, …
     """
 
     title: str = ""
     log: bool = False
-    whole: bool = False
+    integers: bool = False
     times: bool = False
     percent: bool = False
     limits: tuple[float, float] | None = None
@@ -103,14 +103,14 @@ class Dots:
 @dataclass(frozen=True)
 class Bars:
     """A bar from 0 for each name, in one colour below 0 and in another above; values [n] are
-    fractions. A bar longer than `most` is cut there; the number beside it gives its length."""
+    fractions. A bar longer than `limit` is cut there; the number beside it gives its length."""
 
     title: str
     text: str
     x: Axis
     names: Sequence[str]
     values: NDArray[np.float64]
-    most: float = 1.0
+    limit: float = 1.0
 
 
 @dataclass(frozen=True)

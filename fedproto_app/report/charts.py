@@ -32,7 +32,7 @@ from fedproto_app.report.taking_part import Candidate
 from fedproto_app.report.task_report import Measure, report_for
 
 MOST_METHODS = 12  # rows of dots, or lines; more cannot be told apart
-_SENT = "numbers sent, up and down, all clients"
+_TRAFFIC = "numbers sent, up and down, all clients"
 
 # By label: the records of rounds.jsonl, and a value for each of them.
 Curves = Mapping[str, tuple[Sequence[Mapping[str, Any]], Sequence[float | None]]]
@@ -125,37 +125,37 @@ def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
     return curves
 
 
-def learning_charts(curves: Curves, measure: Measure, which: str = "") -> list[Lines]:
-    """Return the curves by round and by what was sent until then, without those of no known value.
+def learning_charts(curves: Curves, measure: Measure, prefix: str = "") -> list[Lines]:
+    """Return the curves by round and by traffic, without curves that have no value.
 
-    which: of what the measure is, before its name in the titles.
+    prefix: a word before the measure's name in the titles.
     """
     by_round, by_cost = [], []
     for place, (label, (rounds, values)) in enumerate(curves.items()):
         y = np.array([np.nan if value is None else float(value) for value in values])
-        known = np.isfinite(y)
-        if not known.any():
+        is_known = np.isfinite(y)
+        if not is_known.any():
             continue
         numbers = np.array([float(record["round"]) for record in rounds])
-        sent = np.array(_sent_so_far(rounds), dtype=np.float64)
-        by_round.append(Line(label, numbers[known], y[known], look=place))
-        by_cost.append(Line(label, sent[known], y[known], look=place))
+        traffic = np.array(_sent_so_far(rounds), dtype=np.float64)
+        by_round.append(Line(label, numbers[is_known], y[is_known], look=place))
+        by_cost.append(Line(label, traffic[is_known], y[is_known], look=place))
     by_round, by_cost = _merged(by_round), _merged(by_cost)
     name, percent = measure.axis.removeprefix("test "), measure.percent
     all_values = np.concatenate([np.zeros(0), *(line.y for line in by_round)])
-    y_axis = Axis(f"{which}{name}", log=not percent and is_wide(all_values), percent=percent)
+    y_axis = Axis(f"{prefix}{name}", log=not percent and is_wide(all_values), percent=percent)
     best = sorted(by_round, key=lambda line: measure.badness(float(line.y[-1])))
     ends = (f"{line.label} {_value_text(float(line.y[-1]), percent)}" for line in by_round[:6])
     text = f"Line chart over the rounds. At the end: {', '.join(ends)}."
     text += "".join(f" Best there: {line.label}." for line in best[:1])
     costs = (f"{line.label} {number(float(line.x[-1]))}" for line in by_cost[:6])
     cost = f"The same against the numbers sent. At the end: {', '.join(costs)}."
-    sent = np.concatenate([np.zeros(0), *(line.x for line in by_cost)])
+    traffic = np.concatenate([np.zeros(0), *(line.x for line in by_cost)])
     # Methods differ by orders of magnitude, and some send nothing at all.
-    log = is_wide(sent) or bool((sent == 0).any() and (sent > 0).any())
+    log = is_wide(traffic) or bool((traffic == 0).any() and (traffic > 0).any())
     return [
-        Lines(f"{which}{name} by round", text, Axis("round", whole=True), y_axis, by_round),
-        Lines(f"{which}{name} by traffic", cost, Axis(_SENT, log=log), y_axis, by_cost),
+        Lines(f"{prefix}{name} by round", text, Axis("round", integers=True), y_axis, by_round),
+        Lines(f"{prefix}{name} by traffic", cost, Axis(_TRAFFIC, log=log), y_axis, by_cost),
     ]
 
 
@@ -200,11 +200,11 @@ def distribution_chart(figures: Mapping[str, NDArray[np.float64]], measure: Meas
     lines = [distribution(label, values, n) for n, (label, values) in enumerate(figures.items())]
     lines = _merged([line for line in lines if len(line.x)])
     clients = max((len(line.x) - 1 for line in lines), default=0)
-    known = np.concatenate([np.zeros(0), *(line.x for line in lines)])
+    values = np.concatenate([np.zeros(0), *(line.x for line in lines)])
     x = (
         Axis(f"{measure.axis} of a client", percent=True, limits=(0.0, 1.0))
         if measure.percent
-        else Axis(f"{measure.axis} of a client", log=is_wide(known))
+        else Axis(f"{measure.axis} of a client", log=is_wide(values))
     )
     return Lines(
         f"{measure.name} over {clients} clients", "Cumulative distributions over the clients.",
@@ -229,7 +229,7 @@ def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
             for look, pair in enumerate(members)
         ]  # fmt: skip
         wide = is_wide(np.abs(np.concatenate([line.y for line in lines])))
-        x = Axis("clients, sorted for each method", whole=True)
+        x = Axis("clients, sorted for each method", integers=True)
         y = Axis("difference of test errors; below 0: lower", log=wide)
         text = "Line chart of the clients' differences of test errors."
         charts.append(Lines(f"{dataset}: against {against}", text, x, y, lines, wide=True))

@@ -89,17 +89,17 @@ _CHART_STYLE: dict[Any, Any] = STYLE | {
     "ytick.color": _QUIET,
     **{f"{axis}tick.{kind}.size": 0 for axis in "xy" for kind in ("major", "minor")},
 }
-_HALF, _WHOLE, _HEIGHT = 420.0, 860.0, 245.0  # points; a page of 920 pixels does not scale them
+_HALF, _FULL, _HEIGHT = 420.0, 860.0, 245.0  # points; a page of 920 pixels does not scale them
 _POINTS, _DPI = 72, 150  # an inch
 _LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
 _LONGEST_NAME, _LONGEST_LABEL = 28, 54  # letters
-_NAMED_ROWS, _NAMED_COLUMNS = 40, 40
+_NAMED_ROWS = 40
 _NAMED_KINDS = 20  # more colours than that cannot be told apart
 _MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
 _LARGEST = 1e30  # beyond it values lie at the end of their axis, and sums stay finite
 _WIDEST = 1e9  # a logarithmic axis; what is smaller lies on its linear part
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
-_KEPT = (
+_ATTRIBUTES = (
     *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray"),
     *("stroke-linejoin", "opacity", "font-size", "font-weight", "text-anchor"),
 )
@@ -133,7 +133,7 @@ def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
             panel = _Panel(chart, titled=True)
             if panel.width > room:
                 rows.append([])
-                room = _WHOLE
+                room = _FULL
             rows[-1].append(_pixels(panel.figure))
             room -= panel.width
         if title:
@@ -143,11 +143,11 @@ def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
     sheet = np.full((sum(heights), width, 4), 255, np.uint8)
     top = 0
     for row, height in zip(rows, heights, strict=True):
-        left = 0
+        start = 0
         for image in row:
             high, wide, _ = image.shape
-            sheet[top : top + high, left : left + wide] = image
-            left += wide
+            sheet[top : top + high, start : start + wide] = image
+            start += wide
         top += height
     file = io.BytesIO()
     imsave(file, sheet, dpi=_DPI)
@@ -191,7 +191,7 @@ class _Panel:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-        self.width = _WHOLE if is_wide_chart(chart) else _HALF
+        self.width = _FULL if is_wide_chart(chart) else _HALF
         pads: Any = {"w_pad": 0.12, "h_pad": 0.1} if titled else {}  # inches
         self.figure = Figure(dpi=_DPI, layout=ConstrainedLayoutEngine(**pads))
         self.axes: Axes = self.figure.subplots()
@@ -264,9 +264,9 @@ class _Panel:
         colour = looks["color"]
         x = (1000 * line.x).astype("datetime64[ms]") if chart.x.times else line.x
         y = np.clip(line.y, -_LARGEST, _LARGEST)
-        known = np.isfinite(y)
-        beside = np.pad(known, 1)
-        alone = known & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
+        finite = np.isfinite(y)
+        beside = np.pad(finite, 1)
+        alone = finite & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
         for (label, width), alpha in zip(line.bands.items(), (0.3, 0.15), strict=False):
             low, high = (
                 np.clip(end, -_LARGEST, _LARGEST) for end in (line.y - width, line.y + width)
@@ -283,7 +283,7 @@ class _Panel:
                 x, y, drawstyle="steps-post" if chart.steps else "default", clip_on=False, **looks
             )
             self._tip(drawn, [line.label])
-        dots = alone if line.joined and line.error is None else known
+        dots = alone if line.joined and line.error is None else finite
         if dots.any() or not line.joined:
             [marks] = self.axes.plot(
                 x[dots], y[dots], "o", color=colour, markersize=5, clip_on=False
@@ -344,7 +344,7 @@ class _Panel:
         """Rows with names where there is room for them, else thin columns."""
         count = len(chart.names)
         shown = _evenly(count, _MOST_BARS)
-        cut = np.clip(chart.values, -chart.most, chart.most)[shown]
+        cut = np.clip(chart.values, -chart.limit, chart.limit)[shown]
         colours = np.where(cut < 0, _GOOD, _BAD).tolist()
         if count <= _NAMED_ROWS:
             bars = self.axes.barh(range(count), cut, height=0.6, color=colours)
@@ -414,7 +414,7 @@ class _Panel:
         Returns the height of the columns' names.
         """
         rows = len(chart.cells)
-        starts = [0] + [n for n, (one, two) in enumerate(pairwise(chart.groups), 1) if one != two]
+        starts = [0] + [n for n, (a, b) in enumerate(pairwise(chart.groups), 1) if a != b]
         names: dict[float, str] = {}
         if any(chart.groups):
             for start, end in zip(starts, [*starts[1:], rows], strict=True):
@@ -483,10 +483,10 @@ class _Panel:
             side.set_major_formatter(lambda value, _: f"{100 * value:.6g}%".replace("-", "−"))
         elif axis.log or largest >= 1e4:
             side.set_major_formatter(_number)
-        if axis.whole:
+        if axis.integers:
             side.set_major_locator(ticker.MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True))
         if axis.names:
-            side.set_ticks(range(len(axis.names)), [_short(one, 12) for one in axis.names])
+            side.set_ticks(range(len(axis.names)), [_short(text, 12) for text in axis.names])
         elif axis.ticks:
             side.set_ticks(axis.ticks, minor=False)
         if axis.limits:
@@ -511,14 +511,14 @@ def category_colours(count: int) -> list[Any]:
     return [colormaps["turbo"](place) for place in np.linspace(0, 1, count)]
 
 
-def _evenly(count: int, most: int) -> NDArray[np.intp]:
+def _evenly(count: int, limit: int) -> NDArray[np.intp]:
     """At most so many of the places 0 … count − 1, both ends among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.intp))
+    return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
 
 
 def _span(chart: Matrix) -> tuple[float, float]:
-    known = chart.cells[np.isfinite(chart.cells)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    finite = chart.cells[np.isfinite(chart.cells)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if chart.diverging:
         low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
     return (low, high) if low < high else (low, low + 1)
@@ -549,7 +549,7 @@ def _short(text: str, longest: int) -> str:
 def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup:
     """matplotlib's SVG as one flat element: no ids and no styles, colours by the page's names."""
     drawing = ElementTree.fromstring(source)
-    shapes = {one.get("id"): one.get("d", "") for one in drawing.iter(f"{_SVG}path")}
+    shapes = {path.get("id"): path.get("d", "") for path in drawing.iter(f"{_SVG}path")}
     root = ElementTree.Element(
         "svg", {"viewBox": drawing.get("viewBox", ""), "role": "img", "aria-label": text}
     )
@@ -566,10 +566,10 @@ def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup
             if tag == "path" and look.get("fill") == "none" and "stroke" not in look:
                 return  # a background
             name, place = _shape(element, tag, shapes)
-            made = ElementTree.SubElement(root, name, place | look)
-            made.text = element.text if tag == "text" else None
+            shape = ElementTree.SubElement(root, name, place | look)
+            shape.text = element.text if tag == "text" else None
             if title := next(titles, ""):
-                ElementTree.SubElement(made, "title").text = title
+                ElementTree.SubElement(shape, "title").text = title
 
     add(drawing, iter(()))
     return Markup(ElementTree.tostring(root, encoding="unicode"))
@@ -611,9 +611,9 @@ def _smaller(picture: str) -> str:
 def _attributes(style: str) -> dict[str, str]:
     """A style as attributes, which the page's policy allows; fonts are the page's."""
     pairs = (part.split(":", 1) for part in style.split(";") if ":" in part)
-    found = {name.strip(): value.strip() for name, value in pairs}
-    look = {name: value for name, value in found.items() if name in _KEPT}
-    if "font" in found and (size := re.search(r"[\d.]+px", found["font"])):
+    styles = {name.strip(): value.strip() for name, value in pairs}
+    look = {name: value for name, value in styles.items() if name in _ATTRIBUTES}
+    if "font" in styles and (size := re.search(r"[\d.]+px", styles["font"])):
         look["font-size"] = size[0]  # as matplotlib before 3.10 writes it
     return {
         name: f"var(--{_PAGE_COLOURS[value]})" if value in _PAGE_COLOURS else value
@@ -623,5 +623,5 @@ def _attributes(style: str) -> dict[str, str]:
 
 def _rounded(text: str) -> str:
     """Numbers to a tenth of a point, without the line breaks."""
-    text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
+    text = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), text)
     return re.sub(r"\s+", " ", text).strip()

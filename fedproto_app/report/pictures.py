@@ -96,25 +96,25 @@ def forecast_charts(
     """Return the first `MOST_CLIENTS` forecasts, each behind the last periods of its series."""
     from fedproto_app.tasks.forecasting.intervals import LEVELS
 
-    histories = {one.name: one for one in series}
+    histories = {client.name: client for client in series}
     charts = []
-    for one in forecasts[:MOST_CLIENTS]:
-        known = histories[one.client].values[-_PERIODS_SHOWN * period :]
-        positions = one.first - len(known) + np.arange(len(known) + len(one.values))
-        x, places = Axis("step", whole=True), positions.astype(np.float64)
-        if one.clock is not None:
-            x, places = Axis(times=True), one.clock.seconds(positions)
+    for forecast in forecasts[:MOST_CLIENTS]:
+        history = histories[forecast.client].values[-_PERIODS_SHOWN * period :]
+        positions = forecast.first - len(history) + np.arange(len(history) + len(forecast.values))
+        x, places = Axis("step", integers=True), positions.astype(np.float64)
+        if forecast.clock is not None:
+            x, places = Axis(times=True), forecast.clock.seconds(positions)
         bands = {
             f"{level}% interval": width
-            for level, width in zip(LEVELS, one.half_widths, strict=True)
+            for level, width in zip(LEVELS, forecast.half_widths, strict=True)
         }
         lines = [
-            Line("known", places[: len(known)], known.astype(np.float64)),
-            Line("forecast", places[len(known) :], one.values, 1, bands),
+            Line("known", places[: len(history)], history.astype(np.float64)),
+            Line("forecast", places[len(history) :], forecast.values, 1, bands),
         ]
         y = Axis("value, in the data's units")
-        text = f"Line chart of the last values of {one.client} and their forecast."
-        charts.append(Lines(one.client, text, x, y, lines, wide=True))
+        text = f"Line chart of the last values of {forecast.client} and their forecast."
+        charts.append(Lines(forecast.client, text, x, y, lines, wide=True))
     return charts
 
 

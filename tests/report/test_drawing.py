@@ -36,15 +36,15 @@ def svg(chart: Chart) -> ElementTree.Element:
 
 
 def texts(chart: Chart) -> list[str]:
-    return [one.text or "" for one in svg(chart).iter("text")]
+    return [element.text or "" for element in svg(chart).iter("text")]
 
 
 def tips(chart: Chart) -> list[str]:
-    return [one.text or "" for one in svg(chart).iter("title")]
+    return [element.text or "" for element in svg(chart).iter("title")]
 
 
 def numbers_of(path: str) -> list[float]:
-    return [float(one) for one in re.findall(r"-?[\d.]+", path)]
+    return [float(text) for text in re.findall(r"-?[\d.]+", path)]
 
 
 def lines(y: list[float], band: list[float] | None = None, **axes: bool) -> Lines:
@@ -54,7 +54,7 @@ def lines(y: list[float], band: list[float] | None = None, **axes: bool) -> Line
 
 
 def drawn_line(chart: Chart) -> list[ElementTree.Element]:
-    return [one for one in svg(chart).iter("path") if one.findtext("title") == "a line"]
+    return [element for element in svg(chart).iter("path") if element.findtext("title") == "a line"]
 
 
 EXAMPLES: dict[str, Chart] = {
@@ -86,9 +86,13 @@ def test_what_strangers_wrote_is_text_and_the_policy_allows_all(chart: Chart) ->
     assert root.get("aria-label") == HOSTILE
     assert root.get("role") == "img"
     assert "<img" not in str(chart_svg(chart))
-    tags = {one.tag for one in root.iter()}
+    tags = {element.tag for element in root.iter()}
     assert tags <= {"svg", "text", "path", "circle", "image", "title"}
-    assert not {name for one in root.iter() for name in one.attrib} & {"style", "id", "clip-path"}
+    assert not {name for element in root.iter() for name in element.attrib} & {
+        "style",
+        "id",
+        "clip-path",
+    }
     for image in root.iter("image"):
         assert image.get("href", "").startswith("data:image/png")
 
@@ -112,7 +116,7 @@ def test_names_that_are_no_text_or_of_other_scripts_are_drawn() -> None:
 
 def test_colours_are_the_pages() -> None:
     root = svg(lines([1, 2], [1, 1]))
-    colours = {one.get(name, "none") for one in root.iter() for name in ("fill", "stroke")}
+    colours = {element.get(name, "none") for element in root.iter() for name in ("fill", "stroke")}
     assert {"var(--c0)", "var(--quiet)", "var(--rule)"} <= colours
     assert not [colour for colour in colours if colour.startswith("#")]
 
@@ -135,25 +139,27 @@ def test_bars_are_cut_but_tell_the_truth() -> None:
     chart = Bars("t", "", PERCENT, ["a", "b"], np.array([-0.25, 30.0]))
     assert {"−25%", "×31", "a", "b"} <= set(texts(chart))
     assert tips(chart) == ["a: −25%", "b: ×31"]
-    bars = [one for one in svg(chart).iter("path") if one.findtext("title")]
-    assert [one.get("fill") for one in bars] == ["var(--good)", "var(--bad)"]
-    widths = [np.ptp(numbers_of(one.get("d", ""))[::2]) for one in bars]
+    bars = [element for element in svg(chart).iter("path") if element.findtext("title")]
+    assert [element.get("fill") for element in bars] == ["var(--good)", "var(--bad)"]
+    widths = [np.ptp(numbers_of(element.get("d", ""))[::2]) for element in bars]
     assert widths[1] == pytest.approx(4 * widths[0], rel=0.01)  # cut at 100%
 
 
-@pytest.mark.parametrize(("count", "named", "bars"), [(40, 40, 40), (41, 0, 41), (5000, 0, 700)])
-def test_many_bars_are_thin_and_few_have_names(count: int, named: int, bars: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "names_drawn", "bars"), [(40, 40, 40), (41, 0, 41), (5000, 0, 700)]
+)
+def test_many_bars_are_thin_and_few_have_names(count: int, names_drawn: int, bars: int) -> None:
     names = [f"client-{n}" for n in range(count)]
     chart = Bars("t", "", PERCENT, names, np.linspace(-0.5, 0.5, count))
-    assert sum(text.startswith("client-") for text in texts(chart)) == named
+    assert sum(text.startswith("client-") for text in texts(chart)) == names_drawn
     assert len(tips(chart)) == bars
 
 
 def test_crowded_dots_are_thinned_and_the_extremes_stay() -> None:
     row = DotRow("r", np.arange(3000.0), [f"c{n}" for n in range(3000)], 1499.5)
-    told = tips(Dots("t", "", Axis("x"), [row]))
-    assert len(told) == 400
-    assert (told[0], told[-1]) == ("c0: 0", "c2999: 3k")
+    shown = tips(Dots("t", "", Axis("x"), [row]))
+    assert len(shown) == 400
+    assert (shown[0], shown[-1]) == ("c0: 0", "c2999: 3k")
 
 
 def test_equal_dots_of_two_kinds_are_both_seen() -> None:
@@ -161,8 +167,8 @@ def test_equal_dots_of_two_kinds_are_both_seen() -> None:
     chart = Dots(
         "", "", PERCENT, [row, DotRow("other", np.array([np.nan, 1]), ["a", "b"])], ["a", "b"]
     )
-    dots = [one for one in svg(chart).iter("circle") if one.findtext("title")]
-    assert [one.findtext("title") for one in dots] == ["a: 50%", "b: 50%", "b: 100%"]
+    dots = [element for element in svg(chart).iter("circle") if element.findtext("title")]
+    assert [element.findtext("title") for element in dots] == ["a: 50%", "b: 50%", "b: 100%"]
     assert dots[0].get("cx") == dots[1].get("cx")
     assert float(dots[1].get("cy", "")) > float(dots[0].get("cy", ""))
     assert {"a", "b"} <= set(texts(chart))  # the key
@@ -190,24 +196,26 @@ def test_nothing_is_drawn_outside(values: list[float], log: bool, percent: bool)
 def test_a_matrix_is_a_small_picture_with_names_of_groups() -> None:
     chart = Matrix("t", "", np.eye(5), "what", groups=["a"] * 3 + ["b"] * 2, square=True)
     assert {"a", "b", "what"} <= set(texts(chart))
-    edges = [one for one in svg(chart).iter("path") if one.get("stroke") == "#fffffe"]
+    edges = [element for element in svg(chart).iter("path") if element.get("stroke") == "#fffffe"]
     assert len(edges) == 2  # between the groups, across and down
     huge = Matrix("t", "", np.random.default_rng(0).random((2000, 2000)), "what")
     assert len(str(chart_svg(huge))) < 500_000
 
 
 def test_long_names_that_begin_alike_can_be_told_apart() -> None:
-    """Their middle goes, and a pointer is told all of it."""
+    """Their middle goes, and a pointer shows all of it."""
     names = [f"kindred features=100 penalty=0.5 sharing={how}" for how in ("common", "random")]
     rows = [DotRow(name, np.array([1.0]), ["a"]) for name in names]
     labels = [
-        one for one in svg(Dots("", "", Axis("x"), rows)).iter("text") if "…" in str(one.text)
+        element
+        for element in svg(Dots("", "", Axis("x"), rows)).iter("text")
+        if "…" in str(element.text)
     ]
-    assert [one.text for one in labels] == [
+    assert [element.text for element in labels] == [
         "kindred featu…sharing=common",
         "kindred featu…sharing=random",
     ]
-    assert [one.findtext("title") for one in labels] == names
+    assert [element.findtext("title") for element in labels] == names
 
 
 @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ def test_long_names_that_begin_alike_can_be_told_apart() -> None:
     [
         (Axis(percent=True), [0, 1], {"0%", "20%", "100%"}),
         (Axis(percent=True), [-0.5, 0.1], {"−40%", "0%"}),
-        (Axis(whole=True), [1, 3], {"1", "2", "3"}),  # rounds: never 1.5
+        (Axis(integers=True), [1, 3], {"1", "2", "3"}),  # rounds: never 1.5
         (Axis(log=True), [0.01, 100], {"0.01", "0.1", "1", "10", "100"}),
         (Axis(log=True), [0.9, 20], {"1", "2", "5", "10", "20"}),
         (Axis(log=True), [0, 1e4, 1e8], {"0", "10k", "1M", "100M"}),

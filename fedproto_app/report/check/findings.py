@@ -25,11 +25,11 @@ Cell = str | Text  # a `Text` keeps its colour and stands left in its column
 @dataclass(frozen=True)
 class Checked:
     """could_start: whether a run could. told: settings that the data ask for, by dotted keys.
-    charts: who holds what."""
+    charts: who holds what; None where there are no classes to hold."""
 
     could_start: bool
     told: Mapping[str, object] = field(default_factory=dict)
-    charts: Sequence[Chart] = ()
+    charts: Sequence[Chart] | None = ()
 
 
 @dataclass

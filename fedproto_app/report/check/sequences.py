@@ -93,10 +93,9 @@ def check(settings: Settings, every: bool) -> Checked:
     rows = _class_rows(pool, dealing) if pool.classes else _client_rows(dealing)
     sizes = (float(np.abs(one).max()) for one in (*pool.sequences, pool.targets))
     Findings(rows, facts, refused, too_large([(data.title, max(sizes))])).print(every)
-    if dealing is None:
-        return Checked(False)
-    charts = _charts(dealing, pool) if pool.classes else ()
-    return Checked(len(dealing.refused) < len(dealing.clients), charts=charts)
+    usable = dealing is not None and len(dealing.refused) < len(dealing.clients)
+    dealt = _charts(dealing, pool) if dealing is not None and pool.classes else ()
+    return Checked(usable, charts=dealt if pool.classes else None)
 
 
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:

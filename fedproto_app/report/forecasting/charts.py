@@ -58,7 +58,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     charts["forecast.png"] = [
         chart for section in _forecasts(runs, run_dir.name) for chart in section.charts
     ]
-    return {name: its for name, its in charts.items() if its}
+    return {name: drawn for name, drawn in charts.items() if drawn}
 
 
 def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
@@ -79,7 +79,7 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
         f"{line.label}: {line.y[0]:.3g} one step ahead, {line.y[-1]:.3g} at step {len(line.y)}."
     )
     log = is_wide(np.concatenate([line.y for line in lines]))
-    x, y = Axis("steps ahead", whole=True), Axis("median client's test MSE", log=log)
+    x, y = Axis("steps ahead", integers=True), Axis("median client's test MSE", log=log)
     chart = Lines("Error by how far ahead", text, x, y, lines, wide=True)
     about = "How the median client's error grows with the distance that is forecast."
     if len(runs) > _MOST_LINES:
@@ -200,18 +200,18 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
         "alike."
     )
     charts = []
-    for label, *others in list(alike.values())[:_MOST_MATRICES]:
+    for label, *alike_labels in list(alike.values())[:_MOST_MATRICES]:
         names, groups, cells, total = read_divergence(runs[label])
         charts.append(_divergence(label, names, groups, cells, total))
-        if others:
-            about += f" {', '.join(others)}: the same as {label}."
+        if alike_labels:
+            about += f" {', '.join(alike_labels)}: the same as {label}."
     return [Section("Who is like whom", about, charts)]
 
 
 def divergence_charts(run_dir: Path) -> list[Matrix]:
     """Return the matrix of ``divergence.npz``.
 
-    Of a simulation whose data are there also the matrix of the data, in the same order, and how
+    For a simulation whose data can be read, also the matrix of the data, in the same order, and how
     well the two agree (P, Fig. 8).
     """
     names, groups, cells, total = read_divergence(run_dir)
@@ -233,13 +233,13 @@ def _divergence(
     cells: NDArray[np.floating[Any]],
     total: int,
 ) -> Matrix:
-    known = cells[~np.eye(len(cells), dtype=bool)]
-    known = known[np.isfinite(known)]
-    middle = f"; the median of two clients is {np.median(known):.2g} nats" if known.size else ""
-    some = f"{len(names)} of {total}" if len(names) < total else f"{total}"
-    text = f"Heat map of the divergence of every two of {some} clients, for {label}{middle}."
+    apart = cells[~np.eye(len(cells), dtype=bool)]
+    apart = apart[np.isfinite(apart)]
+    middle = f"; the median of two clients is {np.median(apart):.2g} nats" if apart.size else ""
+    count = f"{len(names)} of {total}" if len(names) < total else f"{total}"
+    text = f"Heat map of the divergence of every two of {count} clients, for {label}{middle}."
     return Matrix(
-        f"{label}: {some} clients", text, cells.astype(np.float64),
+        f"{label}: {count} clients", text, cells.astype(np.float64),
         "Jensen-Shannon divergence (nats)", rows=names.tolist(), groups=groups.tolist(),
         column_title="the same clients in the same order", square=True,
     )  # fmt: skip
@@ -295,8 +295,10 @@ def alike_together(
     clients = len(groups)
     if clients < 2:
         return np.arange(clients)
-    known = np.nan_to_num(divergence.astype(np.float64), nan=np.log(2))  # unknown: most different
-    distances = squareform((known + known.T) / 2, checks=False)
+    complete = np.nan_to_num(
+        divergence.astype(np.float64), nan=np.log(2)
+    )  # unknown: most different
+    distances = squareform((complete + complete.T) / 2, checks=False)
     leaves = leaves_list(linkage(distances, method="average"))
     by_group = np.argsort(groups[leaves], kind="stable")
     return np.asarray(leaves[by_group], dtype=np.intp)
@@ -318,7 +320,8 @@ def _filters(run_dir: Path) -> list[Matrix]:
     except (FedProtoError, SafetensorError, OSError) as error:
         _log.info("%s: no filters of its clients' models: %s", run_dir, error)
         return []
-    filters = [one.parameters["filter"].numpy() for one in examples if "filter" in one.parameters]
+    parameters = [example.parameters for example in examples]
+    filters = [arrays["filter"].numpy() for arrays in parameters if "filter" in arrays]
     start = getattr(settings.method_settings, "filter_start", 1.0)
     still = [np.allclose(weight, start, rtol=_MOVED, atol=0) for weight in filters]
     if len(filters) < len(examples) or all(still):

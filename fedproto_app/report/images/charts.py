@@ -63,7 +63,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
         "classes.png": class_charts({run_dir.name: run_dir}),
         "partition.png": partition[0].charts if partition else (),
     }
-    return {name: its for name, its in charts.items() if its}
+    return {name: drawn for name, drawn in charts.items() if drawn}
 
 
 def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
@@ -76,15 +76,15 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
     if not tables:
         return []
     rows = next(iter(tables.values()))
-    known = all(row["train_samples"] for row in rows)
-    if known:  # as the thirds are made: by falling count, then by label
+    has_counts = all(row["train_samples"] for row in rows)
+    if has_counts:  # as the thirds are made: by falling count, then by label
         rows = sorted(rows, key=lambda row: -int(row["train_samples"]))
     columns: dict[str, tuple[Rows, str]] = {
         label: (rows, f"accuracy_{model}") for label, model in _MODELS.items()
     }
     if len(tables) > 1:
-        own = any(row["accuracy_local"] for table in tables.values() for row in table)
-        column = "accuracy_local" if own else "accuracy_global"
+        has_own = any(row["accuracy_local"] for table in tables.values() for row in table)
+        column = "accuracy_local" if has_own else "accuracy_global"
         columns = {label: (table, column) for label, table in tables.items()}
     classes = [row["class"] for row in rows]
     by_label = {}
@@ -95,7 +95,7 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
             by_label[label] = values
     if not by_label:
         return []
-    order = "by falling number of training images" if known else "in the order of the labels"
+    order = "by falling number of training images" if has_counts else "in the order of the labels"
     label, values = next(iter(by_label.items()))
     best, worst = int(np.nanargmax(values)), int(np.nanargmin(values))
     text = (
@@ -109,10 +109,10 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
             for row, values in zip(rows, np.array([*by_label.values()]).T, strict=True)
         ]
         return [Dots(title, text, _ACCURACY, dots, [*by_label])]
-    places, x = np.arange(1.0, len(classes) + 1), Axis(f"class, {order}", whole=True)
+    places, x = np.arange(1.0, len(classes) + 1), Axis(f"class, {order}", integers=True)
     lines = [Line(label, places, values, n) for n, (label, values) in enumerate(by_label.items())]
     charts: list[Chart] = [Lines(title, text, x, _ACCURACY, lines, wide=True)]
-    if known:
+    if has_counts:
         counts = np.array([float(row["train_samples"]) for row in rows])
         y = Axis("training images", log=is_wide(counts))
         text = f"Training images of each class: {counts[-1]:.0f} to {counts[0]:.0f}."
@@ -139,7 +139,7 @@ def stage_charts(run_dir: Path) -> list[Lines]:
         count = max(map(len, stages), default=0)
         table = np.full((len(rounds), count), np.nan)
         for row, accuracies in zip(table, stages, strict=True):
-            row[: len(accuracies)] = [np.nan if one is None else one for one in accuracies]
+            row[: len(accuracies)] = [np.nan if value is None else value for value in accuracies]
         if count < 2:
             continue
         lines = [
@@ -148,7 +148,7 @@ def stage_charts(run_dir: Path) -> list[Lines]:
         ]
         ends = (f"stage {stage}: {value:.0%}" for stage, value in enumerate(table[-1], start=1))
         text = f"Line chart of the accuracy on each of {count} stages' test images. At the end: "
-        x = Axis("round", whole=True)
+        x = Axis("round", integers=True)
         charts.append(Lines(title, text + ", ".join(ends), x, _ACCURACY, lines))
     return charts
 
@@ -176,10 +176,10 @@ def partition_charts(
     for row, table in enumerate(counts.values()):
         cells[: len(table), row] = table[:, order]
     totals = cells.sum(axis=0)
-    held = (totals > 0).sum(axis=1)
+    classes_held = (totals > 0).sum(axis=1)
     text = (
         f"Heat map of the training samples of {len(counts)} clients by {len(classes)} classes. A "
-        f"client holds between {held.min()} and {held.max()} classes, and "
+        f"client holds between {classes_held.min()} and {classes_held.max()} classes, and "
         f"{totals.sum(axis=1).min():.0f} to {totals.sum(axis=1).max():.0f} samples."
     )
     log = is_wide(cells)

@@ -83,8 +83,8 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
 
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     """Return the charts of ``clusters.png``, ``similarity.png``, ``forgetting.png`` and
-    ``embeddings.png``: the first three of a method with clusters, the last where the clients'
-    vectors and the data are there."""
+    ``embeddings.png``: the first three for a method with clusters, the last where the clients'
+    vectors and the data can be read."""
     charts: dict[str, Sequence[Chart]] = {}
     if (run_dir / "clusters.npz").exists():
         clusters = read_clusters(run_dir / "clusters.npz")
@@ -92,7 +92,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
         charts["similarity.png"] = similarities(run_dir.name, clusters)
         charts["forgetting.png"] = cluster_indices(run_dir.name, clusters)
     charts["embeddings.png"] = _embeddings_of(run_dir)
-    return {name: its for name, its in charts.items() if its}
+    return {name: drawn for name, drawn in charts.items() if drawn}
 
 
 def read_clusters(file: Path) -> Clusters:
@@ -140,8 +140,8 @@ def similarities(label: str, clusters: Clusters) -> list[Matrix]:
     """Return ψ̂ of the rounds that kept it, with one scale."""
     cells = clusters.similarity.astype(np.float64)
     cells[:, np.eye(len(clusters.names), dtype=bool)] = np.nan
-    known = cells[np.isfinite(cells)]
-    span = (float(known.min()), float(known.max())) if known.size else None
+    finite = cells[np.isfinite(cells)]
+    span = (float(finite.min()), float(finite.max())) if finite.size else None
     return [
         Matrix(
             f"{label}: similarity after round {number}",
@@ -155,7 +155,7 @@ def similarities(label: str, clusters: Clusters) -> list[Matrix]:
 
 
 def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
-    """Return the forgetting factor and the Rand index of each round, whichever are known."""
+    """Return the forgetting factor and the Rand index of each round, those that the run has."""
     indices = {
         "Rand index (1: the true groups)": clusters.rand_index,
         "forgetting factor α (1: the past alone)": clusters.forgetting_factor,
@@ -169,7 +169,7 @@ def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
         return []
     ends = ", ".join(f"{line.label} {line.y[np.isfinite(line.y)][-1]:.2f}" for line in lines)
     text = f"Line chart over the rounds; at the end {ends}."
-    x, y = Axis("round", whole=True), Axis(limits=(0.0, 1.0))
+    x, y = Axis("round", integers=True), Axis(limits=(0.0, 1.0))
     # A single line has no legend, so the heading says what it is.
     title = "how settled the clusters are" if len(lines) > 1 else lines[0].label
     return [Lines(f"{label}: {title}", text, x, y, lines)]
@@ -250,7 +250,7 @@ def embedding_charts(embeddings: Embeddings) -> list[Points]:
     plane, shares = main_plane(embeddings.vectors)
     x = Axis(f"first principal component ({shares[0]:.0%} of the variance)")
     y = Axis(f"second principal component ({shares[1]:.0%})")
-    some = f"{len(shown)} of {total}" if len(shown) < total else f"{total}"
+    count = f"{len(shown)} of {total}" if len(shown) < total else f"{total}"
     by_group = bool(embeddings.groups.any())
     owners, numbers = np.unique(
         embeddings.groups if by_group else embeddings.clients, return_inverse=True
@@ -261,8 +261,8 @@ def embedding_charts(embeddings: Embeddings) -> list[Points]:
     }
     return [
         Points(
-            f"{some} sequences by {meaning}",
-            f"Representations of {some} sequences in a plane, coloured by {meaning}.",
+            f"{count} sequences by {meaning}",
+            f"Representations of {count} sequences in a plane, coloured by {meaning}.",
             x, y, plane[shown], values[shown], meaning, kinds,
         )
         for meaning, (values, kinds) in colours.items()
