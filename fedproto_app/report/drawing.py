@@ -228,7 +228,7 @@ class _Panel:
 
     def _add_key(self, titled: bool) -> float:
         """Draw the legend if there are things to tell apart; returns its height."""
-        if len(self._key) < 2:
+        if " = " not in " = ".join(self._key):  # a single name; equal lines share a label
             return 0.0
         labels = [_short(label, _LONGEST_LABEL) for label in self._key]  # lines have whole ones
         columns = int((self.width - 20) // (_LETTER * max(map(len, labels)) + 48))

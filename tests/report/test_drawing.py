@@ -121,6 +121,13 @@ def test_colours_are_the_pages() -> None:
     assert not [colour for colour in colours if colour.startswith("#")]
 
 
+def test_a_key_tells_apart_and_names_lines_that_are_equal() -> None:
+    x = np.arange(2.0)
+    for labels, key in ((["a"], set()), (["a", "_b"], {"a", "\u200b_b"}), (["a = b"], {"a = b"})):
+        drawn = [Line(label, x, x) for label in labels]
+        assert set(texts(Lines("", "", Axis(ticks=[0]), Axis(ticks=[0]), drawn))) == key | {"0"}
+
+
 def test_a_line_breaks_where_a_value_is_unknown() -> None:
     [path] = drawn_line(lines([1, 2, np.nan, 3, np.nan, 4, 5]))
     assert path.get("d", "").count("M") == 3
