@@ -90,46 +90,45 @@ def _keys(table: dict[str, object]) -> int:
 
 
 def draw(imports: Counter[tuple[str, str]]) -> None:
-    """Each level is a row of boxes; an arc leads from a room to a room that it imports."""
+    """Each level is a row of boxes; an arc leads from a room to a room that it imports.
+
+    An arc that led upwards would be red.
+    """
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 11})
     rows = levels()
-    figure = Figure(figsize=(8, 0.55 * len(rows)))
+    figure = Figure(figsize=(6.6, 0.5 * (len(rows) + 1)))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-3.2, 5), ylim=(-len(rows) + 0.4, 0.7))
+    axes.set(xlim=(-3.2, 2.4), ylim=(-len(rows) + 0.4, 1.4))
     axes.axis("off")
     place = {
-        room: (1.35 * column - 0.67 * (len(level) - 1) - 1.4, -row)
+        room: (1.35 * column - 0.67 * (len(level) - 1), -row)
         for row, level in enumerate(rows)
         for column, room in enumerate(level)
     }
     for (room, other), count in sorted(imports.items()):
         start, end = place[room], place[other]
-        left = room == rows[start[1] * -1][0] and len(rows[-start[1]]) > 1
+        is_left = start[0] < 0 or (start[0] == 0 and end[0] < 0)
         axes.add_patch(
             FancyArrowPatch(
                 start,
                 end,
-                connectionstyle=f"arc3,rad={0.55 if left else -0.55}",
+                connectionstyle=f"arc3,rad={0.55 if is_left else -0.55}",
                 arrowstyle="-|>",
                 mutation_scale=9,
                 shrinkA=20,
                 shrinkB=20,
                 linewidth=0.5 + min(count, 60) / 25,
-                color="#4472a8",
+                color="#4472a8" if end[1] < start[1] else "#c00000",
                 alpha=0.35,
             )
         )
+    frame = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#333333"}
     for room, (x, y) in place.items():
-        files = files_of(room)
-        axes.text(
-            x,
-            y,
-            room,
-            ha="center",
-            va="center",
-            bbox={"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#333333"},
-        )
-        axes.text(-3.1, y, f"{lines_of(files):,}" if room == rows[-y][0] else "", va="center")
+        axes.text(x, y, room, ha="center", va="center", bbox=frame)
+    axes.text(-1.75, 1, "lines of code", ha="right", va="center", color="#555555")
+    for row, level in enumerate(rows):
+        lines = " · ".join(f"{lines_of(files_of(room)):,}" for room in level)
+        axes.text(-1.75, -row, lines, ha="right", va="center", color="#555555")
     figure.savefig(PICTURE, metadata={"Date": None})
 
 
