@@ -71,17 +71,17 @@ def test_who_holds_the_folder_or_the_log_holds_up_no_gate(tmp_path: Path) -> Non
     """Code of a run may open both to read, and so may lock them."""
     log = AuditLog(tmp_path / "log")
     log.write("order")
-    held = [os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "log")]
-    for descriptor in held:
+    descriptors = [os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "log")]
+    for descriptor in descriptors:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    other = (
+    imports = (
         "import sys; from pathlib import Path; from fedproto_app.ops.gate.audit import AuditLog; "
     )
-    code = other + 'AuditLog(Path(sys.argv[1])).write("reply")'
+    code = imports + 'AuditLog(Path(sys.argv[1])).write("reply")'
     try:
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], check=True, timeout=60)
     finally:
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
     assert (tmp_path / "log.lock").stat().st_mode & 0o777 == 0o600
     assert log.count_since("reply", 3600) == 1

@@ -32,10 +32,10 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return done
 
 
-def said(pipe: int) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(os.read(pipe, 10**5))
+def report_in(pipe: int) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(os.read(pipe, 10**5))
     os.close(pipe)
-    return told
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def test_a_run_is_told_before_its_code_is_loaded(flower: list[Any], content: byt
     module[STEPS[0]](content, skip_prompt=True)
     assert flower == [content]
     assert module[STEPS[1]]("folder", {})["rounds"] == 3
-    told = said(read)
-    assert (told["event"], told["run"], told["app"]) == ("run", 5, "fedproto/fedproto-app")
-    assert told["settings"] == {"method": "fuels", "rounds": 3}
+    report = report_in(read)
+    assert (report["event"], report["run"], report["app"]) == ("run", 5, "fedproto/fedproto-app")
+    assert report["settings"] == {"method": "fuels", "rounds": 3}
     with pytest.raises(OSError, match="Bad file descriptor"):  # nothing more is told
         os.write(write, b"x")
 
@@ -71,8 +71,8 @@ def test_an_app_that_is_not_listed_is_never_unpacked(
     with pytest.raises(SettingsError, match=f"which {DIGESTS} lacks"):
         vars(import_module(MODULE))[STEPS[0]](content, skip_prompt=True)
     assert flower == []
-    told = said(read)
-    assert told["event"] == "refused"
+    report = report_in(read)
+    assert report["event"] == "refused"
 
 
 def test_another_flower_gets_no_gate() -> None:

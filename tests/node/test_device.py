@@ -60,9 +60,9 @@ def test_without_a_gpu_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_tf32_rounds_and_only_on_a_gpu() -> None:
     use_precision("tf32", CUDA)
     assert flags() == (True, True)
-    for other in ("float32", "bfloat16"):
+    for precision in ("float32", "bfloat16"):
         use_precision("tf32", CUDA)
-        use_precision(other, CUDA)
+        use_precision(precision, CUDA)
         assert flags() == (False, False)
     use_precision("tf32", torch.device("cpu"))
     assert flags() == (False, False)

@@ -50,8 +50,8 @@ def test_a_run_that_multiplies_work_is_refused_by_default() -> None:
     ):
         name, _, value = key.partition(" = ")
         task = {"task": "sequence-classification"} if name.startswith("encoder") else {}
-        said = refusal(limits, method=method, **task, **{name: int(value)})
-        assert said.startswith(f"{key}: this site allows")
+        message = refusal(limits, method=method, **task, **{name: int(value)})
+        assert message.startswith(f"{key}: this site allows")
     assert refusal(Limits(epochs=5000), **{"local-epochs": 5000}) == ""
     # What another method would do is no work of this run's.
     assert refusal(Limits(epochs=10), **{"gldp.head-epochs": 2000}) == ""
@@ -59,16 +59,16 @@ def test_a_run_that_multiplies_work_is_refused_by_default() -> None:
 
 def test_every_setting_of_work_has_a_limit() -> None:
     """A new one that counts epochs or steps under another name would pass unseen."""
-    counted = {
+    numbers = {
         key
         for method in METHODS
         for key, value in flat_settings(Settings(method=method)).items()
         if isinstance(value, int) and not isinstance(value, bool)
         if any(word in key for word in ("epoch", "iteration", "-steps"))
     }
-    named = {key for key in counted if key.endswith(("epochs", "steps", "iterations"))}
-    assert counted == named
-    assert len(counted) > 15
+    limited = {key for key in numbers if key.endswith(("epochs", "steps", "iterations"))}
+    assert numbers == limited
+    assert len(numbers) > 15
 
 
 def test_methods_and_tasks_are_the_sites_to_choose() -> None:
