@@ -1,4 +1,4 @@
-"""What the gate lets through, what it says instead, and what it writes down."""
+"""The gate: accepted orders, refusals, and the audit log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ APP = App("me/mine", "1.0", b"a program")
 
 
 class FakeApart:
-    """A process apart that answers as it is told; jobs: what it was asked."""
+    """A separate process with a fixed answer; jobs: the jobs that it received."""
 
     def __init__(self, answer: bytes | Ended = b"", leftover: int = 0) -> None:
         self.answer, self.leftover, self.ended = answer, leftover, 0
@@ -114,7 +114,7 @@ def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
     assert read_record(reply.content, ReplyTold).names == ["c1", "c2"]
     header, _, handed, content = parts_of(apart.jobs[0])
     assert json.loads(header)["app"] == "installed"
-    assert content == b""  # the program that came is not even handed on
+    assert content == b""  # the run's app is not passed on
     assert from_bytes(handed).metadata.message_type == "train"
     first, last = audit_of(tmp_path)
     assert (first["event"], last["event"]) == ("order", "reply")
@@ -211,7 +211,7 @@ def test_an_app_that_raised_says_why(tmp_path: Path) -> None:
 
 
 def test_a_reply_goes_to_who_asked_whatever_it_says(tmp_path: Path) -> None:
-    """A program that is let in could address its answer to another run or node."""
+    """An accepted app could address its answer to another run or node."""
     message, other_message = order(), order()
     number(other_message)
     crafted = good_reply(other_message)
@@ -222,7 +222,7 @@ def test_a_reply_goes_to_who_asked_whatever_it_says(tmp_path: Path) -> None:
 
 
 def test_a_site_without_a_place_for_state_carries_out_nothing(tmp_path: Path) -> None:
-    """Behind the gate its clients would begin anew each round, and no budget be kept."""
+    """Without it the clients would start anew in each round, and no budget would be kept."""
     reply, apart = carried_out(tmp_path, order(), state_dir="")
     assert "the site's file names no state-dir" in reason(reply)
     assert apart.jobs == []

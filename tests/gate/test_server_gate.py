@@ -1,4 +1,4 @@
-"""The server's gate: which app may run, and who is told of it before it does."""
+"""The server's gate: it refuses unlisted apps, and logs a run before its code is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = ("install_from_fab", "get_fused_config_from_dir")
 
 @pytest.fixture
 def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Flower's module with steps that only note what they were asked; restored after the test."""
+    """Flower's module with steps that only record their calls; restored after the test."""
     module, done = import_module(MODULE), list[Any]()
     monkeypatch.setattr(module, STEPS[0], lambda content, skip_prompt: done.append(content))
     config = {"method": "fuels", "rounds": 3, "secret-of-mine": "x"}
@@ -58,7 +58,7 @@ def test_a_run_is_told_before_its_code_is_loaded(flower: list[Any], content: byt
     report = report_in(read)
     assert (report["event"], report["run"], report["app"]) == ("run", 5, "fedproto/fedproto-app")
     assert report["settings"] == {"method": "fuels", "rounds": 3}
-    with pytest.raises(OSError, match="Bad file descriptor"):  # nothing more is told
+    with pytest.raises(OSError, match="Bad file descriptor"):  # the pipe is closed
         os.write(write, b"x")
 
 

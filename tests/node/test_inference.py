@@ -1,4 +1,4 @@
-"""Forecasts of kept models: those that the run's errors are of, on the scale of training."""
+"""Forecasts of kept models, on the scale of training, equal to the forecasts of the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.node.stored import changed, copied_with
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[NodeState, list[ClientSeries]]:
-    """The state of a short run of FUELS, and the series that it was trained on."""
+    """Return the state of a short run of FUELS, and the series that it was trained on."""
     folder = tmp_path_factory.mktemp("trained")
     data = folder / "sites.csv"
     made_series().to_csv(data)
@@ -107,7 +107,7 @@ def test_a_file_with_an_open_end_is_read_to_its_last_row(tmp_path: Path) -> None
 
 
 def test_the_scale_is_that_of_training(trained: tuple[NodeState, list[ClientSeries]]) -> None:
-    """What lies before the window changes a scale, were it made anew, but no forecast."""
+    """Values before the window would change a newly computed scale, but change no forecast."""
     state, (series, *_) = trained
     newer = replace(
         series, values=np.append(1000 * series.values[:-LOOKBACK], series.values[-LOOKBACK:])
@@ -210,7 +210,7 @@ DAY = {"data.horizon": PERIOD, "method": "fedavg"}
 
 @pytest.mark.parametrize("calendar", ["phase", "week"])
 def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calendar: str) -> None:
-    """Two blocks of H with their times, the second one on the first one's values."""
+    """Two blocks of H with their times; the second block uses the values of the first."""
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": calendar})
@@ -246,7 +246,7 @@ def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calenda
 def test_a_state_without_half_widths_still_forecasts(
     trained: tuple[NodeState, list[ClientSeries]], tmp_path: Path
 ) -> None:
-    """Of a run older than intervals: the limits are empty."""
+    """The run is older than intervals, so the limits are empty."""
     state, series = trained
     shutil.copytree(state.folder, tmp_path / "old")
     changed(tmp_path / "old", "UPDATE records SET record = json_remove(record, '$.private')")
@@ -270,7 +270,7 @@ def test_without_times_the_calendar_needs_the_data_from_their_beginning(tmp_path
 
 
 def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> None:
-    """Two nodes with a client each: as each alone."""
+    """Two nodes with a client each: the forecasts are the same as of each node alone."""
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path)
@@ -290,7 +290,7 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Iterator[Path]:
-    """A folder of states by hand, with a node each of two runs."""
+    """Return a folder with the states of two runs, one node each."""
     for run in ("first-1", "second-2"):
         store = ClientStore(tmp_path / run / "harbour")
         store.keep("steady", ClientRecord(1))

@@ -1,4 +1,4 @@
-"""State that waits in memory: to its reader no other than on the disk, and on the disk in time."""
+"""State that waits in memory: it reads like state on the disk, and is written in time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ CLIENTS = [f"client {number}" for number in range(7)]
 
 
 class Plain:
-    """What a node should know: every state and record of every round, by client."""
+    """A plain model of the store: every state and record of every round, by client."""
 
     def __init__(self) -> None:
         self.states: dict[str, dict[int, float]] = {name: {} for name in CLIENTS}
@@ -94,7 +94,7 @@ class Plain:
 
 
 def a_round(store: ClientStore, plain: Plain, server_round: int, seed: int) -> None:
-    """Cohorts of clients by chance, some of which fail; who has trained may keep its model.
+    """Train random cohorts, let some clients fail, and keep some of the trained models.
 
     A round that is done anew is as it was, as in a run.
     """
@@ -121,7 +121,7 @@ def a_round(store: ClientStore, plain: Plain, server_round: int, seed: int) -> N
 
 
 def require_equal(store: ClientStore, plain: Plain, upto: int) -> None:
-    """All that a run that goes on after this round reads."""
+    """Compare all state that a run reads when it continues after this round."""
     for client in CLIENTS:
         assert state_of(store, client, upto) == plain.state(client, upto)
         kept_values = {r: value for r, value in plain.kept_values[client].items() if r <= upto}
@@ -139,7 +139,7 @@ def require_equal(store: ClientStore, plain: Plain, upto: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("limit", [PLENTY, 0], ids=["order", "cohort"])
 def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
-    """A store an order, as at a site; a killed server goes back by one round or two."""
+    """One store per order, as at a site; a killed server goes back by one round or two."""
     draws, plain = np.random.default_rng(seed), Plain()
     checkpoints, server_round = [0], 0
     for _ in range(40):
@@ -164,7 +164,7 @@ def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, lim
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("limit", [PLENTY, 150, 0], ids=["plenty", "little", "none"])
 def test_memory_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
-    """Flushed now and then, then a checkpoint; killed, it goes on from the newest or one before."""
+    """Flush before a checkpoint; after a kill, resume from the newest checkpoint or the last."""
     draws, plain = np.random.default_rng(seed), Plain()
     store = late_store(tmp_path, limit, len(CLIENTS) if limit == 0 else 0)
     checkpoints, server_round = [0], 0

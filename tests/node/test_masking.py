@@ -1,4 +1,4 @@
-"""A node in masked sums: three by hand, and all that it must refuse a server that lies."""
+"""A node in masked sums: a sum by hand, and the requests that it must refuse."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sums_of(value: float) -> Sums:
 
 
 class Four:
-    """Four nodes, each with a folder of its own; every call is by a process of its own."""
+    """Four nodes with a folder each; every call uses a new process's state."""
 
     def __init__(self, folder: Path, signers: Sequence[Signer | None] = (None,) * NODES) -> None:
         self._folder, self._signers = folder, signers
@@ -80,7 +80,7 @@ def four(tmp_path: Path) -> Four:
 
 
 def test_the_server_gets_the_sum_of_three_when_the_fourth_is_lost(four: Four) -> None:
-    """1.25 + 2.5 − 10 = −6.25, by hand: seeds off, the lost node's masks off."""
+    """1.25 + 2.5 − 10 = −6.25: remove the seeds' masks, and the lost node's masks."""
     values = {0: 1.25, 1: 2.5, 3: -10.0}
     vectors = {number: four.masked(number, value) for number, value in values.items()}
     answers = [four.unmask(number, [0, 1, 3]) for number in values]
@@ -135,7 +135,7 @@ def test_an_answer_that_was_lost_is_given_again(four: Four) -> None:
 
 
 def test_nobody_gets_two_vectors_under_the_same_masks(four: Four) -> None:
-    """Their difference would be that of two models, in the clear."""
+    """Their difference would reveal the difference of two models."""
     four.masked(0, 1.0)
     order = four.for_node(0)
     with pytest.raises(MaskingError, match="sent its vector of this sum already"):
@@ -145,13 +145,13 @@ def test_nobody_gets_two_vectors_under_the_same_masks(four: Four) -> None:
 
 
 def test_an_order_that_comes_twice_before_the_vector_left_is_done_again(four: Four) -> None:
-    """As when the ClientApp was killed in training."""
+    """This happens when the ClientApp is killed during training."""
     four.node(0).begin(four.for_node(0))
     assert four.masked(0, 1.0).size == SHAPE.size
 
 
 def test_shares_are_given_for_one_set_of_survivors(four: Four) -> None:
-    """With another set the server had the seed and the private key of one node."""
+    """With another set the server would get the seed and the private key of one node."""
     for number in range(NODES):
         four.masked(number, 1.0)
     answer = four.unmask(0, [0, 1, 2])

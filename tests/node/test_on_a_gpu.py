@@ -1,4 +1,4 @@
-"""What a node asks of a GPU, on one that is pretended: how often it waits, copies, and how much."""
+"""A node's use of a simulated GPU: how often it waits and copies, and how much it copies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVERYTHING = 10**9  # bytes: room for all there is
 
 
 class Done(NamedTuple):
-    """Of one order: the reply, what the program waited for and copied, and the device's calls."""
+    """One order's reply, with the numbers of waits, copies and calls of the device."""
 
     reply: Reply
     waits: int
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 class OnDevice:
-    """A node with some clients and all it needs for orders."""
+    """A node with clients, ready for orders."""
 
     def __init__(
         self, folder: Path, task: str, device: torch.device, room: int = 0, **changes: Any
@@ -90,7 +90,7 @@ class OnDevice:
 
 
 def as_text(reply: Reply) -> str:
-    """All of it, bit for bit."""
+    """Return all of the reply, bit for bit."""
     arrays = {name: array.tolist() for name, array in reply.arrays.items()}
     return repr(replace(reply, arrays=arrays))
 
@@ -107,7 +107,7 @@ def as_text(reply: Reply) -> str:
 def test_neither_clients_nor_steps_make_a_cohort_wait(
     tmp_path: Path, task: str, method: str, length: str
 ) -> None:
-    """More clients and steps mean no more waiting; a copy a tensor and epoch, whoever trains."""
+    """More clients and steps cause no more waits; there is one copy per tensor and epoch."""
 
     def done(name: str, clients: int, times: int, device: torch.device = DEVICE) -> Done:
         changes = {"method": method, length: times}
@@ -143,7 +143,7 @@ def test_the_pretended_gpu_sees_what_a_real_one_would_mind() -> None:
 
 
 def test_states_that_fit_stay_on_the_device(tmp_path: Path) -> None:
-    """They come over for the checkpoint alone, and are what they are elsewhere, bit for bit."""
+    """They are copied for the checkpoint only, and equal the states of a CPU, bit for bit."""
     rounds: dict[str, list[Done]] = {}
     for name, room in (("stays", EVERYTHING), ("comes", 0)):
         node = OnDevice(tmp_path / name, "forecasting", DEVICE, room, method="solo")
@@ -171,7 +171,7 @@ def test_states_that_fit_stay_on_the_device(tmp_path: Path) -> None:
 def test_a_cohort_that_does_not_fit_works_in_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, method: str
 ) -> None:
-    """Wherever the memory gives out, a client is trained once, and told of once."""
+    """Wherever memory runs out, each client is trained once and reported once."""
     undivided = OnDevice(tmp_path / "whole", "forecasting", CPU, method=method)
     halved = OnDevice(tmp_path / "halved", "forecasting", CPU, method=method)
     expected = [undivided.train(undivided.order(4, number), size=1).reply for number in (1, 2)]
@@ -251,7 +251,7 @@ def test_a_cohort_gets_half_a_gpu_or_what_is_free(
 def test_processes_that_share_a_node_do_not_cut_by_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would find another size, and clients would be trained twice, or not at all."""
+    """Each would choose another size, and clients would be trained twice, or not at all."""
     node = OnDevice(tmp_path, "forecasting", CPU, method="solo")
     sizes = iter([3, 1, 2])
     monkeypatch.setattr(orders, "size_by_memory", lambda *_, **__: next(sizes))

@@ -1,4 +1,4 @@
-"""One reply of all parts: as if one process had done every cohort."""
+"""The merged reply is the same as if one process had trained every cohort."""
 
 from __future__ import annotations
 

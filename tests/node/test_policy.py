@@ -1,4 +1,4 @@
-"""What a site refuses before any work, and how it ends work that takes too long."""
+"""A site refuses excessive settings before any work, and ends work that takes too long."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_run_that_multiplies_work_is_refused_by_default() -> None:
 
 
 def test_every_setting_of_work_has_a_limit() -> None:
-    """A new one that counts epochs or steps under another name would pass unseen."""
+    """A new setting that counts epochs or steps under another name would have no limit."""
     numbers = {
         key
         for method in METHODS
@@ -109,7 +109,7 @@ def test_a_run_names_no_code_that_the_site_has_not_allowed(key: str) -> None:
 def test_what_is_let_through_as_no_code_is_never_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Importing runs a module, whatever is looked for in it then."""
+    """Importing a module runs its code, whatever name is looked up in it."""
     (tmp_path / "planted.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     for text in ("planted:", "planted:1", "planted:a-b", "planted: NAME", "planted"):

@@ -1,4 +1,4 @@
-"""A site's own count: of all runs, once a release, and before it leaves."""
+"""A site's privacy ledger: over all runs, once per release, written before it leaves."""
 
 from __future__ import annotations
 

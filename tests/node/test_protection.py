@@ -1,4 +1,4 @@
-"""What leaves is clipped and noised as counted, and only the node's secret can take it off."""
+"""Values leave clipped and noised; only the node's secret can reproduce the noise."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_only_rows_of_classes_that_a_client_has_leave_noised(tmp_path: Path) -> 
 
 
 def test_who_knows_seed_client_and_round_cannot_take_the_noise_off(tmp_path: Path) -> None:
-    """The server makes the noise that a node of a simulation has: all that it could know."""
+    """The server draws the noise of a simulation's node: the best guess that it can make."""
     learner = tiny_learner("fuels")
     request = order(learner)
     true = applied(protection(tmp_path, 1e-12), learner, request).contribution.arrays["prototypes"]
@@ -166,7 +166,7 @@ def test_another_question_gets_other_noise_even_where_the_answer_is_the_same(
 
 
 def test_the_same_question_with_another_answer_gets_other_noise(tmp_path: Path) -> None:
-    """Else the difference of two replies would be that of what they hide."""
+    """Otherwise the difference of two replies would reveal the difference of their values."""
     learner = tiny_learner("fuels")
     request, guard = order(learner), protection(tmp_path, 1.0, clip=10.0)
     first = applied(guard, learner, request, 1.0).contribution.arrays["prototypes"] - 1.0
@@ -190,7 +190,7 @@ def releases(folder: Path) -> list[int]:
 
 
 class SaysNothing(FedAvgLearner):
-    """Somebody's method that trains FedAvg's model and declares nothing."""
+    """A user's method that trains FedAvg's model and declares nothing."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> list[Sends]:

@@ -1,4 +1,4 @@
-"""A node's own settings: two ways in, early and readable refusal, nothing outside the root."""
+"""A node's own settings: two sources, early and readable errors, no data outside the root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites with files of their own: what they hold is theirs, and what they tell is little."""
+"""Sites with files of their own: they keep their data and reveal little."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_site_that_does_not_fit_the_run_says_why(
 def sequence_site(
     folder: Path, name: str, clients: str, groups: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """A site with 30 sequences of each client (a letter each), of which some know their group."""
+    """A site with 30 sequences of each client (a letter each); some clients have a group."""
     rng = np.random.default_rng(len(clients))
     holder = np.repeat(list(clients), 30)
     y = np.tile(np.arange(3), 10 * len(clients))
@@ -201,7 +201,7 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "fedavg"])
 def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) -> None:
-    """data.clusters deals out what all nodes hold; a site's clients are those of its file."""
+    """data.clusters partitions shared data; a site's clients come from its file."""
     sites = [sequence_site(tmp_path, "north", "ab"), sequence_site(tmp_path, "south", "bcd")]
     settings = sequence_settings(tmp_path, method=method)
     assert settings.data.clusters.scheme == "dirichlet"
@@ -327,7 +327,7 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
 
 
 def test_sites_do_not_join_the_windows_of_their_clients(tmp_path: Path) -> None:
-    """Nor does a node with a share of one data set read the file that a run names."""
+    """A node with a partition of one data set does not read the run's file either."""
     settings = small_settings(tmp_path, method="fcgcn")
     node = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
     message = "runs in a simulation only, .*: the clients of a community see each other's values"

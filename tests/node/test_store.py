@@ -1,4 +1,4 @@
-"""The node's disk: nothing half-written, nothing lost, no name escapes."""
+"""The node's store: nothing half-written, nothing lost, no file outside its folder."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_state_of_an_earlier_version_is_refused_and_not_lost(tmp_path: Path, fil
 def test_a_lock_that_cannot_be_had_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network disk without locks."""
+    """This happens on a network disk without locks."""
     write_one(ClientStore(tmp_path), "a", 1, 1)
     monkeypatch.setattr("fedproto_app.node.state_file._LOCK_SECONDS", 0.05)
     with sqlite3.connect(tmp_path / "state.sqlite") as holder:

@@ -1,4 +1,4 @@
-"""What a node does with a cohort's tensors."""
+"""How a node trains cohorts and stores their tensors."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Visits(NamedTuple):
 
 
 class VisitingLearner(SoloLearner):
-    """It counts its rounds, and adds up their numbers; nothing of it is sent."""
+    """A learner that counts its rounds, adds up their numbers, and sends neither."""
 
     def initial_memory(self) -> Visits:
         return Visits(torch.tensor(False), torch.tensor(-1), {"of.rounds": torch.zeros(2)})
@@ -145,7 +145,7 @@ def test_memory_of_every_dtype_outlives_rounds_and_restarts(tmp_path: Path, wait
         present_store = store() if server_round == 2 else present_store
     for client, rounds, total in ((names[0], 1, 3.0), (names[1], 1, 4.0)):
         [(_, state)] = ClientStore(tmp_path).read_states([client], 3)
-        assert state["memory/seen"].tolist() == [True]
+        assert state["memory/visited"].tolist() == [True]
         assert (state["memory/rounds"].dtype, int(state["memory/rounds"])) == (torch.int64, rounds)
         assert state["memory/sums/of.rounds"].tolist() == [[total, total]]
         model = ClientStore(tmp_path).read_kept(client)
@@ -177,7 +177,7 @@ def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> 
 
 
 def test_a_state_of_a_model_of_another_size_is_refused_by_name(tmp_path: Path) -> None:
-    """As where a site's width-factor changes between two rounds."""
+    """This happens if a site's width-factor changes between two rounds."""
     learner, shard, names = learner_and_shard("solo", cohort_size=2)
     WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
     wider, _, _ = learner_and_shard("solo", cohort_size=2, **{"model.representation-dim": 32})

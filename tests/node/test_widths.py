@@ -1,4 +1,4 @@
-"""Clients whose models have different widths: who has which, where it is refused, what is kept."""
+"""Clients whose models have different widths: their draw, refused settings, kept models."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_kept_models_of_either_width_forecast(tmp_path: Path) -> None:
 
 
 def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
-    """One site has its width in its file, the other's clients draw theirs; both forecast."""
+    """One site's file sets a width, the other site's clients draw theirs; both forecast."""
     configs = []
     for name, clients, width in (("north", "office-00,office-01", "0.5"), ("south", "", "")):
         file = tmp_path / f"{name}.toml"

@@ -1,4 +1,4 @@
-"""The end of a certificate is told a month before it comes."""
+"""Warnings a month before a certificate ends."""
 
 from __future__ import annotations
 

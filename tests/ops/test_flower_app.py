@@ -1,4 +1,4 @@
-"""The app that runs the installed package: Flower takes it, with every setting."""
+"""The app that runs the installed package: Flower accepts it, with every setting."""
 
 from __future__ import annotations
 

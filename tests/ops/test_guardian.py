@@ -1,4 +1,4 @@
-"""What a killed program leaves behind, ended by its guardian."""
+"""The guardian ends the processes that a killed program leaves behind."""
 
 from __future__ import annotations
 

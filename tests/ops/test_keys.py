@@ -1,4 +1,4 @@
-"""Keys and certificates: that they verify, stay private, and are never overwritten."""
+"""Keys and certificates: they verify, stay private, and are never overwritten."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def certificate(file: Path) -> x509.Certificate:
 
 
 def greet(folder: Path, name: str, ca: Path) -> str | None:
-    """The protocol of a TLS connection to a server with the folder's certificate."""
+    """Return the protocol of a TLS connection to a server with the folder's certificate."""
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(folder / "server.pem", folder / "server.key")
     asking = ssl.create_default_context(cafile=ca)

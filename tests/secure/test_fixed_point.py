@@ -1,4 +1,4 @@
-"""Whole numbers modulo 2⁶⁴ in place of real ones: by hand, and at the edge of their range."""
+"""Sums of real numbers as integers modulo 2⁶⁴: by hand, and at the limits of their range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sums(values: list[float], clients: int = 1) -> Sums:
 
 
 def test_real_numbers_stand_as_multiples_of_a_power_of_two() -> None:
-    """b = 8: 1.5 is 384 of 1/256, −1 is 2⁶⁴ − 256; a count stands as it is."""
+    """b = 8: 1.5 is 384 of 1/256, −1 is 2⁶⁴ − 256; counts are not scaled."""
     vector = packed(sums([1.5, -1.0], clients=7), bits=8, nodes=2)
     assert vector.dtype == np.uint64
     assert vector.tolist() == [384, 2**64 - 256, 7]

@@ -1,4 +1,4 @@
-"""Masks by hand: they cancel, a lost node's are made again, and nobody else reads a share."""
+"""Masks: they cancel, a lost node's masks can be restored, and shares stay secret."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_two_nodes_masks_cancel() -> None:
 
 
 def test_three_nodes_masks_cancel_and_hide_each_value() -> None:
-    """x = (1, 2, 3), (10, 20, 30), (100, 200, 300): the sum alone comes out."""
+    """x = (1, 2, 3), (10, 20, 30), (100, 200, 300): only the sum is revealed."""
     plain = [np.array([1, 2, 3, 0], dtype=np.uint64) * np.uint64(10**n) for n in range(3)]
     masked = [x + view(n, [m for m in range(3) if m != n]) for n, x in enumerate(plain)]
     assert added(masked, 4).tolist() == [111, 222, 333, 0]
@@ -129,7 +129,7 @@ def test_keys_are_of_the_curve_and_not_0() -> None:
 
 
 def test_all_that_is_sealed_has_one_length() -> None:
-    """So the server can refuse other lengths without being able to open any."""
+    """So the server can refuse other lengths without opening any."""
     key = shared(PRIVATES[0], PUBLICS[1])
     [seed, *_], [private, *_] = split(new_seed(), 2, 3), split(new_private(), 2, 3)
     assert {len(sealed(key, *pair, seed, private)) for pair in ((0, 1), (999, 1))} == {

@@ -1,4 +1,4 @@
-"""Fresh keys of a sum that sites sign: what a server may not put in their place."""
+"""Signed keys of a masked sum: a server cannot replace them."""
 
 from __future__ import annotations
 
