@@ -1,4 +1,4 @@
-"""The device that a node computes on: which one, how exactly it multiplies, what it holds."""
+"""The device that a node computes on: its choice, its precision and its memory."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from fedproto_app.core.errors import SettingsError
 
 
 def torch_device(name: str, number: int = 0) -> torch.device:
-    """The device of the `device` setting; "auto" takes a GPU if there is one.
+    """Return the device of the `device` setting; "auto" takes a GPU if the machine has any.
 
-    number: this process's among those that work at once. Where the setting leaves open which GPU,
-    they take them in turns. Raises `SettingsError` for a GPU that is not there.
+    number: this process's number among the processes that work at the same time. If the setting
+    names no particular GPU, the processes use all GPUs in turn. Raises `SettingsError` for a GPU
+    that the machine does not have.
     """
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpu_count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        name = "cuda" if there else "cpu"
+        name = "cuda" if gpu_count else "cpu"
     device = torch.device(name)
     if device.type != "cuda":
         return device
-    if (device.index or 0) >= there:
-        raise SettingsError(f"device = {name!r}: this machine has {there} CUDA GPUs")
-    return torch.device("cuda", number % there if device.index is None else device.index)
+    if (device.index or 0) >= gpu_count:
+        raise SettingsError(f"device = {name!r}: this machine has {gpu_count} CUDA GPUs")
+    return torch.device("cuda", number % gpu_count if device.index is None else device.index)
 
 
 def gpus(name: str) -> int:
-    """How many GPUs processes with this `device` setting take in turns: all, the one named, or 0.
+    """Return how many GPUs the processes with this `device` setting share: all, 1, or 0 on a CPU.
 
-    Raises `SettingsError` for a GPU that is not there.
+    Raises `SettingsError` for a GPU that the machine does not have.
     """
     device = torch_device(name)
     if device.type != "cuda":
@@ -36,10 +37,10 @@ def gpus(name: str) -> int:
 
 
 def use_precision(precision: str, device: torch.device) -> None:
-    """How a GPU multiplies float32: with all digits, or with "tf32" rounded to 10 bits of them.
+    """Set how a GPU multiplies float32: in full precision, or rounded to 10 bits with "tf32".
 
-    "bfloat16" is the task's own affair (`Task.mixed_precision`); what it leaves alone has all
-    digits. Torch's own default is tf32 for convolutions. A CPU always has all digits.
+    "bfloat16" is handled by the task (`Task.mixed_precision`); all other operations then use full
+    precision. Torch's default is tf32 for convolutions. A CPU always uses full precision.
     """
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -47,13 +48,13 @@ def use_precision(precision: str, device: torch.device) -> None:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of a GPU's memory, 0 for any other device."""
+    """Return the bytes of a GPU's memory, 0 for any other device."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that tensors can still take on a GPU, among them what torch holds ready for them."""
+    """Return the bytes that tensors can still take on a GPU, including torch's unused cache."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

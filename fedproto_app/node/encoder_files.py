@@ -1,9 +1,9 @@
-"""The frozen encoder of a node, and the vectors that it makes of clients' sequences, as files.
+"""Files with a node's frozen encoder and the vectors that it computes from clients' sequences.
 
     encoder.safetensors
     c-<client>/vectors.safetensors
 
-They can be made again, so a damaged file counts as missing.
+Both can be computed again, so a damaged file counts as missing.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class EncoderFiles:
         self._folder = folder
 
     def write_encoder(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the encoder that the node's clients share from now on."""
+        """Store the encoder that the node's clients share from now on."""
         _write(self._folder / ENCODER_FILE, tensors)
 
     def read_encoder(self) -> dict[str, Tensor]:
-        """The last encoder, empty if there is none that can be read."""
+        """Return the last encoder, empty if none can be read."""
         return _read(self._folder / ENCODER_FILE)
 
     def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
-        """Keep the client's vectors [n, D], made by the encoder with this digest."""
+        """Store the client's vectors [n, D], computed by the encoder with this digest."""
         _write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
 
     def read_vectors(self, client: str, digest: str) -> Tensor | None:
-        """The vectors made by the encoder with this digest, None if there are none."""
+        """Return the vectors computed by the encoder with this digest, or None."""
         return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
 
 
 def file_name(client: str) -> str:
-    """A file name that cannot leave its folder; long names end in their hash."""
+    """Return a file name without path separators; long names end in their hash."""
     quoted = "c-" + quote(client, safe=" +=@,")
     if len(quoted) <= 120:
         return quoted
@@ -69,5 +69,5 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        _log.warning("%s is damaged (%s): made again", path, error)
+        _log.warning("%s is damaged (%s) and will be written again", path, error)
         return {}

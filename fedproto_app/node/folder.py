@@ -1,4 +1,4 @@
-"""A node's name to its operator, and the folder of its state in a run."""
+"""A node's name in messages to its operator, and the folder of its state in a run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from fedproto_app.settings import PLAIN_NAME, Settings
 
 
 def name_of(context: Context, site: Site) -> str:
-    """The node's name here; Flower's number if it has none."""
+    """Return the node's name, or Flower's node id if it has none."""
     return site.label or str(context.node_id)
 
 
 def state_dir(
     context: Context, settings: Settings, site: Site, run: str, token: str, *, simulated: bool
 ) -> Path:
-    """Where this node keeps its clients' state of this run: never shared with another node."""
+    """Return the folder with the state of this node's clients in this run.
+
+    Nodes never share a folder. Raises `FedProtoError` for a name that is not plain and for a link
+    that leads out of the site's state directory.
+    """
     node, run = _plain("node-name", name_of(context, site)), _plain("run", run)
     if site.state_dir is None and simulated:
         return Path(settings.output.dir).resolve() / run / "state" / node
@@ -33,13 +37,13 @@ def state_dir(
 
 
 def state_root(site: Site) -> Path:
-    """The folder of all that a site keeps."""
+    """Return the site's state directory."""
     home = Path(os.environ.get("FLWR_HOME", "~/.flwr")) / "fedproto"
     return Path(site.state_dir or home).expanduser().resolve()
 
 
-def _plain(what: str, name: str) -> str:
-    """The name, if it is fit for a folder; a server must not choose where a node writes."""
+def _plain(key: str, name: str) -> str:
+    """Return the name if it is a plain one: a server must not choose where a node writes."""
     if not re.fullmatch(PLAIN_NAME, name):
-        raise FedProtoError(f"{what} = {name!r}: must consist of letters, digits and . _ = + -")
+        raise FedProtoError(f"{key} = {name!r}: must consist of letters, digits and . _ = + -")
     return name

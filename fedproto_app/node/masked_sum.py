@@ -1,6 +1,6 @@
 """The steps of a masked sum at a node, before and after the training.
 
-A SuperNode starts a process for each, so nothing slow is imported here.
+A SuperNode starts a process for each step, so this module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from fedproto_app.node.site import Site, read_site
 from fedproto_app.settings import settings_from
 from fedproto_app.trust.signing import Signer, public_keys
 
-SIGNING = "masked-sums"  # the folder of the key, in that of all that a site keeps
+SIGNING = "masked-sums"  # the folder of the signing key, in the site's state directory
 
 
 def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Masking:
-    """The node's part in the sums of the run; raises `FedProtoError` if the run has none."""
+    """Return the node's side of the run's masked sums.
+
+    Raises `FedProtoError` if the run has none.
+    """
     site = read_site(context.node_config, deployed=not simulated)
     run = settings_from(context.run_config)
     if not run.aggregation.secure:
@@ -34,12 +37,12 @@ def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Mas
 
 
 def signer_of(site: Site) -> Signer:
-    """By which the site's nodes sign; the key is drawn when there is none yet."""
+    """Return the signer of the site's nodes; its key is drawn at the first call."""
     return Signer(own_secret(state_root(site) / SIGNING), public_keys(site.masked_sums.known))
 
 
 def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) -> MaskingReply:
-    """Do one step; why it is refused, or cannot be done, is told in the answer."""
+    """Carry out one step; the reply gives the reason if it is refused or fails."""
     try:
         reply = secrets_of(order, context, simulated=simulated).answer(order)
     except FedProtoError as fault:

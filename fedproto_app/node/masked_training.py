@@ -1,4 +1,4 @@
-"""Training whose arrays leave a node as part of a masked sum alone."""
+"""Training whose arrays leave a node only as part of a masked sum."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedproto_app.trust.fixed_point import Vector
 def train_masked(
     order: Order, masking: MaskingOrder, context: Context, *, simulated: bool
 ) -> tuple[Reply, Vector | None]:
-    """Train as the order asks: the reply without its arrays, and their sums under masks.
+    """Train as ordered; return the reply without its arrays, and their masked sums.
 
-    What the node may not mask, or cannot, is told in the reply, and then there is no vector.
+    If the node must not or cannot mask its sums, the reply gives the reason and the vector is None.
     """
     try:
         secrets = secrets_of(masking, context, simulated=simulated)
@@ -38,18 +38,21 @@ def train_masked(
 
 
 def _require_believable(part: PartReply, reply: Reply, order: Order) -> None:
-    """Raise `MaskingError` for what a server refuses that sees it: in a sum nobody could."""
+    """Raise `MaskingError` for values that a server would refuse.
+
+    The server sees only the masked sum, so it cannot check them itself.
+    """
     for cohort in part.cohorts:
         for name, array in cohort.arrays.items():
             owners = cohort.names
             if cohort.classes:
                 rows = zip(cohort.names, cohort.classes, strict=True)
-                owners = [client for client, its in rows for _ in its]
+                owners = [client for client, client_classes in rows for _ in client_classes]
             for client, values in zip(owners, array, strict=True):
                 if fault := value_fault(name, values):
                     raise MaskingError(f"client {client!r}: {fault}; nothing of the node is sent")
-    own = {name for cohort in part.cohorts for name in cohort.arrays}
-    mean = {name: array for name, array in reply.arrays.items() if name not in own}
+    personal = {name for cohort in part.cohorts for name in cohort.arrays}
+    mean = {name: array for name, array in reply.arrays.items() if name not in personal}
     faults = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
     before = root_mean_square(list(order.guidance.arrays.values()))
     if fault := next(iter(faults), None) or growth_fault(mean, before):

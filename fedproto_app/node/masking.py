@@ -1,9 +1,9 @@
-"""A node's part in masked sums: its secrets of the present one, and what it refuses.
+"""A node's side of masked sums: its secrets in the current sum, and the requests that it refuses.
 
-A sum has four steps (docs/secure-sum.md). Between two of them the node's process may end, so what
-it knows lies in a file of its own, which holds the newest sum alone and never leaves the node. A
-node sends one masked vector a sum, and its shares for one set of survivors. So nobody gets two
-vectors under the same masks, nor both the seed and the private key of one node.
+A sum has four steps (docs/secure-sum.md). The node's process may end between two of them, so its
+secrets lie in a file, which holds the newest sum only and never leaves the node. A node sends one
+masked vector per sum, and its shares for one set of survivors. So nobody gets two vectors under the
+same masks, or both the seed and the private key of one node.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ FILE = "masked-sum.json"
 
 
 class MaskingError(FedProtoError):
-    """What the server asks of a masked sum is not granted."""
+    """The node refuses a request of the server in a masked sum."""
 
 
 class _Secrets(BaseModel):
-    """What the node knows of one sum.
+    """The node's secrets of one sum.
 
-    masks, shares: its private keys. seed: of its own mask. number: its own among the nodes, whose
-    public keys are `keys`. sealed: what it has sent to the others. heard: its shares of others'
-    seeds and private keys, and of its own. masked: whether it has sent its vector. survivors: for
-    whom it has given shares away.
+    masks, shares: its private keys. seed: of its own mask. number: the node's, in the order of
+    `keys`, the public keys of all nodes. sealed: the shares that it has sent to the others. own:
+    its shares of its own seed and private key. heard: its shares of the seeds and private keys of
+    all nodes. masked: whether it has sent its vector. survivors: the nodes that it has revealed
+    shares for.
     """
 
     model_config = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
@@ -66,10 +67,10 @@ class _Secrets(BaseModel):
 
 
 class Masking:
-    """The node's part in the sums of one run.
+    """The node's side of the masked sums of one run.
 
-    rules: the run's, which the server does not choose anew from sum to sum. signer: the site, whose
-    nodes sign their keys; None in a simulation.
+    rules: the run's settings, which the server cannot change between sums. signer: signs the keys
+    of the site's nodes; None in a simulation.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Masking:
         self._file, self._rules, self._signer = folder / FILE, rules, signer
 
     def answer(self, order: MaskingOrder) -> MaskingReply:
-        """Do one step other than the training; a refusal is the answer's fault."""
+        """Carry out one step other than the training; a refusal is in the reply's `fault`."""
         steps = {"keys": self._offer, "shares": self._share, "unmask": self._reveal}
         try:
             if order.step not in steps:
@@ -88,14 +89,14 @@ class Masking:
             return MaskingReply(fault=f"masked sum refused: {refusal}")
 
     def begin(self, order: MaskingOrder) -> None:
-        """Take in what others sealed for this node, before it trains; raises `MaskingError`."""
+        """Open the shares sealed for this node, before it trains; raises `MaskingError`."""
         try:
             self._take_in(order)
         except Forged as error:
             raise MaskingError(str(error)) from None
 
     def _take_in(self, order: MaskingOrder) -> None:
-        secrets = self._known(order)
+        secrets = self._secrets_of(order)
         if secrets.masked:
             raise MaskingError("it has sent its vector of this sum already")
         if order.step != "train" or not secrets.keys:
@@ -103,27 +104,28 @@ class Masking:
         strangers = order.sealed.keys() - (set(range(len(secrets.keys))) - {secrets.number})
         if strangers:
             raise MaskingError(f"shares of node {min(strangers)}, which is not in the sum")
-        heard = {}
+        received = {}
         for sender, content in order.sealed.items():
             key = shared(secrets.shares, secrets.keys[sender].shares)
-            heard[sender] = opened(key, content, sender, secrets.number)
-        heard[secrets.number] = secrets.own
-        self._require_enough(len(heard), keys=len(secrets.keys), what="exchanged shares")
-        self._write(secrets.model_copy(update={"heard": heard}))
+            received[sender] = opened(key, content, sender, secrets.number)
+        received[secrets.number] = secrets.own
+        self._require_enough(len(received), keys=len(secrets.keys), condition="exchanged shares")
+        self._write(secrets.model_copy(update={"heard": received}))
 
     def masked(self, order: MaskingOrder, sums: Sums) -> Vector:
-        """This node's sums under its masks, once; raises `MaskingError`."""
-        secrets = self._known(order)
+        """Return this node's masked sums, once per sum; raises `MaskingError`."""
+        secrets = self._secrets_of(order)
         if secrets.masked or not secrets.heard:
             raise MaskingError("it has sent its vector of this sum already")
         try:
             plain = packed(sums, self._rules.secure_bits, len(secrets.heard))
         except OutOfRange as error:
             raise MaskingError(str(error)) from None
-        size, own = Layout.of(sums).size, secrets.number
-        others = {n: secrets.keys[n].masks for n in secrets.heard if n != own}
+        size, number = Layout.from_sums(sums).size, secrets.number
+        other_keys = {n: secrets.keys[n].masks for n in secrets.heard if n != number}
         vector = added(
-            [plain, stream(secrets.seed, size), between(secrets.masks, others, own, size)], size
+            [plain, stream(secrets.seed, size), between(secrets.masks, other_keys, number, size)],
+            size,
         )
         self._write(secrets.model_copy(update={"masked": True}))  # before anything leaves
         return vector
@@ -131,7 +133,7 @@ class Masking:
     # --- the steps ------------------------------------------------------------------------------
 
     def _offer(self, order: MaskingOrder) -> MaskingReply:
-        """Fresh keys; those of the sum before are forgotten."""
+        """Draw the keys of a new sum and delete the keys of the sum before."""
         secrets = self._read()
         if secrets is None or secrets.session != order.session:
             secrets = _Secrets(
@@ -141,39 +143,46 @@ class Masking:
         return MaskingReply(own=self._public(secrets, order))
 
     def _share(self, order: MaskingOrder) -> MaskingReply:
-        """Shares of its seed and private key, sealed for each of the others."""
-        secrets = self._known(order)
-        if secrets.keys:  # asked again: the answer was lost
+        """Return shares of this node's seed and private key, sealed for each other node."""
+        secrets = self._secrets_of(order)
+        if secrets.keys:  # the server repeats its request: the reply was lost
             if secrets.keys != order.publics:
                 raise MaskingError("the sum has other nodes than before")
             return MaskingReply(sealed=secrets.sealed)
         keys = order.publics
-        every = [key for pair in keys for key in (pair.masks, pair.shares)]
-        if len(set(every)) != len(every):
+        public_keys = [key for pair in keys for key in (pair.masks, pair.shares)]
+        if len(set(public_keys)) != len(public_keys):
             raise MaskingError("two nodes have the same public key")
-        if (own := self._public(secrets, order)) not in keys:
+        if (public_pair := self._public(secrets, order)) not in keys:
             raise MaskingError("its own public keys are not among those of the sum")
         if self._signer is not None:
             self._signer.require_known(order)
-        number, least = keys.index(own), self._fewest(len(keys))
-        self._require_enough(len(keys), keys=len(keys), what="have keys")
+        number, least = keys.index(public_pair), self._fewest(len(keys))
+        self._require_enough(len(keys), keys=len(keys), condition="have keys")
         seeds = split(secrets.seed, least, len(keys))
         privates = split(secrets.masks, least, len(keys))
         content = {
-            other: sealed(
-                shared(secrets.shares, key.shares), number, other, seeds[other], privates[other]
+            receiver: sealed(
+                shared(secrets.shares, key.shares),
+                number,
+                receiver,
+                seeds[receiver],
+                privates[receiver],
             )
-            for other, key in enumerate(keys)
-            if other != number
+            for receiver, key in enumerate(keys)
+            if receiver != number
         }
         mine = (seeds[number], privates[number])
-        told = {"number": number, "keys": keys, "sealed": content, "own": mine}
-        self._write(secrets.model_copy(update=told))
+        changes = {"number": number, "keys": keys, "sealed": content, "own": mine}
+        self._write(secrets.model_copy(update=changes))
         return MaskingReply(sealed=content)
 
     def _reveal(self, order: MaskingOrder) -> MaskingReply:
-        """Shares of the survivors' seeds and of the others' private keys, for one set alone."""
-        secrets = self._known(order)
+        """Return shares of the survivors' seeds and of the other nodes' private keys.
+
+        A node reveals them for one set of survivors only.
+        """
+        secrets = self._secrets_of(order)
         survivors = sorted(set(order.survivors))
         if not secrets.masked:
             raise MaskingError("it has sent no vector of this sum")
@@ -181,7 +190,7 @@ class Masking:
             raise MaskingError("it has given its shares for other survivors")
         if not set(survivors) <= secrets.heard.keys() or secrets.number not in survivors:
             raise MaskingError("the survivors are not nodes of the sum, or it is not one of them")
-        self._require_enough(len(survivors), keys=len(secrets.keys), what="survived")
+        self._require_enough(len(survivors), keys=len(secrets.keys), condition="survived")
         self._write(secrets.model_copy(update={"survivors": survivors}))
         fallen = secrets.heard.keys() - set(survivors)
         return MaskingReply(
@@ -190,28 +199,30 @@ class Masking:
         )
 
     def _public(self, secrets: _Secrets, order: MaskingOrder) -> PublicKeys:
-        fresh = public_of(secrets.masks), public_of(secrets.shares)
-        return self._signer.signed(order, *fresh) if self._signer else PublicKeys(*fresh)
+        public_pair = public_of(secrets.masks), public_of(secrets.shares)
+        return (
+            self._signer.signed(order, *public_pair) if self._signer else PublicKeys(*public_pair)
+        )
 
     def _fewest(self, keys: int) -> int:
         return fewest(self._rules.secure_minimum, self._rules.secure_share, keys)
 
-    def _require_enough(self, there: int, *, keys: int, what: str) -> None:
-        if there < self._fewest(keys):
+    def _require_enough(self, count: int, *, keys: int, condition: str) -> None:
+        if count < self._fewest(keys):
             raise MaskingError(
-                f"{there} of {keys} nodes {what}, at least {self._fewest(keys)} must"
+                f"{count} of {keys} nodes {condition}, at least {self._fewest(keys)} must"
             )
 
     # --- the file -------------------------------------------------------------------------------
 
-    def _known(self, order: MaskingOrder) -> _Secrets:
+    def _secrets_of(self, order: MaskingOrder) -> _Secrets:
         secrets = self._read()
         if secrets is None or secrets.session != order.session:
             raise MaskingError("it has no keys of this sum")
         return secrets
 
     def _read(self) -> _Secrets | None:
-        """None if there is none, or it is damaged: the next sum has new ones."""
+        """Return the secrets, None if the file is missing or damaged: the next sum draws new."""
         try:
             return _Secrets.model_validate_json(self._file.read_bytes())
         except (FileNotFoundError, ValidationError):
@@ -219,7 +230,7 @@ class Masking:
 
     def _write(self, secrets: _Secrets) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        before = os.umask(0o077)  # nobody else reads it
+        before = os.umask(0o077)  # no other user may read the file
         try:
             write_whole(self._file, secrets.model_dump_json().encode(), durable=True)
         finally:

@@ -1,8 +1,8 @@
 """An order at its node: the site's settings, its data and state, and the reply.
 
-A fault that the operator can mend (settings, data that cannot be read, a full disk) becomes an
-ordinary reply in which the clients failed for that reason. The round goes on without them, and the
-next order finds the state as it was.
+If the operator can repair a fault (settings, unreadable data, a full disk), the node sends an
+ordinary reply that reports the clients as failed, with the reason. The round continues without
+them, and their state is unchanged.
 """
 
 from __future__ import annotations
@@ -46,22 +46,24 @@ Phase = Literal["train", "evaluate", "question"]
 
 
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
-    """The clients that this node holds, or why it has none."""
+    """Return the clients that this node holds, or the reason why it has none."""
     site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
     try:
         site = read_site(context.node_config, deployed=not simulated)
         run = settings_from(context.run_config)
         shard = _shard(run, site, simulated=simulated)
         if method_named(run.method).by_time:
-            series = [one for one in shard.clients.values() if isinstance(one, ClientWindows)]
-            times = {one.name: one.sample_times for one in series}
+            series = [
+                client for client in shard.clients.values() if isinstance(client, ClientWindows)
+            ]
+            times = {client.name: client.sample_times for client in series}
     except FedProtoError as fault:
         error = str(fault)
     clients = shard.clients.values()
-    counts = {one.name: one.class_counts for one in clients if one.class_counts}
+    counts = {client.name: client.class_counts for client in clients if client.class_counts}
     if not simulated:
-        told = {"clients": len(clients), "refused": len(shard.refused)}
-        tell("roster", node=name_of(context, site), **told, error=error or None)
+        client_counts = {"clients": len(clients), "refused": len(shard.refused)}
+        tell("roster", node=name_of(context, site), **client_counts, error=error or None)
     return NodeRoster(
         label=site.label,
         partitions=site.num_partitions if simulated else 0,
@@ -73,27 +75,27 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
         class_counts=counts if site.is_dealt else {},
-        notes={one.name: one.note for one in clients if one.note},
+        notes={client.name: client.note for client in clients if client.note},
         times=times,
     )
 
 
 def classes_of(context: Context, *, simulated: bool) -> int:
-    """How many classes the node's data have, 0 if it is no such task."""
+    """Return the number of classes in the node's data, 0 unless the task is classification."""
     site = read_site(context.node_config, deployed=not simulated)
     shard = _shard(settings_from(context.run_config), site, simulated=simulated)
     return len(shard.shape.classes)
 
 
 class Part(NamedTuple):
-    """Which of the processes that work for the node this is; a node mostly has one."""
+    """This process's number among the processes of the node, usually one."""
 
     number: int = 0
-    of: int = 1
+    total: int = 1
 
 
 def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) -> Reply:
-    """Do what the order asks; a fault that the operator can mend is told in the reply."""
+    """Carry out the order; the reply reports faults that the operator can repair."""
     return merged([carry_out_part(phase, order, context, Part(), simulated=simulated)])
 
 
@@ -106,9 +108,9 @@ def carry_out_part(
     simulated: bool,
     masked: bool = False,
 ) -> PartReply:
-    """This process's part of the order: its share of the cohorts.
+    """Carry out this process's part of the order: its share of the cohorts.
 
-    masked: whether what comes of it will leave as part of a masked sum alone.
+    masked: whether the results leave the node only as part of a masked sum.
     """
     start = time.monotonic()
     error: str | None = None
@@ -128,8 +130,8 @@ def carry_out_part(
         reply = PartReply([], dict.fromkeys(order.clients, error), 0.0)
     seconds = time.monotonic() - start
     if not simulated:
-        trained = sum(len(one.names) for one in reply.cohorts)
-        failed = len(reply.absent) + sum(len(one.failed) for one in reply.cohorts)
+        trained = sum(len(cohort.names) for cohort in reply.cohorts)
+        failed = len(reply.absent) + sum(len(cohort.failed) for cohort in reply.cohorts)
         counts = {"trained": trained, "failed": failed}
         _tell("done", phase, order, context, site, **counts, seconds=seconds, error=error)
     return reply
@@ -147,9 +149,9 @@ def _done(
 ) -> PartReply:
     run = settings_from(context.run_config)
     shard = _shard(run, site, simulated=simulated)
-    wanted = site.device or (run.device if simulated else "auto")
-    own = {"device": wanted, "threads": site.threads or run.threads}
-    settings = with_own_width(run.model_copy(update=own), site)
+    device_name = site.device or (run.device if simulated else "auto")
+    site_settings = {"device": device_name, "threads": site.threads or run.threads}
+    settings = with_own_width(run.model_copy(update=site_settings), site)
     torch.set_num_threads(settings.threads)
     of_run = (order.run, order.token)
     folder = state_dir(context, settings, site, *of_run, simulated=simulated)
@@ -167,16 +169,18 @@ def _done(
         with _without_denormals():
             order_of_width = replace(order, clients=clients)
             size = settings.cohort_on_cpu
-            if not (settings.cohort_size or make_samples or part.of > 1):  # all parts cut alike
+            if not (settings.cohort_size or make_samples or part.total > 1):  # all parts cut alike
                 size = size_by_memory(learner, shard, order_of_width, trains=phase == "train")
             all_shares = shares_of(order_of_width, shard, task, size, place)
             place += len(all_shares)
-            shares = [share for share in all_shares if share.place % part.of == part.number]
+            shares = [share for share in all_shares if share.place % part.total == part.number]
             if make_samples:
                 names = [name for share in shares for name in share.clients]
                 prepared = make_samples(shard, names, order.guidance.arrays, task, store)
                 absent |= prepared.absent(names)
-                shares = [share for one in shares if (share := one.of(prepared)).clients]
+                shares = [
+                    share for planned in shares if (share := planned.limited_to(prepared)).clients
+                ]
                 task = make_task(sized, prepared.shape, device)
                 learner = make_learner(sized, task, order.server_round)
             node = Node(
@@ -193,7 +197,7 @@ def _done(
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:
-    """The run's settings, with the width that the site's file names."""
+    """Return the run's settings with the width that the site's file names."""
     factor = site.width_factor
     if factor is None:
         return run
@@ -208,7 +212,7 @@ def with_own_width(run: Settings, site: Site) -> Settings:
 def _protection(
     phase: Phase, settings: Settings, site: Site, *, simulated: bool
 ) -> Protection | Unprotected:
-    """What makes of the clients' answers what may leave."""
+    """Return the stage that clips and noises the clients' results before they leave."""
     plan = privacy_plan(settings)
     if plan is None:
         return UNPROTECTED
@@ -224,7 +228,7 @@ def _protection(
 
 
 def _require_open(run: Settings) -> None:
-    """Refuse to send arrays as they are in a run whose sums are masked."""
+    """Refuse to send unmasked arrays in a run whose sums are masked."""
     if run.aggregation.secure:
         raise SettingsError(
             "aggregation.secure = true: no arrays leave this node but in a masked sum, and this "
@@ -233,7 +237,7 @@ def _require_open(run: Settings) -> None:
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
-    """The node's clients; only in a simulation may a run say where their data lie."""
+    """Return the node's clients; only in a simulation may a run choose the data source."""
     if not simulated:
         require_within(settings, site.limits)
         require_masks(settings, site.masked_sums.least)
@@ -250,7 +254,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 
 def require_allowed(settings: Settings, site: Site) -> None:
-    """Refuse a method that no site can run, or that tells of its data what it has not allowed."""
+    """Refuse a method that this site cannot run, or that reveals more than its file allows."""
     plan = privacy_plan(settings)
     site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
     method = method_named(settings.method)
@@ -282,13 +286,13 @@ def require_allowed(settings: Settings, site: Site) -> None:
 
 @lru_cache(maxsize=256)
 def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """Shards stay in an actor's memory between the messages of a run."""
+    """Load a shard; it stays in the process's memory between the messages of a run."""
     return load_shard(settings, partition, partitions)
 
 
 @contextmanager
 def _without_denormals() -> Iterator[None]:
-    """Contrastive gradients are full of numbers below 1e-38, and processors are slow with them."""
+    """Flush denormals to 0: contrastive gradients have many, and they slow processors down."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -297,7 +301,7 @@ def _without_denormals() -> Iterator[None]:
 
 
 def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
-    """Why an order was not carried out. If neither data nor settings failed, the state did."""
+    """Return why an order failed. An OSError that reaches this function came from the state."""
     if isinstance(fault, FedProtoError):
         return str(fault)
     if isinstance(fault, MemoryError):
@@ -306,7 +310,7 @@ def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
 
 
 def _fault(error: OSError) -> str:
-    """The system's words for it, and the file if the system names one."""
+    """Return the system's message, and the file if the error names one."""
     if error.strerror:
         return error.strerror + (f": {error.filename}" if error.filename else "")
     return str(error)

@@ -1,8 +1,8 @@
-"""The results of an order, cohort by cohort, and the one reply that a node makes of them.
+"""The results of an order, cohort by cohort, and how a node merges them into its reply.
 
-The cohorts of an order do not depend on how many processes work for the node; each process answers
-with a `PartReply` of its cohorts, and `merged` adds these up in the order of the cohorts. So the
-reply is the same, bit for bit, for any number of processes.
+The cohorts of an order do not depend on the number of the node's processes. Each process returns a
+`PartReply` of its cohorts, and `merged` adds these up in the order of the cohorts. So the reply is
+the same, bit for bit, for any number of processes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ KeyT = TypeVar("KeyT")
 
 @dataclass
 class CohortReply(Reply):
-    """What one cohort did: the reply of its clients alone.
+    """The results of one cohort.
 
-    place: the cohort's among those of the order. sums: the shared parameters, summed over the
-    clients with their weights; weight: the sum of these.
+    place: the cohort's position in the order. sums: the shared parameters, summed over the clients
+    with their weights; weight: the sum of the weights.
     """
 
     place: int = 0
@@ -36,9 +36,9 @@ class CohortReply(Reply):
 
 @dataclass(frozen=True)
 class PartReply:
-    """What one process did for an order.
+    """The results of one process for an order.
 
-    absent: clients that it could not find, with the reason. seconds: its working time.
+    absent: clients that it does not have, with the reason. seconds: the process's working time.
     """
 
     cohorts: list[CohortReply]
@@ -47,45 +47,48 @@ class PartReply:
 
 
 def merged(parts: Iterable[PartReply]) -> Reply:
-    """The node's reply to an order of which these are all the parts."""
-    every = list(parts)
-    cohorts = sorted((one for part in every for one in part.cohorts), key=lambda one: one.place)
-    names = [name for one in cohorts for name in one.names]
-    failed = {name: reason for one in cohorts for name, reason in one.failed.items()}
-    # A process that fails says so of the whole order, though others did their parts of it.
-    failed |= {n: why for part in every for n, why in part.absent.items() if n not in names}
+    """Merge the results of all processes into the node's reply."""
+    all_parts = list(parts)
+    cohorts = sorted(
+        (cohort for part in all_parts for cohort in part.cohorts), key=lambda cohort: cohort.place
+    )
+    names = [name for cohort in cohorts for name in cohort.names]
+    failed = {name: reason for cohort in cohorts for name, reason in cohort.failed.items()}
+    # A failing process reports all clients of the order, even those that other processes trained.
+    failed |= {n: why for part in all_parts for n, why in part.absent.items() if n not in names}
     return Reply(
         names=names,
-        samples=[count for one in cohorts for count in one.samples],
-        losses=_joined(cohorts, [one.losses for one in cohorts]),
-        metrics=_joined(cohorts, [one.metrics for one in cohorts]),
-        kept_rounds=[kept for one in cohorts for kept in one.kept_rounds],
+        samples=[count for cohort in cohorts for count in cohort.samples],
+        losses=_joined(cohorts, [cohort.losses for cohort in cohorts]),
+        metrics=_joined(cohorts, [cohort.metrics for cohort in cohorts]),
+        kept_rounds=[kept_round for cohort in cohorts for kept_round in cohort.kept_rounds],
         failed=failed,
         arrays={**_mean(cohorts), **_concatenated(cohorts)},
-        seconds=sum(part.seconds for part in every),
-        classes=[classes for one in cohorts for classes in one.classes],
+        seconds=sum(part.seconds for part in all_parts),
+        classes=[classes for cohort in cohorts for classes in cohort.classes],
     )
 
 
 def totals(part: PartReply, classes: int) -> Sums:
-    """The sums over all clients that worked, in float64: what a masked sum is made of.
+    """Return the sums over all clients that trained, in float64, for a masked sum.
 
-    Of the shared parameters, weighted; of the clients' own arrays, with rows by class [C, …] where
-    these have classes. Beside them the counts: clients, their weights, and clients by class.
+    values: the weighted sums of the shared parameters, and the sums of the clients' arrays, by
+    class [C, …] if their rows belong to classes. counts: clients, their weights, and clients by
+    class.
     """
-    cohorts = sorted(part.cohorts, key=lambda one: one.place)
+    cohorts = sorted(part.cohorts, key=lambda cohort: cohort.place)
     values: dict[str, NDArray[np.float64]] = {}
-    counts = {CLIENTS: np.array(sum(len(one.names) for one in cohorts))}
-    counts[WEIGHT] = np.array(sum(one.weight for one in cohorts))
-    if any(one.classes for one in cohorts):
+    counts = {CLIENTS: np.array(sum(len(cohort.names) for cohort in cohorts))}
+    counts[WEIGHT] = np.array(sum(cohort.weight for cohort in cohorts))
+    if any(cohort.classes for cohort in cohorts):
         counts[BY_CLASS] = np.zeros(classes, dtype=np.int64)
-    for one in cohorts:
-        for name, total in one.sums.items():
+    for cohort in cohorts:
+        for name, total in cohort.sums.items():
             values[name] = values[name] + total if name in values else total
-        owners = [each for its in one.classes for each in its]
+        owners = [label for client_classes in cohort.classes for label in client_classes]
         if BY_CLASS in counts:
             np.add.at(counts[BY_CLASS], owners, 1)
-        for name, array in one.arrays.items():
+        for name, array in cohort.arrays.items():
             rows = array.astype(np.float64)
             if BY_CLASS in counts:
                 total = np.zeros((classes, *rows.shape[1:]))
@@ -99,32 +102,32 @@ def totals(part: PartReply, classes: int) -> Sums:
 def _joined(
     cohorts: Sequence[CohortReply], tables: Sequence[dict[KeyT, list[float]]]
 ) -> dict[KeyT, list[float]]:
-    """Values by name or metric for all clients; a count that a cohort does not have is 0."""
+    """Join the cohorts' values by name or metric; values that a cohort lacks are 0."""
     names = dict.fromkeys(name for table in tables for name in table)
     return {
         name: [
             value
-            for one, table in zip(cohorts, tables, strict=True)
-            for value in table.get(name, [0.0] * len(one.names))
+            for cohort, table in zip(cohorts, tables, strict=True)
+            for value in table.get(name, [0.0] * len(cohort.names))
         ]
         for name in names
     }
 
 
 def _mean(cohorts: Sequence[CohortReply]) -> Arrays:
-    """The weighted mean of the shared parameters over all clients, summed in float64."""
-    trained = [one for one in cohorts if one.weight]
+    """Return the weighted mean of the shared parameters over all clients, summed in float64."""
+    trained = [cohort for cohort in cohorts if cohort.weight]
     if not trained:
         return {}
-    weight = sum(one.weight for one in trained)
+    weight = sum(cohort.weight for cohort in trained)
     totals = trained[0].sums
-    for one in trained[1:]:
-        totals = {name: total + one.sums[name] for name, total in totals.items()}
+    for cohort in trained[1:]:
+        totals = {name: total + cohort.sums[name] for name, total in totals.items()}
     return {name: (total / weight).astype(np.float32) for name, total in totals.items()}
 
 
 def _concatenated(cohorts: Sequence[CohortReply]) -> Arrays:
-    """The clients' own arrays, one cohort behind the other."""
-    sending = [one.arrays for one in cohorts if one.names]
+    """Return the clients' arrays, concatenated over the cohorts."""
+    sending = [cohort.arrays for cohort in cohorts if cohort.names]
     names = sending[0] if sending else {}
     return {name: np.concatenate([arrays[name] for arrays in sending]) for name in names}

@@ -1,8 +1,8 @@
-"""What a site lets a run ask of it: methods, tasks, amounts of work, whose code.
+"""The limits that a site sets to runs: methods, tasks, amount of work, code.
 
-The site's file says so (``[limits]``, ``[code]``). What a run's settings tell is judged before any
-work; the time that an order takes, while it runs. These checks are code, so they bind a run only
-where the site's own copy of them is executed: see ``gate``.
+They are in the site's file (``[limits]``, ``[code]``). A run's settings are checked before any
+work, the duration of an order while it runs. These checks bind a run only if the site's copy of
+this code is executed: see ``gate``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class CodePolicy(Section):
-    """``[code]``: which program does a run's work here; `gate` enforces it.
+    """``[code]``: which program does a run's work at this site; `gate` enforces it.
 
-    run: "installed", the site's own copy, whatever the run brings; "listed", an app that the run
-    brings if its SHA-256 is among the digests; "any" app. own: what a run may name in its settings
-    as package.module:NAME.
+    run: "installed", the site's copy, whatever the run brings; "listed", the app that the run
+    brings if its SHA-256 is among the digests; "any" app. own: the code that a run may name in its
+    settings as package.module:NAME.
     """
 
     run: Literal["installed", "listed", "any"] = "installed"
@@ -51,10 +51,11 @@ def _of_sites(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SumPolicy(Section):
-    """``[masked-sums]``: whether arrays may leave only so, and with whom the site sums.
+    """``[masked-sums]``: whether arrays leave only in masked sums, and the other sites of a sum.
 
-    least: the least `aggregation.secure-minimum` of a run; 0: runs without masks, too. known: the
-    other sites' public keys; what these did not sign is no part of a sum. Empty: all that come.
+    least: the smallest `aggregation.secure-minimum` that a run may have; 0 also allows runs without
+    masks. known: the other sites' public keys; keys that these did not sign are refused. Empty:
+    accept the keys of all nodes.
     """
 
     least: Annotated[int, Field(ge=0)] = 0
@@ -62,11 +63,11 @@ class SumPolicy(Section):
 
 
 class Limits(Section):
-    """``[limits]``: the most that a run may ask; None is no limit.
+    """``[limits]``: the most that a run may ask for; None means no limit.
 
-    epochs, steps: of every setting of the run's method that counts them. seconds: of an order.
+    epochs, steps: the largest value of every setting that counts them. seconds: for one order.
     memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
-    orders_an_hour: of all runs.
+    orders_an_hour: over all runs.
     """
 
     methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
@@ -105,12 +106,13 @@ def require_within(settings: Settings, limits: Limits) -> None:
             raise SettingsError(
                 f"{key} = {value!r}: this site allows {', '.join(allowed)} (limits.{key}s)"
             )
-    for section, table in _counted(settings):
+    for section, table in _counted_settings(settings):
         for name, value in table:
-            most = _most(name, limits)
-            if most is not None and isinstance(value, int) and value > most[1]:
+            limit = _limit_of(name, limits)
+            if limit is not None and isinstance(value, int) and value > limit[1]:
                 raise SettingsError(
-                    f"{section}{kebab(name)} = {value}: this site allows 0 … {most[1]} ({most[0]})"
+                    f"{section}{kebab(name)} = {value}: this site allows 0 … {limit[1]} "
+                    f"({limit[0]})"
                 )
 
 
@@ -131,8 +133,8 @@ def require_masks(settings: Settings, least: int) -> None:
         )
 
 
-def _counted(settings: Settings) -> Iterator[tuple[str, Section]]:
-    """The tables of a run's settings that say how much a client works, each with its prefix."""
+def _counted_settings(settings: Settings) -> Iterator[tuple[str, Section]]:
+    """Yield the tables of a run's settings that set the amount of work, each with its prefix."""
     method = method_named(settings.method)
     yield "", settings
     yield f"{method.table_name}.", settings.method_settings
@@ -140,8 +142,8 @@ def _counted(settings: Settings) -> Iterator[tuple[str, Section]]:
         yield f"{method.pretraining.table}.", method.pretraining.section(settings)
 
 
-def _most(name: str, limits: Limits) -> tuple[str, int] | None:
-    """The limit of a setting by the kind that the end of its name tells."""
+def _limit_of(name: str, limits: Limits) -> tuple[str, int] | None:
+    """Return the limit of a setting and its key, by the end of the setting's name."""
     if name.endswith("epochs"):
         return "limits.epochs", limits.epochs
     if name.endswith(("steps", "iterations")):
@@ -155,10 +157,10 @@ class TooLong(FedProtoError):
 
 @contextmanager
 def within_seconds(limits: Limits) -> Iterator[None]:
-    """End what runs in the block with `TooLong` when the site's seconds are over.
+    """Raise `TooLong` in the block when the site's time limit is over.
 
-    By a signal, so in the main thread alone, in which Flower runs apps. Code that means harm can
-    take the signal away; the gate ends its process.
+    A signal does this, so it works in the main thread only, where Flower runs apps. Malicious code
+    can remove the signal; the gate ends its process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -168,9 +170,9 @@ def within_seconds(limits: Limits) -> Iterator[None]:
         raise TooLong(f"the order took longer than limits.seconds = {limits.seconds} of this site")
 
     before = signal.signal(signal.SIGALRM, end)
-    others = signal.setitimer(signal.ITIMER_REAL, limits.seconds)
+    timer = signal.setitimer(signal.ITIMER_REAL, limits.seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *others)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, before)

@@ -1,8 +1,8 @@
-"""What kind of process the node's code runs in.
+"""The kind of process that the node's code runs in.
 
-A SuperNode's process does one order and ends, so state lies on the disk. An actor of Flower's
-simulation, or a worker of the engine in the process, lives for the whole run. A worker keeps state
-in memory and writes it when it is told to.
+A SuperNode's process carries out one order and ends, so state lies on the disk. An actor of
+Flower's simulation, or a worker of the engine, lives for the whole run. A worker keeps state in
+memory and writes it when `flush` is called.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATE_SHARE = 1 / 3  # of a GPU's memory, for states that stay there
 class _Memory:
     """The stores of a worker's nodes, by folder.
 
-    limit: bytes of states that may wait in each. nodes: of the whole simulation.
+    limit: bytes of states that may wait in each store. nodes: number of nodes in the simulation.
     """
 
     def __init__(self, limit: int, nodes: int) -> None:
@@ -29,15 +29,15 @@ class _Memory:
         self.stores: dict[Path, ClientStore] = {}
 
 
-_memory: _Memory | None = None  # of a worker that keeps state in memory
+_memory: _Memory | None = None  # set in a worker that keeps state in memory
 _worker = False
 _number = 0
 
 
 def become_worker(memory: int = 0, nodes: int = 1, number: int = 0) -> None:
-    """This process is a worker of a simulation of so many nodes.
+    """Make this process a worker of a simulation of so many nodes.
 
-    memory: bytes for the state of a node; 0: none. number: the worker's, from 0 on.
+    memory: bytes for the state of a node; 0 keeps no state in memory. number: the worker's, from 0.
     """
     global _memory, _worker, _number
     _worker, _number = True, number
@@ -45,18 +45,18 @@ def become_worker(memory: int = 0, nodes: int = 1, number: int = 0) -> None:
 
 
 def number() -> int:
-    """This process's among those that work at once, 0 if nobody has told."""
+    """Return this process's number among the workers, 0 if it is not a worker."""
     return _number
 
 
 def in_simulation() -> bool:
-    """Whether this process is part of a simulation, not a SuperNode's."""
+    """Return whether this process is part of a simulation, not of a SuperNode."""
     ray = sys.modules.get("ray")
     return _worker or (ray is not None and bool(ray.is_initialized()))
 
 
 def store_of(folder: Path, clients: int, device: torch.device | None = None) -> ClientStore:
-    """The state of so many clients in a node's folder. device: the device of the node."""
+    """Return the store of a node with so many clients. device: the device of the node."""
     if _memory is None:
         return ClientStore(folder)
     if folder not in _memory.stores:

@@ -1,15 +1,15 @@
-"""What leaves a node under differential privacy: clipped, noised, entered in the site's ledger.
+"""Differential privacy of the values that leave a node: clip, add noise, enter in the ledger.
 
-Each client is protected by itself, before the node's mean or any sum is formed: against the server,
-against other nodes, and against whoever reads what they get. Its node, which has its data, is
+Each client is protected separately, before the node's mean or any sum is formed: from the server,
+from other nodes, and from everyone who reads their results. The client's node has its data and is
 trusted.
 
-Noise is a function of the node's secret, of what was asked, and of the very values to hide. So an
-order that comes again after a crash gets the same answer, which tells nothing more. A server that
-asks the same round twice with another model gets noise that has nothing to do with the first. One
-key without the values would let it subtract the two; one without the order would tell it that two
-different questions had the same answer. In a simulation the noise is a function of seed, client and
-round: the same on any number of nodes, and no protection.
+The noise depends on the node's secret, on the order, and on the values to hide. So an order that is
+repeated after a crash gets the same reply, which reveals nothing more. A server that repeats a
+round with another model gets independent noise. Without the values in the key it could subtract the
+two replies; without the order it would see that two different orders had the same result. In a
+simulation the noise depends on seed, client and round: it is the same on any number of nodes, and
+protects nobody.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fedproto_app.trust.privacy_loss import (
 
 @dataclass(frozen=True)
 class _Hidden:
-    """A client's values of one release, clipped; its noise has this deviation on every entry."""
+    """A client's clipped values of one release, and the standard deviation of their noise."""
 
     release: Sends
     values: Mapping[str, Values]
@@ -52,16 +52,18 @@ class _Hidden:
 
 @dataclass
 class Leaving:
-    """What may leave of a cohort: its shared parameters [K, …] each, its contribution, and whose
-    rows may not, with the reason."""
+    """The values of a cohort that may leave: shared parameters [K, …] and contribution.
+
+    refused: the rows of clients whose values must not leave, with the reason.
+    """
 
     models: dict[str, Tensor]
-    sent: Contribution
+    contribution: Contribution
     refused: dict[int, str]
 
 
 class Unprotected:
-    """The stage of a run without noise: everything leaves as it is."""
+    """The stage of a run without noise: all values leave unchanged."""
 
     def applied(
         self,
@@ -70,19 +72,19 @@ class Unprotected:
         order: Order,
         rows: Sequence[int],
         models: Mapping[str, Tensor],
-        sent: Contribution,
+        contribution: Contribution,
     ) -> Leaving:
-        """The same models and contribution."""
-        return Leaving(dict(models), sent, {})
+        """Return the same models and contribution."""
+        return Leaving(dict(models), contribution, {})
 
 
 UNPROTECTED = Unprotected()
 
 
 class Protection:
-    """The stage that clips and noises what the clients of one order send.
+    """The stage that clips and noises the values that the clients of one order send.
 
-    ledger: the site's, None in a simulation.
+    ledger: the site's privacy ledger, None in a simulation.
     """
 
     def __init__(self, plan: PrivacyPlan, secret: bytes, ledger: PrivacyLedger | None) -> None:
@@ -95,29 +97,37 @@ class Protection:
         order: Order,
         rows: Sequence[int],
         models: Mapping[str, Tensor],
-        sent: Contribution,
+        contribution: Contribution,
     ) -> Leaving:
-        """What these rows of the cohort may send in place of this.
+        """Return the clipped and noised values of these rows of the cohort.
 
-        models: shared parameters. Raises `SettingsError` for arrays that the learner did not say it
-        sends.
+        models: shared parameters. Raises `SettingsError` for arrays that the learner does not
+        declare.
         """
-        releases = _complete(learner, models, sent)
-        # Each over once: all that follows is client by client, here.
+        releases = _complete(learner, models, contribution)
+        # Copied to this machine's memory once: the rest of the work is done client by client.
         models = {name: value.detach().cpu() for name, value in models.items()}
-        sent = replace(sent, present=None if sent.present is None else sent.present.cpu())
-        asked = b"" if self._ledger is None else _digest(order)
+        contribution = replace(
+            contribution,
+            present=None if contribution.present is None else contribution.present.cpu(),
+        )
+        order_digest = b"" if self._ledger is None else _digest(order)
         leaving = Leaving(
             {name: value.clone() for name, value in models.items()},
-            Contribution({n: array.copy() for n, array in sent.arrays.items()}, sent.present),
+            Contribution(
+                {n: array.copy() for n, array in contribution.arrays.items()}, contribution.present
+            ),
             {},
         )
         for row in rows:
             hidden = [
-                self._hidden(one, learner, cohort, order, row, models, sent) for one in releases
+                self._hidden(release, learner, cohort, order, row, models, contribution)
+                for release in releases
             ]
             client = cohort.names[row]
-            keys = [self._key(one, client, order.server_round, asked) for one in hidden]
+            keys = [
+                self._key(clipped, client, order.server_round, order_digest) for clipped in hidden
+            ]
             if self._ledger is not None:
                 tags = [hashlib.sha256(key).hexdigest() for key in keys]
                 try:
@@ -125,8 +135,8 @@ class Protection:
                 except BudgetSpentError as spent:
                     leaving.refused[row] = str(spent)
                     continue
-            for one, key in zip(hidden, keys, strict=True):
-                _put(leaving, row, order, one, _noised(one, key))
+            for clipped, key in zip(hidden, keys, strict=True):
+                _put(leaving, row, order, clipped, _noised(clipped, key))
         return leaving
 
     def _hidden(
@@ -137,7 +147,7 @@ class Protection:
         order: Order,
         row: int,
         models: Mapping[str, Tensor],
-        sent: Contribution,
+        contribution: Contribution,
     ) -> _Hidden:
         settings = self._plan.settings
         noise = self._plan.noise_multiplier * FACTOR[settings.neighbours]
@@ -148,21 +158,25 @@ class Protection:
             }
             clipped = clipped_together(step, settings.step_clip)
             return _Hidden(release, clipped, noise * settings.step_clip)
-        own = {name: _present(sent, name, row) for name in release.arrays}
+        client_values = {name: _present(contribution, name, row) for name in release.arrays}
         if release.clip == "rows":
-            rows = {name: clipped_rows(array, settings.clip) for name, array in own.items()}
+            rows = {
+                name: clipped_rows(array, settings.clip) for name, array in client_values.items()
+            }
             count = sum(array[..., 0].size for array in rows.values())
             return _Hidden(release, rows, noise * settings.clip * math.sqrt(count))
         bound, counts = learner.sums_bound(cohort)
-        most = bound * (counts[row] if settings.unit == "client" else 1)
-        return _Hidden(release, {n: finite(array) for n, array in own.items()}, noise * most)
+        sensitivity = bound * (counts[row] if settings.unit == "client" else 1)
+        return _Hidden(
+            release, {n: finite(array) for n, array in client_values.items()}, noise * sensitivity
+        )
 
-    def _key(self, hidden: _Hidden, client: str, server_round: int, asked: bytes) -> bytes:
-        """Of the noise: nobody without the secret can tell it, and nothing else has it."""
-        told = (client, str(server_round), hidden.release.clip, *hidden.values)
-        parts = [text.encode() for text in told]
+    def _key(self, hidden: _Hidden, client: str, server_round: int, order_digest: bytes) -> bytes:
+        """Return the key of the noise: secret, and different for all other values and orders."""
+        texts = (client, str(server_round), hidden.release.clip, *hidden.values)
+        parts = [text.encode() for text in texts]
         if self._ledger is not None:
-            parts += [asked, repr(hidden.deviation).encode()]
+            parts += [order_digest, repr(hidden.deviation).encode()]
             parts += [np.ascontiguousarray(value).tobytes() for value in hidden.values.values()]
         mac = hmac.new(self._secret, digestmod=hashlib.sha256)
         for part in parts:
@@ -170,56 +184,66 @@ class Protection:
         return mac.digest()
 
 
-def _complete(learner: AnyLearner, models: Mapping[str, Tensor], sent: Contribution) -> list[Sends]:
-    """The learner's releases of what is there, if they can protect all of it."""
-    there = [one for one in learner.releases if one.clip and (one.parameters or sent.arrays)]
-    protected = {name for one in there for name in one.arrays}
-    unprotected = sorted(sent.arrays.keys() - protected)
-    if models and not any(one.parameters for one in there):
+def _complete(
+    learner: AnyLearner, models: Mapping[str, Tensor], contribution: Contribution
+) -> list[Sends]:
+    """Return the learner's releases of these arrays; raise `SettingsError` if one has no clip."""
+    releases = [
+        release
+        for release in learner.releases
+        if release.clip and (release.parameters or contribution.arrays)
+    ]
+    protected = {name for release in releases for name in release.arrays}
+    unprotected = sorted(contribution.arrays.keys() - protected)
+    if models and not any(release.parameters for release in releases):
         unprotected.append("its model")
     if unprotected:
         raise SettingsError(
             f"privacy: {type(learner).__name__} sends {', '.join(unprotected)}, and does not "
             "declare how far one client can change it; nothing leaves"
         )
-    return there
+    return releases
 
 
-def _present(sent: Contribution, name: str, row: int) -> Values:
-    """A client's values, of rows by class those of the classes that it has."""
-    array = sent.arrays[name][row]
-    kept = array if sent.present is None else array[sent.present[row].numpy()]
-    return np.asarray(kept)
+def _present(contribution: Contribution, name: str, row: int) -> Values:
+    """Return a client's values; of rows by class, only the rows of its classes."""
+    array = contribution.arrays[name][row]
+    present_rows = (
+        array if contribution.present is None else array[contribution.present[row].numpy()]
+    )
+    return np.asarray(present_rows)
 
 
 def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
-    """The values with independent noise over all arrays of a release."""
+    """Return the values plus independent noise on every entry of all arrays of a release."""
     noise = gaussian_noise(key, sum(value.size for value in hidden.values.values()))
-    found, start = dict[str, Values](), 0
+    noised, start = dict[str, Values](), 0
     for name, value in hidden.values.items():
-        its = noise[start : start + value.size].reshape(value.shape)
-        found[name] = value + hidden.deviation * its
+        block = noise[start : start + value.size].reshape(value.shape)
+        noised[name] = value + hidden.deviation * block
         start += value.size
-    return found
+    return noised
 
 
 def _put(
     leaving: Leaving, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
 ) -> None:
-    """In place of what it hides, rounded to what travels."""
+    """Write the noised values over the true ones, rounded to float32."""
     for name, value in noised.items():
         if hidden.release.clip == "step":
             model = (order.guidance.arrays[name] + value).astype(np.float32)
             leaving.models[name][row] = torch.from_numpy(model)
-        elif leaving.sent.present is None:
-            leaving.sent.arrays[name][row] = value
+        elif leaving.contribution.present is None:
+            leaving.contribution.arrays[name][row] = value
         else:
-            leaving.sent.arrays[name][row][leaving.sent.present[row].numpy()] = value
+            leaving.contribution.arrays[name][row][leaving.contribution.present[row].numpy()] = (
+                value
+            )
 
 
 def _digest(order: Order) -> bytes:
-    """Of all that a client's answer may depend on, besides its own state."""
-    found, guidance = hashlib.sha256(), order.guidance
+    """Return a digest of everything in the order that a client's reply may depend on."""
+    digest, guidance = hashlib.sha256(), order.guidance
     parts = [
         order.run,
         order.token,
@@ -228,8 +252,8 @@ def _digest(order: Order) -> bytes:
         guidance.classes,
         sorted(guidance.options.items()),
     ]
-    found.update(repr(parts).encode())
+    digest.update(repr(parts).encode())
     for name, array in sorted(guidance.arrays.items()):
-        found.update(f"{name}{array.shape}{array.dtype}".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.digest()
+        digest.update(f"{name}{array.shape}{array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()

@@ -1,4 +1,4 @@
-"""Secrets of a node that no run and no server knows: one its noise comes from, one signs."""
+"""Secrets of a node that no run and no server learns: for its noise and for its signatures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BYTES = 32
 
 
 def own_secret(folder: Path) -> bytes:
-    """The secret in this folder; at first it is drawn from the system's randomness.
+    """Return the secret in this folder; the first call draws it from the system's randomness.
 
-    One that is there already stays, whoever else draws one at the same time. Raises
-    `SettingsError` if others may read it or it is not whole: it would protect nobody.
+    Of several processes that draw it at the same time, all get the same secret. Raises
+    `SettingsError` if other users may read the file or if it is incomplete.
     """
     path = folder / SECRET
     if not path.exists():
@@ -34,7 +34,7 @@ def own_secret(folder: Path) -> bytes:
 
 
 def secret_of_simulation(seed: int) -> bytes:
-    """That of all nodes of a simulation, which the seed decides: it repeats, it protects nobody."""
+    """Return the secret of all nodes of a simulation: derived from the seed, so not secret."""
     return hashlib.sha256(f"privacy of a simulation\x1f{seed}".encode()).digest()
 
 

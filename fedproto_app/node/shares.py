@@ -1,4 +1,4 @@
-"""The cohorts of an order: whose, how many clients each has, and what to do if that is too many."""
+"""The cohorts of an order: their clients, their size, and their halves if memory runs out."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ from fedproto_app.strategies.common.footprint import bytes_of
 from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.tasks.task import AnyTask
 
-_WORK_SHARE = 1 / 2  # of a GPU's memory, at most, for a cohort at work
-_MARGIN = 0.8  # of that, as the estimate is one
+_WORK_SHARE = 1 / 2  # largest share of a GPU's memory for a cohort at work
+_MARGIN = 0.8  # of this share, because the memory needed is an estimate
 
 _log = logging.getLogger(__name__)
 
 
 class Share(NamedTuple):
-    """The clients of one cohort of an order. place: the cohort's among those of the order."""
+    """The clients of one cohort of an order. place: the cohort's position in the order."""
 
     place: int
     clients: list[str]
 
-    def of(self, shard: Shard) -> Share:
-        """Without clients that the shard does not have (any more)."""
+    def limited_to(self, shard: Shard) -> Share:
+        """Return the share without clients that the shard does not have (any more)."""
         return Share(self.place, [name for name in self.clients if name in shard.clients])
 
 
 def shares_of(
     order: Order, shard: Shard, task: AnyTask, cohort_size: int, first_place: int = 0
 ) -> list[Share]:
-    """The cohorts of an order: clients with most batches first, equal for every process.
+    """Return the cohorts of an order, clients with most batches first; the same in every process.
 
-    So those of a cohort have nearly equally many, and few wait for the longest.
-    first_place: how many cohorts the order has already, of models of other widths.
+    The clients of a cohort then have similar numbers of batches, so few wait for the longest.
+    first_place: the number of cohorts that the order has already, of models of other widths.
     """
-    names = [one.name for one in _in_order(order, shard, task)]
+    names = [client.name for client in _in_order(order, shard, task)]
     firsts = range(0, len(names), cohort_size)
     return [Share(place, names[i : i + cohort_size]) for place, i in enumerate(firsts, first_place)]
 
 
 def _in_order(order: Order, shard: Shard, task: AnyTask) -> list[ClientData]:
     clients = [shard.clients[name] for name in order.clients if name in shard.clients]
-    return sorted(clients, key=lambda one: (-task.steps(one, order.server_round), one.name))
+    return sorted(
+        clients, key=lambda client: (-task.steps(client, order.server_round), client.name)
+    )
 
 
 def size_by_memory(learner: AnyLearner, shard: Shard, order: Order, *, trains: bool) -> int:
-    """How many clients work together: `SMALL_COHORT` on a CPU, on a GPU as many as it holds."""
+    """Return the cohort size: `SMALL_COHORT` on a CPU, on a GPU as many clients as fit."""
     device = learner.task.device
     if device.type == "cpu":
         return SMALL_COHORT
@@ -62,16 +64,19 @@ def size_by_memory(learner: AnyLearner, shard: Shard, order: Order, *, trains: b
 
 
 def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, trains: bool) -> int:
-    """How many clients of an order work together in so many bytes, at least `SMALL_COHORT`.
+    """Return how many clients of an order fit into `room` bytes, at least `SMALL_COHORT`.
 
-    By the one with most batches and the one with most samples: the others are padded to theirs.
+    The estimate uses the client with most batches and the client with most samples, because all
+    others are padded to their size.
     """
     clients = _in_order(order, shard, learner.task)
     if not clients:
         return SMALL_COHORT
-    largest = {one.name: one for one in (clients[0], max(clients, key=_train_samples))}
-    needed = max(bytes_of(one, learner, order, trains=trains) for one in largest.values())
-    return max(SMALL_COHORT, room // needed)
+    largest = {client.name: client for client in (clients[0], max(clients, key=_train_samples))}
+    client_bytes = max(
+        bytes_of(client, learner, order, trains=trains) for client in largest.values()
+    )
+    return max(SMALL_COHORT, room // client_bytes)
 
 
 def _train_samples(client: ClientData) -> int:
@@ -81,17 +86,17 @@ def _train_samples(client: ClientData) -> int:
 def in_halves(
     work: Callable[[Order, Share], CohortReply], order: Order, share: Share
 ) -> list[CohortReply]:
-    """What a cohort does; if the device has not the memory, what its halves do, one by one.
+    """Return the reply of a cohort, or of its halves if the device's memory does not suffice.
 
-    work: changes nothing that stays before all is done that takes much of the device's memory.
-    Raises MemoryError if a single client is too much.
+    work: must not change any state before its last large allocation on the device. Raises
+    MemoryError if a single client is too much.
     """
     try:
         return [work(order, share)]
     except torch.OutOfMemoryError:
         if len(share.clients) == 1:
             raise MemoryError(f"{share.clients[0]} alone is too much for the device") from None
-    # Not in the handler: what it handles holds on to the cohort's tensors.
+    # Not in the handler: its exception keeps the cohort's tensors alive.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = -(-len(share.clients) // 2)
@@ -99,4 +104,4 @@ def in_halves(
         "a cohort of %d clients is too much for the device: %d at once", len(share.clients), middle
     )
     halves = share.clients[:middle], share.clients[middle:]
-    return [one for half in halves for one in in_halves(work, order, Share(share.place, half))]
+    return [reply for half in halves for reply in in_halves(work, order, Share(share.place, half))]

@@ -1,8 +1,8 @@
-"""A node's own settings: what it reads, where it keeps its state, on what it computes.
+"""A node's own settings: its data, its state directory, its device, its limits.
 
 They come from the SuperNode's ``--node-config``: from the TOML file that its key ``site`` names,
 and from short keys (``data-source``, ``data-path``, …), which override the file. A run cannot
-change them. In a simulation one person owns both, and the run sets them all.
+change them. In a simulation one person owns all nodes, and the run sets them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHORT_KEYS = {
     "data-path": ("data", "path"),
 }
 
-# What describes the site's own files; what it leaves out is found by itself, never the run's.
+# Settings that describe the site's files. Missing ones are detected, never taken from the run.
 _OWN_FILES = (
     *("clients", "columns", "time_column", "client_column", "time_unit"),
     *("header", "delimiter", "decimal"),
@@ -60,11 +60,11 @@ class SiteSequences(Section):
 
 
 class SiteData(Section):
-    """``[data]`` of a site's file; what it leaves out is as the run has it."""
+    """``[data]`` of a site's file; missing settings are taken from the run."""
 
     source: Text | None = None
     path: str = ""
-    root: Text | None = None  # what is read lies in it
+    root: Text | None = None  # the folder that all data files lie in
     clients: NameList = ""
     columns: NameList = ""
     time_column: str = ""
@@ -78,17 +78,17 @@ class SiteData(Section):
 
 
 class Site(Section):
-    """A node's own settings; None is left to the run, or to Flower."""
+    """A node's own settings; None leaves a setting to the run or to Flower."""
 
-    name: PlainName = ""  # stable over restarts
+    name: PlainName = ""  # does not change at a restart
     state_dir: Text | None = None
     device: Device | None = None
     threads: Count | None = None
     partition_id: CountOrZero | None = None
     num_partitions: Count = 1
-    tells_classes: bool = False  # whether a method may learn of the classes of its clients
-    shares_classes: bool = False  # whether other nodes may learn what they make of their classes
-    width_factor: Positive | None = None  # one of the run's for the models of all its clients
+    tells_classes: bool = False  # whether the server may learn the classes of its clients
+    shares_classes: bool = False  # whether other nodes may learn values by class of its clients
+    width_factor: Positive | None = None  # of the models of all its clients, among the run's
     audit: Text | None = None  # the file of the gate's audit log
     data: SiteData = SiteData()
     privacy: SitePrivacy = SitePrivacy()
@@ -98,20 +98,20 @@ class Site(Section):
 
     @property
     def label(self) -> str:
-        """The node's name; else that of its share of the data; "" without both."""
+        """The node's name, else the number of its partition of the data, else ""."""
         return self.name or ("" if self.partition_id is None else str(self.partition_id))
 
     @property
     def is_dealt(self) -> bool:
-        """Whether the node has a share of one data set that all nodes hold.
+        """Whether the node has a partition of one data set that all nodes hold.
 
-        If not, its data are its own: nothing is dealt out, and nobody learns how many samples of
-        which class a client has.
+        If not, the node has data of its own, and nobody learns how many samples of a class a client
+        has.
         """
         return self.partition_id is not None
 
     def reads(self, run: DataSettings) -> DataSettings:
-        """The run's settings of data, with the site's own decisions in place.
+        """Return the run's data settings, overridden by the site's.
 
         Raises `SettingsError` if the site names no source, or a path outside its root.
         """
@@ -131,19 +131,21 @@ class Site(Section):
                     f"data.sequences.target = {data.sequences.target!r}: for data.source = "
                     f"'recordings', not for {data.source!r}"
                 )
-            own = {"target": data.sequences.target}
-            update["sequences"] = run.sequences.model_copy(update=own)
+            target = {"target": data.sequences.target}
+            update["sequences"] = run.sequences.model_copy(update=target)
         if not self.is_dealt:
-            given = {"scheme": "given"}
-            update["clusters"] = run.clusters.model_copy(update=given)
-            # Its images are its own: it puts none aside for somebody else.
-            update["partition"] = run.partition.model_copy(update={**given, "reserve_per_class": 0})
+            scheme = {"scheme": "given"}
+            update["clusters"] = run.clusters.model_copy(update=scheme)
+            # The site's images are its own, so none are reserved for a shared pool.
+            update["partition"] = run.partition.model_copy(
+                update={**scheme, "reserve_per_class": 0}
+            )
         read = run.model_copy(update=update)
         require_meaning(read)
         return read
 
     def _path(self) -> str:
-        """The absolute path of the data, which links may not lead out of the root."""
+        """Return the absolute path of the data; links must not lead out of the root."""
         data = self.data
         if not data.path:
             return ""
@@ -153,17 +155,17 @@ class Site(Section):
         if not root.is_dir():
             raise SettingsError(f"data.root = {data.root!r}: no such folder")
         path = root / Path(data.path).expanduser()
-        if not (meant := path.resolve()).is_relative_to(root):
+        if not (real_path := path.resolve()).is_relative_to(root):
             raise SettingsError(
-                f"data.path = {data.path!r}: means {meant}, outside data.root = {root}"
+                f"data.path = {data.path!r}: means {real_path}, outside data.root = {root}"
             )
         return str(path)
 
 
 def read_site(node_config: Mapping[str, Any], *, deployed: bool = True) -> Site:
-    """The site of a ``--node-config``; `SettingsError` names file, key, value, what is allowed.
+    """Return the site of a ``--node-config``; `SettingsError` names file, key and allowed values.
 
-    deployed: not a node of a simulation, where keys that are unknown here are Flower's own.
+    deployed: whether unknown keys are refused; in a simulation they belong to Flower.
     """
     table, file = _from_file(node_config.get("site"))
     short: dict[tuple[str, ...], str] = {}
@@ -172,16 +174,16 @@ def read_site(node_config: Mapping[str, Any], *, deployed: bool = True) -> Site:
             short[SHORT_KEYS[key]] = key
             *above, last = SHORT_KEYS[key]
             inner = table.setdefault(above[0], {}) if above else table
-            if isinstance(inner, dict):  # else the file is wrong there, which is told below
+            if isinstance(inner, dict):  # else the validation below reports the fault
                 inner[last] = str(value) if key == "node-name" else value
         elif deployed and key != "site":
-            known = ", ".join(["site", *SHORT_KEYS])
-            raise SettingsError(f"node config: {key}: unknown key; known here: {known}")
+            known_keys = ", ".join(["site", *SHORT_KEYS])
+            raise SettingsError(f"node config: {key}: unknown key; known here: {known_keys}")
     try:
         site = Site.model_validate(table)
     except ValidationError as error:
-        told = [_told(fault, short, file) for fault in error.errors()]
-        raise SettingsError("; ".join(told)) from None
+        messages = [_message(fault, short, file) for fault in error.errors()]
+        raise SettingsError("; ".join(messages)) from None
     if not (site.partition_id or 0) < site.num_partitions:
         raise SettingsError(
             f"node config: partition-id = {site.partition_id} must lie in 0 … num-partitions - 1 = "
@@ -191,31 +193,31 @@ def read_site(node_config: Mapping[str, Any], *, deployed: bool = True) -> Site:
 
 
 def site_file(path: Path) -> Site:
-    """The site that a file describes, as a node would read it."""
+    """Return the site that a file describes, as a node reads it."""
     return read_site({"site": str(path)})
 
 
-def _from_file(named: object) -> tuple[dict[str, Any], Path | None]:
-    """The table in the site's file, and the file; both empty if there is none."""
-    if named is None:
+def _from_file(file_name: object) -> tuple[dict[str, Any], Path | None]:
+    """Return the table in the site's file, and the file; empty and None without a file."""
+    if file_name is None:
         return {}, None
-    if not isinstance(named, str) or not named:
-        raise SettingsError(f"node config: site = {named!r}: must be the path of a TOML file")
-    file = Path(named).expanduser().absolute()
+    if not isinstance(file_name, str) or not file_name:
+        raise SettingsError(f"node config: site = {file_name!r}: must be the path of a TOML file")
+    file = Path(file_name).expanduser().absolute()
     try:
         return tomllib.loads(file.read_text(encoding="utf-8")), file
     except OSError as error:
         raise SettingsError(
-            f"node config: site = {named!r}: cannot be read: {error.strerror or error}"
+            f"node config: site = {file_name!r}: cannot be read: {error.strerror or error}"
         ) from None
     except ValueError as error:
         raise SettingsError(f"{file}: not a TOML file: {error}") from None
 
 
 def _placed(site: Site, file: Path, short: Mapping[tuple[str, ...], str]) -> Site:
-    """The site with the file's folders seen from its own, which is the data's root by default.
+    """Return the site with paths relative to its file's folder, the default root of the data.
 
-    short: the keys that the command line gave; its folders are seen from where the node runs.
+    short: the keys from the command line; their paths are relative to the working directory.
     """
     folder, update = file.parent, dict[str, object]()
     if ("data", "root") not in short:
@@ -228,8 +230,8 @@ def _placed(site: Site, file: Path, short: Mapping[tuple[str, ...], str]) -> Sit
     return site.model_copy(update=update)
 
 
-def _told(fault: Any, short: Mapping[tuple[str, ...], str], file: Path | None) -> str:
-    """One line for a fault, under the name by which the operator knows the key."""
+def _message(fault: Any, short: Mapping[tuple[str, ...], str], file: Path | None) -> str:
+    """Return one line for a fault, with the key as the operator wrote it."""
     location = tuple(str(part) for part in fault["loc"])
     if location in short:
         line = explain({**fault, "loc": (short[location],)}, Site)

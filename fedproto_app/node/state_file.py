@@ -361,7 +361,7 @@ def _create(database: sqlite3.Connection) -> None:
 
 @contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
-    """Say what is wrong with the file in one line."""
+    """Turn SQLite's errors into one-line messages that say what is wrong with the file."""
     try:
         yield
     except sqlite3.Error as error:

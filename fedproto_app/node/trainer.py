@@ -1,4 +1,4 @@
-"""What a node does with an order: train and evaluate cohorts of its clients, keep their state."""
+"""Carry out an order at a node: train and evaluate cohorts of clients, and store their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedproto_app.strategies.common.cohort import Cohort, new_cohort, train_coho
 from fedproto_app.strategies.common.learner import AnyLearner, Contribution
 
 DIVERGED = "training diverged; its last good model stays"
-_WEIGHED_TOGETHER = 16  # clients' models, which bounds the memory that their sum takes
+_WEIGHED_TOGETHER = 16  # models summed at a time, which bounds the memory of the sum
 
 
 class Node:
@@ -42,7 +42,7 @@ class Node:
         protection: Protection | Unprotected = UNPROTECTED,
     ) -> None:
         """tells_classes: whether the server may learn how many samples of a class a client has.
-        protection: what is made of all that clients send."""
+        protection: the stage that clips and noises all values that clients send."""
         self._tells_classes, self._protection = tells_classes, protection
         self._settings, self._shard, self._store, self._learner = settings, shard, store, learner
         self._task = learner.task
@@ -52,23 +52,24 @@ class Node:
     def train(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
         """Train the clients of these cohorts; evaluate them too if the order says so."""
         self._store.begin(order.server_round)
-        replies = _each(self._train, order, shares)
+        replies = _work_through(self._train, order, shares)
         self._store.settle()
         return replies
 
     def evaluate(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
-        """Evaluate the clients' models as they are, with the shared parameters of the order."""
+        """Evaluate the clients' models without training, with the order's shared parameters."""
         self._store.begin(order.server_round)
         self._remember(order)
-        replies = _each(self._judge, order, shares)
+        replies = _work_through(self._judge, order, shares)
         self._store.settle()
         return replies
 
     def answer(self, order: Order, shares: Iterable[Share]) -> list[CohortReply]:
-        """What the clients of these cohorts say to a method's question; their state stays.
+        """Answer a method's question for the clients of these cohorts; their state is unchanged.
 
-        It need not bring the shared parameters. With other arrays it is then about those that an
-        earlier question of the round brought, without any about the clients' data alone.
+        The question need not bring the shared parameters. If it brings only other arrays, it refers
+        to the shared parameters of an earlier question of the round; without any arrays it refers
+        to the clients' data alone.
         """
         self._store.begin(order.server_round)
         self._remember(order)
@@ -76,11 +77,11 @@ class Node:
         if guidance.arrays and not any(map(self._learner.is_shared, guidance.arrays)):
             model = unflatten(self._store.read_shared(order.server_round), PARAMETERS)
         unsent = {n: v.numpy() for n, v in model.items() if self._learner.is_shared(n)}
-        whole = replace(order, guidance=guidance.with_model(unsent))
-        return _each(self._answer, whole, shares)
+        completed = replace(order, guidance=guidance.with_model(unsent))
+        return _work_through(self._answer, completed, shares)
 
     def _remember(self, order: Order) -> None:
-        """Keep the order's shared parameters, if it brings any."""
+        """Store the order's shared parameters, if it has any."""
         shared = {
             name: torch.from_numpy(array)
             for name, array in order.guidance.arrays.items()
@@ -97,13 +98,13 @@ class Node:
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         rows = [row for row, ok in enumerate(_finite_rows(values)) if ok]
         failed = dict.fromkeys(set(range(len(cohort.names))) - set(rows), DIVERGED)
-        sent = self._learner.contribution(cohort, context, order.server_round)
-        self._require_declared(sent)
+        contribution = self._learner.contribution(cohort, context, order.server_round)
+        self._require_declared(contribution)
         models = self._learner.model_to_send(cohort)
-        # Before anything is counted or kept: it may be too much for the device (`in_halves`).
-        found = self._learner.evaluate(cohort, order.guidance) if order.evaluate else None
-        leaving = self._protection.applied(self._learner, cohort, order, rows, models, sent)
-        models, sent = leaving.models, leaving.sent
+        # Evaluate before any state changes: the device's memory may not suffice (`in_halves`).
+        results = self._learner.evaluate(cohort, order.guidance) if order.evaluate else None
+        leaving = self._protection.applied(self._learner, cohort, order, rows, models, contribution)
+        models, contribution = leaving.models, leaving.contribution
         failed |= leaving.refused
         rows = [row for row in rows if row not in leaving.refused]
         reply = _reply(cohort, rows, share)
@@ -112,23 +113,23 @@ class Node:
         self._save(cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
         reply.failed = {cohort.names[row]: why for row, why in sorted(failed.items())}
-        reply.arrays, reply.classes = _sent_by(sent, rows)
+        reply.arrays, reply.classes = _contribution_of(contribution, rows)
         if not self._learner.sends_mean:
             reply.arrays |= {name: value[rows].cpu().numpy() for name, value in models.items()}
-        if found is not None:
-            self._take_in(found, cohort, rows, order, reply, final=not self._learner.shared)
+        if results is not None:
+            self._take_in(results, cohort, rows, order, reply, final=not self._learner.shared)
         return reply
 
-    def _require_declared(self, sent: Contribution, *, question: bool = False) -> None:
+    def _require_declared(self, contribution: Contribution, *, question: bool = False) -> None:
         """Raise `SettingsError` for arrays that the method does not declare.
 
-        question: whether they answer one; what is declared for answers goes with no training.
+        question: whether the arrays answer a question; these are declared separately.
         """
         releases = self._learner.releases
         declared = {n for r in releases if (r.when == "question") == question for n in r.arrays}
-        if undeclared := sorted(sent.arrays.keys() - declared):
+        if undeclared := sorted(contribution.arrays.keys() - declared):
             name = undeclared[0]
-            shape = sent.arrays[name].shape[1:]
+            shape = contribution.arrays[name].shape[1:]
             when = ', when="question"' if question else ""
             raise SettingsError(
                 f"{type(self._learner).__name__} sends {name!r} of shape {shape}, which it does "
@@ -144,93 +145,96 @@ class Node:
         reply = _reply(cohort, rows, share)
         judged, personal = cohort, self._learner.personalised(cohort, guidance)
         if personal is not None:
-            shared = self._told(self._learner.evaluate(cohort, guidance))
-            reply.metrics = {replace(one, shared=True): values for one, values in shared.items()}
+            shared = self._reported(self._learner.evaluate(cohort, guidance))
+            reply.metrics = {
+                replace(metric, shared=True): values for metric, values in shared.items()
+            }
             judged = replace(cohort, parameters=personal)
-        found = self._learner.evaluate(judged, guidance)
+        results = self._learner.evaluate(judged, guidance)
         self._save(cohort, changed)
         if personal is not None:
             self._save_personal(cohort, personal)
-        self._take_in(found, judged, rows, order, reply, final=True)
+        self._take_in(results, judged, rows, order, reply, final=True)
         return reply
 
     def _answer(self, order: Order, share: Share) -> CohortReply:
         cohort = self._load(share, order, upto=order.server_round, trains=False)
         rows = list(range(len(cohort.names)))
         reply = _reply(cohort, rows, share)
-        sent = self._learner.answer(cohort, order.guidance)
-        self._require_declared(sent, question=True)
-        reply.arrays, reply.classes = _sent_by(sent, rows)
+        contribution = self._learner.answer(cohort, order.guidance)
+        self._require_declared(contribution, question=True)
+        reply.arrays, reply.classes = _contribution_of(contribution, rows)
         return reply
 
     def _load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
-        """The clients with their state as of a round and the order's shared parameters."""
+        """Return the clients with their state as of a round and the order's shared parameters."""
         clients: list[ClientData] = [self._shard.clients[name] for name in share.clients]
         parameters = {}
         for name, value in self._learner.initial_parameters().items():
             shared = self._learner.is_shared(name)
             start = torch.from_numpy(order.guidance.arrays[name]) if shared else value
-            there = start.to(self._task.device)
-            parameters[name] = there.expand(len(clients), *there.shape).clone()
+            on_device = start.to(self._task.device)
+            parameters[name] = on_device.expand(len(clients), *on_device.shape).clone()
         samples = self._task.gather(clients, order.server_round)
         cohort = new_cohort(self._learner, parameters, samples, order.server_round, trains=trains)
         state = self._state(cohort)
         for places, stored in self._store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):
-                continue  # these were judged, and have never trained
+                continue  # these clients were evaluated, but never trained
             if missing := sorted(state.keys() - stored.keys()):
                 client = share.clients[places[0]]
                 raise FedProtoError(
                     f"the state of client {client!r} has no {missing[0]!r}: go on with the version "
                     "of fedproto-app that wrote it, or begin another run"
                 )
-            if other := [n for n, t in state.items() if stored[n].shape[1:] != t.shape[1:]]:
+            if mismatched := [n for n, t in state.items() if stored[n].shape[1:] != t.shape[1:]]:
                 raise FedProtoError(
                     f"the state of client {share.clients[places[0]]!r} is of a model of another "
-                    f"size: {other[0]!r} is {list(stored[other[0]].shape[1:])}, by the settings "
-                    f"{list(state[other[0]].shape[1:])}; did this site's width-factor change?"
+                    f"size: {mismatched[0]!r} is {list(stored[mismatched[0]].shape[1:])}, by the "
+                    f"settings {list(state[mismatched[0]].shape[1:])}; did this site's "
+                    "width-factor change?"
                 )
-            at = {one: torch.tensor(places, device=one) for one in _devices(state)}
+            indices = {device: torch.tensor(places, device=device) for device in _devices(state)}
             for name, tensor in state.items():
                 if len(places) == len(clients):  # all, in their order
                     tensor.copy_(stored[name])
                 else:
-                    tensor[at[tensor.device]] = stored[name].to(tensor.device)
+                    tensor[indices[tensor.device]] = stored[name].to(tensor.device)
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        """Write the personal part of the clients in these rows; the others keep their old state."""
+        """Write the personal state of the clients in these rows; the others keep theirs."""
         if rows and (state := self._state(cohort)):
             names = [cohort.names[row] for row in rows]
-            its = {name: rows_of(value, rows) for name, value in state.items()}
-            self._store.write_states(names, cohort.server_round, its)
+            personal = {name: rows_of(value, rows) for name, value in state.items()}
+            self._store.write_states(names, cohort.server_round, personal)
 
     def _save_personal(self, cohort: Cohort, models: dict[str, Tensor]) -> None:
-        """Write these models [K, …] beside what the clients' training goes on from."""
-        own = flatten({PERSONAL: models})
-        found = self._store.read_states(cohort.names, cohort.server_round)
-        stored = {place for one in found for place in one.places}
-        found.append(
+        """Write these models [K, …] beside the state that the clients' training continues from."""
+        personal = flatten({PERSONAL: models})
+        states = self._store.read_states(cohort.names, cohort.server_round)
+        stored = {place for block in states for place in block.places}
+        states.append(
             StoredStates([row for row in range(len(cohort.names)) if row not in stored], {})
         )
-        for places, before in found:
+        for places, before in states:
             if places:
-                its = {name: rows_of(value, places) for name, value in own.items()}
+                personal_rows = {name: rows_of(value, places) for name, value in personal.items()}
                 names = [cohort.names[place] for place in places]
-                self._store.write_states(names, cohort.server_round, {**before, **its})
+                self._store.write_states(names, cohort.server_round, {**before, **personal_rows})
 
     def _state(self, cohort: Cohort) -> dict[str, Tensor]:
-        """What clients keep between rounds: the cohort's own tensors, [K, …]."""
+        """Return the tensors [K, …] that clients keep between rounds."""
         groups = {PARAMETERS: cohort.parameters, **cohort.optimizer.state}
-        own = {
-            group: {n: v for n, v in named.items() if not self._learner.is_shared(n)}
-            for group, named in groups.items()
+        personal = {
+            group: {n: v for n, v in tensors.items() if not self._learner.is_shared(n)}
+            for group, tensors in groups.items()
         }
-        return flatten({**own, MEMORY: cohort.memory_tensors()})
+        return flatten({**personal, MEMORY: cohort.memory_tensors()})
 
     def _take_in(
         self,
-        found: Mapping[Metric, list[float]],
+        results: Mapping[Metric, list[float]],
         cohort: Cohort,
         rows: Sequence[int],
         order: Order,
@@ -238,12 +242,12 @@ class Node:
         *,
         final: bool,
     ) -> None:
-        """Note what was found of the cohort's models; keep final ones whose validation error is
-        their client's best so far.
+        """Add the cohort's metrics to the reply; keep final models with a client's lowest
+        validation error so far.
 
-        final: the models are what the clients go on with, not what the server will average.
+        final: whether the clients continue with these models, instead of the server's average.
         """
-        metrics = self._told(found)
+        metrics = self._reported(results)
         reply.metrics |= {
             metric if final else replace(metric, model=Model.LOCAL): [values[row] for row in rows]
             for metric, values in metrics.items()
@@ -254,34 +258,40 @@ class Node:
         for row in rows:
             client = cohort.names[row]
             record = self._store.record(client, before=order.server_round)
-            now = {metric.name: metrics[metric][row] for metric in self._required}
+            errors = {metric.name: metrics[metric][row] for metric in self._required}
             best = record.metrics.get(criterion, math.nan)
-            # The first is kept even if not finite, as the server then refuses it by name.
-            if math.isnan(best) or self._settings.keep == "last" or now[criterion] < best:
+            # The first model is kept even if its error is not finite: the server then refuses it.
+            if math.isnan(best) or self._settings.keep == "last" or errors[criterion] < best:
                 scale = self._task.scale(self._shard.clients[client])
-                record = ClientRecord(order.server_round, now, scale, self._private(found, row))
+                record = ClientRecord(
+                    order.server_round, errors, scale, self._private(results, row)
+                )
                 self._store.keep(client, record)
             for name, value in record.metrics.items():
                 reply.metrics.setdefault(Metric(name, Model.KEPT), []).append(value)
             reply.kept_rounds.append(record.kept_round)
 
-    def _told(self, found: Mapping[Metric, list[float]]) -> dict[Metric, list[float]]:
-        """What the server may learn of what was found."""
-        told = {metric: values for metric, values in found.items() if not self._task.stays(metric)}
+    def _reported(self, results: Mapping[Metric, list[float]]) -> dict[Metric, list[float]]:
+        """Return the metrics that the server may learn."""
+        reported = {
+            metric: values for metric, values in results.items() if not self._task.stays(metric)
+        }
         if self._tells_classes:
-            return told
-        return {metric: values for metric, values in told.items() if "/class-" not in metric.name}
+            return reported
+        return {
+            metric: values for metric, values in reported.items() if "/class-" not in metric.name
+        }
 
-    def _private(self, found: Mapping[Metric, Sequence[float]], row: int) -> dict[str, float]:
-        """What was found of the client's model and stays here."""
+    def _private(self, results: Mapping[Metric, Sequence[float]], row: int) -> dict[str, float]:
+        """Return the metrics of the client's model that never leave the node."""
         return {
             metric.name: values[row]
-            for metric, values in found.items()
+            for metric, values in results.items()
             if self._task.stays(metric) and metric == Metric(metric.name)
         }
 
 
-def _each(
+def _work_through(
     work: Callable[[Order, Share], CohortReply], order: Order, shares: Iterable[Share]
 ) -> list[CohortReply]:
     return [reply for share in shares for reply in in_halves(work, order, share)]
@@ -292,14 +302,14 @@ def _devices(tensors: Mapping[str, Tensor]) -> set[torch.device]:
 
 
 def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
-    """Which clients' values [K, …] are all finite."""
+    """Return for each client whether all its values [K, …] are finite."""
     flat = [value.reshape(len(value), -1) for value in values]
-    # A sum is finite only if all that is summed is, and is sixty times as fast to find.
+    # A finite sum proves that all terms are finite, and is sixty times as fast to compute.
     finite = torch.stack([value.sum(dim=1).isfinite() for value in flat]).all(dim=0)
-    if not finite.all():  # or finite numbers were huge
+    if not finite.all():  # finite terms may also overflow
         finite = torch.stack([value.isfinite().all(dim=1) for value in flat]).all(dim=0)
-    found: list[bool] = finite.tolist()
-    return found
+    flags: list[bool] = finite.tolist()
+    return flags
 
 
 def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
@@ -311,10 +321,11 @@ def _reply(cohort: Cohort, rows: Sequence[int], share: Share) -> CohortReply:
 def _weighted_sums(
     learner: AnyLearner, cohort: Cohort, models: Mapping[str, Tensor], rows: Sequence[int]
 ) -> tuple[Totals, int]:
-    """The clients' shared parameters, summed as the learner weighs them, and the weights' sum.
+    """Return the weighted sums of the clients' shared parameters, and the sum of the weights.
 
-    Client by client: sums of a whole axis have an order that depends on its memory. They are made
-    where the models are, of all parameters at once, and copied once.
+    The sum is taken client by client, because the order within a sum over an axis depends on the
+    memory layout. It is computed on the models' device, for all parameters at once, and copied
+    once.
     """
     samples = cohort.samples.train_samples
     weights = [samples[row] if learner.weighs_samples else 1 for row in rows]
@@ -325,25 +336,29 @@ def _weighted_sums(
 
     def terms() -> Iterator[Tensor]:
         for first in range(0, len(rows), _WEIGHED_TOGETHER):
-            some = slice(first, first + _WEIGHED_TOGETHER)
-            flat = torch.cat([rows_of(part, rows[some]) for part in parts], dim=1)
-            yield from flat.double() * factors[some]
+            chunk = slice(first, first + _WEIGHED_TOGETHER)
+            flat = torch.cat([rows_of(part, rows[chunk]) for part in parts], dim=1)
+            yield from flat.double() * factors[chunk]
 
     total = reduce(torch.add, terms()).cpu().numpy()
     ends = np.cumsum([part.shape[1] for part in parts])[:-1]
     sums = zip(models.items(), np.split(total, ends), strict=True)
-    return {name: one.reshape(value.shape[1:]) for (name, value), one in sums}, sum(weights)
+    return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}, sum(weights)
 
 
-def _sent_by(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
-    """What the clients in these rows send, and the classes of its rows by class."""
-    if sent.present is None:
-        return {name: array[list(rows)] for name, array in sent.arrays.items()}, []
-    present = sent.present.cpu()
+def _contribution_of(
+    contribution: Contribution, rows: Sequence[int]
+) -> tuple[Arrays, list[list[int]]]:
+    """Return the arrays that the clients in these rows send, and the classes of their rows."""
+    if contribution.present is None:
+        return {name: array[list(rows)] for name, array in contribution.arrays.items()}, []
+    present = contribution.present.cpu()
     classes: list[list[int]] = [present[row].nonzero().flatten().tolist() for row in rows]
     arrays = {
-        name: np.concatenate([array[row][its] for row, its in zip(rows, classes, strict=True)])
-        for name, array in sent.arrays.items()
+        name: np.concatenate(
+            [array[row][labels] for row, labels in zip(rows, classes, strict=True)]
+        )
+        for name, array in contribution.arrays.items()
         if rows
     }
     return arrays, classes

@@ -1,4 +1,4 @@
-"""When certificates end, told before it is too late."""
+"""When certificates end, and warnings a month before."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from cryptography import x509
 from fedproto_app.core.errors import SettingsError
 
 SOON = timedelta(days=30)
-_SECONDS = 5.0  # that a server has to show its certificate
+_SECONDS = 5.0  # within which a server must show its certificate
 
 
 class CertificateEnd(NamedTuple):
-    """A certificate, by its file or server, and when it ends."""
+    """The name of a certificate's file or server, and the time when it ends."""
 
     name: str
     ends: datetime
 
     def is_soon(self, now: datetime) -> bool:
-        """Whether it ends within a month, or has ended."""
+        """Return whether the certificate ends within a month, or has ended."""
         return self.ends - now < SOON
 
     def said(self, now: datetime) -> str:
-        """In words: the day, and in how many days."""
+        """Return a line with the day and the number of days until then."""
         days = (self.ends - now).days
         when = f"ends in {days} days" if days >= 0 else f"ENDED {-days} days ago"
         return f"{self.name} {when}, on {self.ends:%Y-%m-%d}"
 
 
 def certificates_in(folder: Path) -> list[CertificateEnd]:
-    """Those of a folder of keys (`*.crt`, `*.pem`); `SettingsError` if it has none."""
+    """Return the certificates in a folder (`*.crt`, `*.pem`); `SettingsError` if it has none."""
     files = sorted(path for path in folder.glob("*.*") if path.suffix in (".crt", ".pem"))
     if not files:
         raise SettingsError(f"{folder}: no certificate there (*.crt, *.pem)")
@@ -46,15 +46,15 @@ def certificates_in(folder: Path) -> list[CertificateEnd]:
 
 
 def servers_certificate(connection: str) -> CertificateEnd | None:
-    """That which the server of a connection of Flower's shows; None if it shows none in time.
+    """Return the certificate that a server shows; None if it shows none in time.
 
-    connection: a name in $FLWR_HOME/config.toml.
+    connection: a name in Flower's $FLWR_HOME/config.toml.
     """
     with suppress(OSError, ValueError, KeyError, TypeError):
         home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser()
-        told = tomllib.loads((home / "config.toml").read_text())["superlink"][connection]
-        host, _, port = str(told["address"]).rpartition(":")
-        context = ssl.create_default_context(cafile=told["root-certificates"])
+        entry = tomllib.loads((home / "config.toml").read_text())["superlink"][connection]
+        host, _, port = str(entry["address"]).rpartition(":")
+        context = ssl.create_default_context(cafile=entry["root-certificates"])
         context.check_hostname = False  # Flower checks; here it is read
         context.verify_mode = ssl.CERT_NONE
         with (
@@ -69,9 +69,9 @@ def servers_certificate(connection: str) -> CertificateEnd | None:
 
 
 def warnings(ends: Iterable[CertificateEnd | None]) -> list[str]:
-    """A line for each that ends within a month."""
+    """Return a line for each certificate that ends within a month."""
     now = datetime.now(UTC)
-    return [one.said(now) for one in ends if one is not None and one.is_soon(now)]
+    return [end.said(now) for end in ends if end is not None and end.is_soon(now)]
 
 
 def _end(content: bytes, file: Path) -> datetime:

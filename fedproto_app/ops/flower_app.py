@@ -1,7 +1,7 @@
-"""The Flower app that runs the installed package, for those who have no app's folder of their own.
+"""The Flower app that runs the installed package, for users without an app folder of their own.
 
-Flower runs folders with a pyproject.toml. This one holds no code: what it names as ServerApp and
-ClientApp is imported from where the package is installed, at the server and at the nodes.
+Flower runs folders with a pyproject.toml. This folder has no code: its ServerApp and ClientApp are
+imported from the installed package, at the server and at the nodes.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LICENSE = "Apache License 2.0: https://www.apache.org/licenses/LICENSE-2.0\n"
 
 
 def write_app(folder: Path) -> Path:
-    """Write the app into the folder, a new one, and return the folder."""
+    """Write the app into a new folder, and return the folder."""
     folder.mkdir()
     (folder / "LICENSE").write_text(_LICENSE, encoding="utf-8")
-    # With every key there is: Flower takes no other in a run's settings.
+    # With every key, because Flower accepts no others in a run's settings.
     project = f"{tomli_w.dumps(_PROJECT)}\n{pyproject_tables()}"
     (folder / "pyproject.toml").write_text(project, encoding="utf-8")
     return folder

@@ -1,8 +1,8 @@
-"""Ends what a killed ``fedproto run`` left behind.
+"""End the processes that a killed ``fedproto run`` left behind.
 
-SIGKILL leaves a program no time to end what it started. So a small separate process waits at the
-other end of a pipe, which the operating system closes when the program dies. It then ends every
-process with the program's mark in its environment (FLWR_HOME) and removes the folder of that name.
+SIGKILL leaves a program no time to end the processes that it started. So a small separate process
+waits at the other end of a pipe, which the operating system closes when the program dies. It then
+ends every process with the program's FLWR_HOME in its environment, and removes this folder.
 
 This file is also that process's program. Python starts it without its site packages, so it imports
 nothing but the standard library.
@@ -26,9 +26,10 @@ _LOOK_EVERY = 0.05
 
 
 class Guardian:
-    """Watches over the processes marked with the folder ``home``, for a ``with`` block.
+    """Watches over the processes whose FLWR_HOME is `home`, for a ``with`` block.
 
-    A program that leaves the block has ended them itself. Raises OSError if it cannot be started.
+    A program that leaves the block has ended them itself. Raises OSError if the guardian cannot be
+    started.
     """
 
     def __init__(self, home: Path) -> None:
@@ -37,7 +38,7 @@ class Guardian:
     def __enter__(self) -> Self:
         # -I, -S: neither the user's environment nor site packages, which take time and memory.
         command = [sys.executable, "-I", "-S", __file__, str(self._home)]
-        # A session of its own: neither Ctrl-C nor the terminal's end reaches it.
+        # A separate session, so that neither Ctrl-C nor closing the terminal reaches it.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -54,22 +55,22 @@ class Guardian:
 
 
 def marked_processes(home: Path) -> dict[int, str]:
-    """The ids and command lines of all living processes with this FLWR_HOME."""
+    """Return the ids and command lines of all running processes with this FLWR_HOME."""
     mark = f"FLWR_HOME={home}".encode()
-    found = {}
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or it is another user's
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 words = (folder / "cmdline").read_bytes().split(b"\0")
-                found[int(folder.name)] = b" ".join(words).decode(errors="replace")
-    return found
+                processes[int(folder.name)] = b" ".join(words).decode(errors="replace")
+    return processes
 
 
 def _end_all(home: Path) -> None:
-    """SIGKILL every marked process until none is left, then remove the folder."""
+    """Kill marked processes until none is left, then remove the folder."""
     deadline = time.monotonic() + _ENDING
-    while (left := marked_processes(home)) and time.monotonic() < deadline:
-        for process in left:
+    while (remaining := marked_processes(home)) and time.monotonic() < deadline:
+        for process in remaining:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(_LOOK_EVERY)

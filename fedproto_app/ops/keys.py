@@ -1,8 +1,8 @@
 """Keys and certificates of a federation: a private CA, the server's certificate, a key per node.
 
-All are EC P-384. Certificates are what Flower's ``--ssl-*`` and ``--root-certificates`` take, node
+All keys are EC P-384. Certificates are for Flower's ``--ssl-*`` and ``--root-certificates``, node
 keys are in the OpenSSH formats of ``--auth-supernode-private-key`` and ``flwr supernode register``.
-No file is ever overwritten. Others can never read private ones, not even for a moment.
+No file is ever overwritten. Other users can never read private files, not even for a moment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.settings import PLAIN_NAME
 
-# Flower's own processes on the server's machine speak to it by these names.
+# Flower's processes on the server's machine connect to it by these names.
 ALWAYS_NAMED = ("localhost", "127.0.0.1")
 CA_YEARS, SERVER_YEARS = 10, 2
 
@@ -45,7 +45,7 @@ _LONGEST_NODE_NAME = 120
 
 @dataclass(frozen=True)
 class KeyFile:
-    """One file that was made, and which machine it goes to."""
+    """One new file, and the machine that it goes to."""
 
     path: Path
     content: bytes
@@ -60,14 +60,14 @@ class _Authority:
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[KeyFile]:
-    """Make what `folder` lacks: all files appear, or none.
+    """Make the keys and certificates that `folder` lacks: all files appear, or none.
 
-    hosts: DNS names and IP addresses under which nodes and users reach the server. If there are
-    any, a server certificate is made, by the folder's CA or, before there is one, by a new CA.
-    nodes: names of nodes; each gets a key pair. They need no CA.
+    hosts: DNS names and IP addresses of the server. With any, a server certificate is issued by the
+    folder's CA, or by a new CA if the folder has none. nodes: names of nodes; each gets a key pair.
+    They need no CA.
 
-    Raises `SettingsError` for an invalid name, for a file that exists, and for a folder that others
-    can enter or that git may commit.
+    Raises `SettingsError` for an invalid name, for a file that exists, and for a folder that other
+    users can enter or that git may commit.
     """
     if not hosts and not nodes:
         raise SettingsError("nothing to make: name the server's --host, or a --node, or both")
@@ -98,7 +98,7 @@ _ANOTHER_SERVER = (
 
 
 def _host(name: str) -> x509.DNSName | x509.IPAddress:
-    """The name or address as a certificate has it."""
+    """Return the name or address as a certificate contains it."""
     with suppress(ValueError):
         return x509.IPAddress(ip_address(name))
     labels = name.lower().split(".")
@@ -125,20 +125,20 @@ def _check_nodes(nodes: Sequence[str]) -> None:
 
 
 def _authority(folder: Path) -> tuple[_Authority, list[KeyFile]]:
-    """The folder's CA, or a new one with the files it consists of."""
+    """Return the folder's CA, or a new CA with its files."""
     certificate, key = folder / "ca.crt", folder / "ca.key"
-    there = [path for path in (certificate, key) if path.exists()]
-    if len(there) == 2:
+    existing = [path for path in (certificate, key) if path.exists()]
+    if len(existing) == 2:
         return _read_authority(certificate, key), []
-    if there:
+    if existing:
         raise SettingsError(
-            f"{there[0]} exists, but not its other half ({certificate.name} and {key.name} belong "
-            "together): bring that back, or name another folder for a new CA"
+            f"{existing[0]} exists, but not its other half ({certificate.name} and {key.name} "
+            "belong together): bring that back, or name another folder for a new CA"
         )
     authority = _new_authority()
-    everyone = "server, every node, and where runs are submitted"
+    machines = "server, every node, and where runs are submitted"
     return authority, [
-        KeyFile(certificate, _pem(authority.certificate), False, everyone),
+        KeyFile(certificate, _pem(authority.certificate), False, machines),
         KeyFile(key, _private_pem(authority.key), True, "no machine: keep it apart"),
     ]
 
@@ -266,23 +266,23 @@ def _refuse_existing(paths: Sequence[Path], remedy: str) -> None:
 
 
 def _refuse_git(folder: Path, private: Sequence[Path]) -> None:
-    """Keys must never be committed: a work tree must ignore every private file."""
+    """Refuse a git work tree that does not ignore every private file."""
     tree = next((up for up in (folder, *folder.parents) if (up / ".git").exists()), None)
     if tree is None:
         return
     paths = b"\0".join(os.fsencode(path) for path in private)
-    # Not what a hook or another repository's variables say.
+    # Without the variables of a hook or of another repository.
     environment = {key: text for key, text in os.environ.items() if not key.startswith("GIT_")}
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(tree), "check-ignore", "--stdin", "-z"],
             input=paths,
             env=environment,
             capture_output=True,
             timeout=60,
         )
-        ignored = asked.stdout.count(b"\0")
-    except (OSError, subprocess.TimeoutExpired):  # no git here: then nobody says they are ignored
+        ignored = result.stdout.count(b"\0")
+    except (OSError, subprocess.TimeoutExpired):  # without git, assume that they are not ignored
         ignored = 0
     if ignored < len(private):
         raise SettingsError(
@@ -292,7 +292,7 @@ def _refuse_git(folder: Path, private: Sequence[Path]) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """A folder that nobody else can enter, made with that mode."""
+    """Create a folder that no other user can enter."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -310,7 +310,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write(files: Sequence[KeyFile]) -> None:
-    """Write all files, each new and with its mode from the start; if one fails, none stays."""
+    """Write all files, each created with its final mode; if one fails, remove all."""
     written: list[Path] = []
     try:
         for file in files:

@@ -1,7 +1,7 @@
-"""The nodes that a SuperLink knows: names, ids, keys, and what an operator does with them.
+"""The nodes of a SuperLink with names, ids and keys: list, register and revoke them.
 
-``flwr supernode list`` tells neither names nor keys, so Flower's Control API is asked directly, by
-the connection of Flower's own config.toml.
+``flwr supernode list`` prints neither names nor keys, so this module calls Flower's Control API,
+over the connection in Flower's config.toml.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ONLINE = "online"
 class KnownNode:
     """A node of a SuperLink.
 
-    name: under which its key is registered, "" without one. status: Flower's "registered" (never
-    seen), "online" or "offline", or "revoked". seen: when it was last online, "" if never.
+    name: the name that its key is registered under, or "". status: Flower's "registered" (never
+    online), "online" or "offline", or "revoked". seen: when it was last online, "" if never.
     """
 
     node_id: int
@@ -49,7 +49,7 @@ class KnownNode:
 class Nodes:
     """The nodes of a SuperLink, by the name of its connection, for a ``with`` block.
 
-    Raises `FederationError` with Flower's word when the SuperLink does not do what it is asked.
+    Raises `FederationError` with Flower's message when the SuperLink refuses a request.
     """
 
     def __init__(self, superlink: str) -> None:
@@ -74,48 +74,49 @@ class Nodes:
         self._client.close()
 
     def all(self) -> list[KnownNode]:
-        """Every node that was ever registered, in the order of names and registration."""
+        """Return every node that was ever registered, sorted by name and time of registration."""
         with _plainly():
-            told = self._client.ListNodes(self._messages.ListNodesRequest()).nodes_info
-        in_order = sorted(told, key=lambda one: (one.name, one.registered_at))
-        return [_known(node) for node in in_order]
+            nodes = self._client.ListNodes(self._messages.ListNodesRequest()).nodes_info
+        in_order = sorted(nodes, key=lambda node: (node.name, node.registered_at))
+        return [_known_node(node) for node in in_order]
 
     def register(self, public_key: Path, name: str) -> bool:
-        """Register a key under a name; whether it was new.
+        """Register a key under a name; return whether it was new.
 
-        Raises `SettingsError` for what is no public key, for a key that was revoked, which Flower
-        never takes again, and for one that is registered under another name.
+        Raises `SettingsError` for a file without a public key, for a revoked key, which Flower
+        never accepts again, and for a key that is registered under another name.
         """
         key = read_key(public_key)
-        same = next((node for node in self.all() if node.key == fingerprint(key)), None)
-        if same is None:
+        registered = next((node for node in self.all() if node.key == fingerprint(key)), None)
+        if registered is None:
             with _plainly():
-                asked = self._messages.RegisterNodeRequest(public_key=key, name=name)
-                self._client.RegisterNode(asked)
+                request = self._messages.RegisterNodeRequest(public_key=key, name=name)
+                self._client.RegisterNode(request)
             return True
-        if same.status == REVOKED:
+        if registered.status == REVOKED:
             raise SettingsError(
                 f"{public_key}: this key was revoked, and Flower never takes a key twice; the site "
                 "needs a new one (fedproto keys)"
             )
-        if same.name != name:
+        if registered.name != name:
             raise SettingsError(
-                f"{public_key}: is registered already, under the name {same.name!r}, not {name!r}"
+                f"{public_key}: is registered already, under the name {registered.name!r}, not "
+                f"{name!r}"
             )
         return False
 
     def revoke(self, node: KnownNode) -> None:
-        """Unregister the node: its key is refused from now on, for good."""
+        """Unregister the node: its key is refused for good."""
         with _plainly():
-            asked = self._messages.UnregisterNodeRequest(node_id=node.node_id)
-            self._client.UnregisterNode(asked)
+            request = self._messages.UnregisterNodeRequest(node_id=node.node_id)
+            self._client.UnregisterNode(request)
 
 
 def named(nodes: Sequence[KnownNode], wanted: str, names: Names) -> list[KnownNode]:
-    """The nodes that are meant by a name, a fingerprint or an id, without those revoked.
+    """Return the nodes with a name, a fingerprint or an id, without revoked nodes.
 
-    names: the server's register, which knows the names of keys that were registered without one.
-    Raises `SettingsError` if there is none.
+    names: the server's register, which has the names of keys that were registered without a name.
+    Raises `SettingsError` if no node matches.
     """
     bound = names.bound.get(wanted)
     tests: list[Callable[[KnownNode], bool]] = [
@@ -125,25 +126,30 @@ def named(nodes: Sequence[KnownNode], wanted: str, names: Names) -> list[KnownNo
     ]
     alive = [node for node in nodes if node.status != REVOKED]
     for test in tests:
-        if meant := [node for node in alive if test(node)]:
-            return meant
-    known = ", ".join(dict.fromkeys(node.name or str(node.node_id) for node in alive))
-    raise SettingsError(f"{wanted!r}: no node is called so; there are: {known or 'none'}")
+        if matches := [node for node in alive if test(node)]:
+            return matches
+    alive_names = ", ".join(dict.fromkeys(node.name or str(node.node_id) for node in alive))
+    raise SettingsError(f"{wanted!r}: no node is called so; there are: {alive_names or 'none'}")
 
 
-def _known(node: NodeInfo) -> KnownNode:
+def _known_node(node: NodeInfo) -> KnownNode:
     status = REVOKED if node.status == "unregistered" else node.status
-    seen = node.last_deactivated_at or node.last_activated_at
-    return KnownNode(node.node_id, node.name, fingerprint(node.public_key), status, _minute(seen))
+    last_active = node.last_deactivated_at or node.last_activated_at
+    return KnownNode(
+        node.node_id, node.name, fingerprint(node.public_key), status, _minute(last_active)
+    )
 
 
 def _minute(time: str) -> str:
-    """Flower's ISO time, UTC, to the second."""
+    """Format Flower's ISO time, to the second."""
     return f"{time[:19].replace('T', ' ')} UTC" if time else ""
 
 
 def read_key(file: Path) -> bytes:
-    """A public key as the Control API takes it, PEM; `SettingsError` if the file is none."""
+    """Return a public key as PEM, as the Control API expects it.
+
+    Raises `SettingsError` for a file without one.
+    """
     try:
         key = load_ssh_public_key(file.expanduser().read_bytes())
     except OSError as error:
@@ -159,12 +165,12 @@ def read_key(file: Path) -> bytes:
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """Flower's words in one line, and nothing else of what its command line prints."""
+    """Turn Flower's errors into one line, and suppress the output of its command line."""
     from flwr.cli.utils import flwr_cli_exc_handler
 
     try:
         with redirect_stdout(StringIO()), flwr_cli_exc_handler():
             yield
     except click.ClickException as error:
-        said = " ".join(error.message.split())
-        raise FederationError(f"the SuperLink was not reached, or refused: {said}") from None
+        message = " ".join(error.message.split())
+        raise FederationError(f"the SuperLink was not reached, or refused: {message}") from None

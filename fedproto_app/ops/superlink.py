@@ -1,9 +1,9 @@
-"""SuperLinks that ``fedproto run`` submits to: one of the run's own, or one that runs elsewhere.
+"""SuperLinks that ``fedproto run`` submits to: a new SuperLink for the run, or a running one.
 
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
-run and that no command stops. A run's own one lives in a temporary FLWR_HOME on a free port. It
-ends with its ``with`` block, and so does all that it started; if this process is killed, a guardian
-ends them. Flower's own programs do the work; nothing here imports Flower.
+run and that no command stops. The SuperLink of a run lives in a temporary FLWR_HOME on a free port.
+It ends with its ``with`` block, with all processes that it started; if this process is killed, a
+guardian ends them. Flower's programs do the work; this module does not import Flower.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ConnectionLost(FederationError):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Flower's word on a run: ``status`` is for example "running" or "finished:completed"."""
+    """Flower's status of a run, for example "running" or "finished:completed"."""
 
     status: str
     details: str
@@ -62,7 +62,7 @@ class RunStatus:
 class Connection:
     """A SuperLink as ``flwr`` reaches it.
 
-    name: that of the connection in FLWR_HOME/config.toml. folder: for the files of one run.
+    name: of the connection in FLWR_HOME/config.toml. folder: for the files of one run.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class Connection:
         self._programs, self._environment = programs, environment
 
     def submit(self, app: Path, run_config: Mapping[str, Any], *options: str) -> str:
-        """Hand the app at folder ``app`` over for a run; returns Flower's run id.
+        """Submit the app in the folder ``app`` for a run; return Flower's run id.
 
         run_config: the run's settings, nested.
         """
         config = self._folder / "run-config.toml"
         config.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        given = ["--run-config", str(config), *options]
-        return str(self.ask("run", str(app), self._name, *given)["run-id"])
+        flags = ["--run-config", str(config), *options]
+        return str(self.ask("run", str(app), self._name, *flags)["run-id"])
 
     def status(self, run_id: str) -> RunStatus:
-        """How the run stands; raises `ConnectionLost` if the SuperLink does not say."""
+        """Return the run's status; raise `ConnectionLost` if the SuperLink does not report it."""
         try:
             runs = self.ask("list", self._name, "--run-id", run_id)["runs"]
         except FederationError as error:
@@ -111,7 +111,7 @@ class Connection:
             raise FederationError(f"{program}: {error.strerror}; is Flower installed?") from None
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """Flower's JSON answer to one call of ``flwr``."""
+        """Return Flower's JSON answer to one call of ``flwr``."""
         command = [str(self._programs / "flwr"), *arguments, "--format", "json"]
         try:
             done = subprocess.run(
@@ -129,8 +129,8 @@ class Connection:
                 f"flwr {arguments[0]} did not answer within {_ANSWER_DEADLINE:.0f} s"
             ) from None
         except ValueError:
-            said = " ".join(_ESCAPE.sub("", done.stderr or done.stdout).split())
-            raise FederationError(f"flwr {arguments[0]} failed: {said}") from None
+            output = " ".join(_ESCAPE.sub("", done.stderr or done.stdout).split())
+            raise FederationError(f"flwr {arguments[0]} failed: {output}") from None
         if not answer.get("success"):
             reason = " ".join(str(answer.get("error-message", "no reason given")).split())
             raise FederationError(f"flwr {arguments[0]} failed: {reason}")
@@ -138,9 +138,9 @@ class Connection:
 
 
 class NamedSuperLink(Connection):
-    """A SuperLink that runs already, by its name in Flower's own config.toml.
+    """A SuperLink that runs already, by its name in Flower's config.toml.
 
-    folder: an empty one, for the settings that are sent and the log while it is followed.
+    folder: an empty folder for the run's settings, and for the log while it is followed.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -151,25 +151,27 @@ class NamedSuperLink(Connection):
 
     @property
     def log(self) -> Path:
-        """Where the log of the run is written while it is followed."""
+        """The file that the run's log is written to while it is followed."""
         return self._folder / "flower.log"
 
 
 class SuperLink(Connection):
     """A simulating SuperLink on a free loopback port, for the length of a ``with`` block.
 
-    home: an empty folder for Flower's and Ray's files; its path also marks every process started.
+    home: an empty folder for Flower's and Ray's files; its path marks every process started.
     import_path: a folder whose modules the nodes may import (a user's own data source), or None.
     programs: the folder of flower-superlink and flwr.
 
-    Raises `FederationError` when the SuperLink does not come up, dies, or refuses a call.
+    Raises `FederationError` when the SuperLink does not start, dies, or refuses a call.
     """
 
     def __init__(
         self, home: Path, import_path: Path | None = None, programs: Path | None = None
     ) -> None:
-        found = programs or Path(sysconfig.get_path("scripts"))
-        super().__init__(_NAME, home, found, _environment(home, found, import_path))
+        program_folder = programs or Path(sysconfig.get_path("scripts"))
+        super().__init__(
+            _NAME, home, program_folder, _environment(home, program_folder, import_path)
+        )
         self._home = home
         self._log = home / "superlink.log"
 
@@ -179,7 +181,7 @@ class SuperLink(Connection):
         with ExitStack() as started:
             started.enter_context(Guardian(self._home))
             with self._log.open("wb") as log:
-                # A session of its own keeps the terminal's Ctrl-C for us: we end it in order.
+                # In a separate session it does not get the terminal's Ctrl-C: this process ends it.
                 self._process = self._start(
                     [*command, "--host", "127.0.0.1", "--port", str(port)], log
                 )
@@ -197,7 +199,7 @@ class SuperLink(Connection):
     def simulate(
         self, app: Path, run_config: Mapping[str, Any], nodes: int, cpus: int, gpus: float = 0.0
     ) -> str:
-        """Submit a run with so many simulated SuperNodes; cpus, gpus: of each."""
+        """Submit a run with so many simulated SuperNodes; cpus, gpus: per SuperNode."""
         federation = (
             f"num-supernodes={nodes} client-resources-num-cpus={cpus} "
             f"client-resources-num-gpus={float(gpus)}"
@@ -228,7 +230,7 @@ class SuperLink(Connection):
         )
 
     def _end(self) -> None:
-        """End everything that was started; a second Ctrl-C only shortens the grace."""
+        """End all started processes; a second Ctrl-C only shortens the grace period."""
         try:
             self._signal_until_gone(signal.SIGTERM, _GRACE)
         finally:
@@ -237,21 +239,21 @@ class SuperLink(Connection):
 
     def _signal_until_gone(self, number: signal.Signals, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        told: set[int] = set()
+        signalled: set[int] = set()
         while (running := self._running()) and time.monotonic() < deadline:
-            for process in running - told:
+            for process in running - signalled:
                 with suppress(ProcessLookupError):
                     os.kill(process, number)
-            told |= running
+            signalled |= running
             self._process.poll()  # reaps it
             time.sleep(0.05)
 
     def _running(self) -> set[int]:
-        """The ids of all living processes that have our FLWR_HOME in their environment.
+        """Return the ids of all running processes with our FLWR_HOME in their environment.
 
         SuperExec leaves the SuperLink's session, and Ray's daemons may outlive their parent, but
-        the environment is inherited by all. Where the system has no /proc, only the SuperLink is
-        known, and Flower's other processes end by watching their parent.
+        all inherit the environment. On a system without /proc only the SuperLink's id is returned;
+        Flower's other processes end by watching their parent.
         """
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
@@ -259,14 +261,14 @@ class SuperLink(Connection):
 
 
 def free_port() -> int:
-    """A port of the loopback address that is free now."""
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def tail(log: Path, lines: int = 20) -> str:
-    """The last ``lines`` lines of a log file, without colours; "" where there is none."""
+    """Return the last lines of a log file, without colours; "" if the file does not exist."""
     if not log.exists():
         return ""
     text = _ESCAPE.sub("", log.read_text(encoding="utf-8", errors="replace"))
@@ -277,7 +279,7 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
     inherited = dict(os.environ)
     for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no foreign cluster, no colours inside JSON
         inherited.pop(name, None)
-    own = {
+    changes = {
         **_QUIET,
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # we run in the app's environment
@@ -289,8 +291,8 @@ def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[s
         "PATH": f"{programs}{os.pathsep}{inherited.get('PATH', os.defpath)}",
     }
     if len(str(home)) <= _LONGEST_RAY_FOLDER:
-        own["RAY_TMPDIR"] = str(home)
+        changes["RAY_TMPDIR"] = str(home)
     if import_path is not None:
         paths = [str(import_path), *filter(None, [inherited.get("PYTHONPATH")])]
-        own["PYTHONPATH"] = os.pathsep.join(paths)
-    return inherited | own
+        changes["PYTHONPATH"] = os.pathsep.join(paths)
+    return inherited | changes

@@ -1,4 +1,4 @@
-"""The next values of a client's series with their intervals, and the table of them."""
+"""The forecast of a client's series with intervals, and its table."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ LIMITS = tuple(f"{side}_{level}" for level in LEVELS for side in ("lower", "uppe
 class ClientForecast:
     """A client's next values, in the series' own units.
 
-    values: [n]. half_widths: [L, n] of the intervals around them, one row for each of `LEVELS`; NaN
-    where unknown. first: position of the first value on the source's clock. last: the newest value
-    that is present. gap: missing values between that and the first forecast.
+    values: [n]. half_widths: [L, n], half the width of the intervals around the values, one row for
+    each of `LEVELS`; NaN where unknown. first: position of the first value on the source's clock.
+    last: the newest observed value. gap: number of missing values between `last` and the first
+    forecast.
     """
 
     client: str
@@ -34,7 +35,7 @@ class ClientForecast:
     gap: int
 
     def when(self, ahead: int) -> str:
-        """The time of a forecast, or its step from 0 on where the source has no times."""
+        """Return the time of a forecast, or its step (from 0) if the source has no times."""
         position = self.first + ahead
         return str(position) if self.clock is None else self.clock.time(position)
 
@@ -46,20 +47,23 @@ class ClientForecast:
 
 
 def time_column(forecasts: Sequence[ClientForecast]) -> str:
-    """What their table calls when a value is: ``step`` where there are no times."""
-    return "time" if any(one.clock is not None for one in forecasts) else "step"
+    """Return the heading of the time column: ``time``, or ``step`` without times."""
+    return "time" if any(forecast.clock is not None for forecast in forecasts) else "step"
 
 
 def write_csv(forecasts: Sequence[ClientForecast], file: TextIO) -> None:
-    """``client, time, forecast`` and `LIMITS`, a row a client and step; empty where unknown."""
+    """Write ``client, time, forecast`` and `LIMITS`, one row per client and step.
+
+    Unknown values are empty.
+    """
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["client", time_column(forecasts), "forecast", *LIMITS])
-    for one in forecasts:
-        table.writerows(_rows(one))
+    for forecast in forecasts:
+        table.writerows(_rows(forecast))
 
 
-def _rows(one: ClientForecast) -> Iterator[list[str]]:
-    columns = [one.values, *one.limits.values()]
+def _rows(forecast: ClientForecast) -> Iterator[list[str]]:
+    columns = [forecast.values, *forecast.limits.values()]
     for ahead, numbers in enumerate(zip(*columns, strict=True)):
         texts = ["" if np.isnan(number) else f"{number:.10g}" for number in numbers]
-        yield [one.client, one.when(ahead), *texts]
+        yield [forecast.client, forecast.when(ahead), *texts]

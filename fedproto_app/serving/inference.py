@@ -1,13 +1,13 @@
-"""A client's kept model forecasts the next values of its series.
+"""Forecast the next values of clients' series with their kept models.
 
-Besides the tensors, a node leaves the run's settings in its state folder, and for every kept model
-the scale of the values that it was trained on. New values are put on that scale, never on one of
-their own. H values are forecast at once; more come from blocks of H, each taking the forecasts
-before it for values.
+A node's state folder contains the tensors, the run's settings, and for every kept model the scale
+of its training data. New values are standardised with this scale, never with their own. A model
+forecasts H values at once; further values come from blocks of H, which take the forecasts before
+them as values.
 
-Where models see the calendar, times are those of the source's clock, so a file may begin anywhere.
-A source without times continues where its count stands: its data must begin where the training's
-began, and data that end before the training's did are refused.
+If models see the calendar, times are read from the source's clock, so a file may begin anywhere. A
+source without times counts steps: its data must begin where the training data began, and data that
+end before the training data are refused.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 _DEEPEST = 3  # folders from a run's parent to a node's state: <run>/state/<node>
-_NAMED = 20  # choices in a message
+_MOST_CHOICES = 20  # choices in a message
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """What one node keeps of one run."""
+    """The state of one node in one run."""
 
     folder: Path
     settings: Settings
@@ -57,27 +57,27 @@ class NodeState:
 
 
 def open_state(folder: Path) -> NodeState:
-    """The state in a node's folder, or in the only one below.
+    """Return the state in a node's folder, or in the only such folder below this one.
 
-    Raises `FedProtoError` if there is none or a choice, or if it is of another task.
+    Raises `FedProtoError` if there is none or more than one, or if it is of another task.
     """
-    found = _state_folder(folder)
+    state_folder = _state_folder(folder)
     try:
-        text = (found / SETTINGS_FILE).read_text(encoding="utf-8")
+        text = (state_folder / SETTINGS_FILE).read_text(encoding="utf-8")
         settings = settings_from(tomllib.loads(text))
     except FileNotFoundError:
         raise FedProtoError(
-            f"{found}: no {SETTINGS_FILE} in it; the run was made before nodes kept one, so its "
-            "models cannot be built again"
+            f"{state_folder}: no {SETTINGS_FILE} in it; the run was made before nodes kept one, so "
+            "its models cannot be built again"
         ) from None
     except (OSError, ValueError) as error:
-        raise FedProtoError(f"{found / SETTINGS_FILE}: {error}") from None
+        raise FedProtoError(f"{state_folder / SETTINGS_FILE}: {error}") from None
     if not task_record(settings.task).forecasts:
         raise FedProtoError(
-            f"{found}: its models are of task = {settings.task!r}; only those of task = "
+            f"{state_folder}: its models are of task = {settings.task!r}; only those of task = "
             "'forecasting' forecast"
         )
-    return NodeState(found, settings, ClientStore(found))
+    return NodeState(state_folder, settings, ClientStore(state_folder))
 
 
 def _state_folder(folder: Path) -> Path:
@@ -85,62 +85,61 @@ def _state_folder(folder: Path) -> Path:
         raise FedProtoError(f"{folder}: no such folder")
     if holds_kept_models(folder):
         return folder
-    found = sorted(
+    folders = sorted(
         path
         for depth in range(1, _DEEPEST + 1)
         for path in folder.glob("/".join("*" * depth))
         if path.is_dir() and holds_kept_models(path)
     )
-    if not found:
+    if not folders:
         raise FedProtoError(
             f"{folder}: no node's state with a kept model in it; expected RUN/state/NODE of a "
             "simulation, or STATE-DIR/RUN-TOKEN/NODE of a deployed node"
         )
-    if len(found) > 1:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        choices = ", ".join(map(str, found[:_NAMED]))
+    if len(folders) > 1:
+        more = f" and {len(folders) - _MOST_CHOICES} more" if len(folders) > _MOST_CHOICES else ""
+        choices = ", ".join(map(str, folders[:_MOST_CHOICES]))
         raise FedProtoError(
             f"{folder}: the state of several nodes is in it, name one: {choices}{more}"
         )
-    return found[0]
+    return folders[0]
 
 
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
-    """The client's kept model, without the client axis.
+    """Return the client's kept model, without the client axis.
 
-    The parameters that it predicts with have the task's names; what the method remembers is there
-    too, as ``memory/…``.
-    What the client never trained is as it was at the start. Raises `FedProtoError` if there is
-    no kept model, or not all of it.
+    The parameters that it predicts with have the task's names; the method's memory is included as
+    ``memory/…``. Parameters that the client never trained have their initial values. Raises
+    `FedProtoError` if there is no kept model, or if parts of it are missing.
     """
-    if (kept := store.read_kept(client)) is None:
+    if (tensors := store.read_kept(client)) is None:
         raise FedProtoError(f"client {client!r}: no kept model")
-    stored = unflatten(kept, "parameters") | unflatten(kept, PERSONAL)
+    stored = unflatten(tensors, "parameters") | unflatten(tensors, PERSONAL)
     parameters = learner.initial_parameters() | stored
     for name in parameters:
         if learner.is_shared(name) and name not in stored:
             raise FedProtoError(f"client {client!r}: its kept model lacks {name!r}")
     model = learner.predictor({name: value.unsqueeze(0) for name, value in parameters.items()})
-    memory = {f"{MEMORY}/{name}": value for name, value in unflatten(kept, MEMORY).items()}
+    memory = {f"{MEMORY}/{name}": value for name, value in unflatten(tensors, MEMORY).items()}
     return parameters | {name: value.squeeze(0) for name, value in model.items()} | memory
 
 
 def open_run(folder: Path) -> list[NodeState]:
-    """The states of all nodes of a simulation, which lie in the run's folder.
+    """Return the states of all nodes of a simulation, which lie in the run's folder.
 
-    Raises `FedProtoError` if there is none, or if the run is of another task.
+    Raises `FedProtoError` if there is none, or if the run has another task.
     """
-    found = [one for one in sorted((folder / "state").glob("*")) if holds_kept_models(one)]
-    if not found:
+    folders = [path for path in sorted((folder / "state").glob("*")) if holds_kept_models(path)]
+    if not folders:
         raise FedProtoError(
             f"{folder}: no nodes' state in it; expected the folder of a simulation (sites keep "
             "their own)"
         )
-    return [open_state(one) for one in found]
+    return [open_state(path) for path in folders]
 
 
 def require_forecasts(settings: Settings) -> None:
-    """`FedProtoError` for a method whose kept models do not forecast by themselves."""
+    """Raise `FedProtoError` for a method whose kept models cannot forecast by themselves."""
     if why := method_named(settings.method).cannot_forecast:
         raise FedProtoError(f"method = {settings.method!r}: a kept model forecasts nothing: {why}")
 
@@ -151,11 +150,12 @@ def forecast(
     steps: int,
     clients: Collection[str] = (),
 ) -> tuple[list[ClientForecast], dict[str, str]]:
-    """The next values of the clients in the order of the series, and why others have none.
+    """Return the clients' forecasts in the order of the series, and the reasons of the others.
 
-    states: of one node, or of all nodes of a run. series: see `load_histories`. clients: those that
-    must be forecast; if empty, all that can be. Raises `DataError` if one of these cannot be, if
-    none can, or if a series has another step than in training, or another count.
+    states: of one node, or of all nodes of a run. series: see `load_histories`. clients: the
+    clients that must be forecast; if empty, all that can be. Raises `DataError` if a required
+    client cannot be forecast, if none can, or if a series has another sampling step than in
+    training, or another count of steps.
     """
     nodes = [states] if isinstance(states, NodeState) else list(states)
     for node in nodes:
@@ -165,29 +165,29 @@ def forecast(
     for name in clients or ([] if None in reasons.values() else sorted(reasons)):
         if (reason := reasons.get(name, "neither in the data nor in the state")) is not None:
             raise DataError(f"client {name!r} cannot be forecast: {reason}")
-    chosen = [one for one in series if reasons[one.name] is None]
-    chosen = [one for one in chosen if not clients or one.name in clients]
-    for one in chosen:
-        node = owners[one.name]
-        _require_same_clock(one, node.store.record(one.name).scale, node.settings.data)
-    made: dict[str, ClientForecast] = {}
+    chosen = [history for history in series if reasons[history.name] is None]
+    chosen = [history for history in chosen if not clients or history.name in clients]
+    for history in chosen:
+        node = owners[history.name]
+        _require_same_clock(history, node.store.record(history.name).scale, node.settings.data)
+    forecasts: dict[str, ClientForecast] = {}
     for node in nodes:
-        its = [one for one in chosen if owners[one.name] is node]
-        made |= {one.client: one for one in _forecasts(node, its, steps)}
+        node_series = [history for history in chosen if owners[history.name] is node]
+        forecasts |= {result.client: result for result in _forecasts(node, node_series, steps)}
     left_out = {} if clients else {n: why for n, why in reasons.items() if why is not None}
-    return [made[one.name] for one in chosen], left_out
+    return [forecasts[history.name] for history in chosen], left_out
 
 
 def _reasons_against(
     nodes: Sequence[NodeState], owners: Mapping[str, NodeState], series: Sequence[ClientSeries]
 ) -> dict[str, str | None]:
-    """Why each client of the data or the states cannot be forecast, None if it can."""
+    """Return for each client of the data or the states why it cannot be forecast, or None."""
     place = nodes[0].folder if len(nodes) == 1 else nodes[0].folder.parent
     reasons: dict[str, str | None] = {
-        one.name: _why_too_short(one, owners[one.name].settings.data)
-        if one.name in owners
+        history.name: _why_too_short(history, owners[history.name].settings.data)
+        if history.name in owners
         else f"no kept model in {place}"
-        for one in series
+        for history in series
     }
     return {**dict.fromkeys(sorted(owners), "not in the data"), **reasons}
 
@@ -204,9 +204,9 @@ def _why_too_short(series: ClientSeries, data: DataSettings) -> str | None:
 def _require_same_clock(
     series: ClientSeries, scale: Mapping[str, float], data: DataSettings
 ) -> None:
-    """Refuse data of another sampling step, in which a period would be another time.
+    """Refuse data with another sampling step, because a period would have another length.
 
-    Also those without times that cannot have been counted from where the training's were.
+    Also refuse data without times whose count cannot begin where the training data began.
     """
     if data.times and series.clock is None and "end" in scale:
         end = series.start + len(series.values)
@@ -224,11 +224,11 @@ def _require_same_clock(
             )
         return
     trained = timedelta(seconds=scale["step"])
-    given = None if series.clock is None else series.clock.step.item()
-    if given != trained:
-        found = "has no times to tell its step" if given is None else f"has the step {given}"
+    step = None if series.clock is None else series.clock.step.item()
+    if step != trained:
+        problem = "has no times to tell its step" if step is None else f"has the step {step}"
         raise DataError(
-            f"client {series.name!r} {found}, but its model was trained on the step {trained} "
+            f"client {series.name!r} {problem}, but its model was trained on the step {trained} "
             f"(hours:minutes:seconds), {data.period} of them a period"
         )
 
@@ -236,32 +236,32 @@ def _require_same_clock(
 def _forecasts(
     state: NodeState, series: Sequence[ClientSeries], steps: int
 ) -> Iterator[ClientForecast]:
-    """Cohort by cohort, as in training."""
-    size, by_name = state.settings.cohort_on_cpu, {one.name: one for one in series}
+    """Yield the clients' forecasts, computed cohort by cohort, as in training."""
+    size, by_name = state.settings.cohort_on_cpu, {client.name: client for client in series}
     for settings, names in state.settings.by_width(list(by_name)):
         task = ForecastingTask(settings)
         learner = make_learner(settings, task)
         for first in range(0, len(names), size):
             cohort = [by_name[name] for name in names[first : first + size]]
-            models = [kept_model(state.store, one.name, learner) for one in cohort]
+            models = [kept_model(state.store, client.name, learner) for client in cohort]
             stacked = {name: torch.stack([model[name] for model in models]) for name in models[0]}
-            records = [state.store.record(one.name) for one in cohort]
+            records = [state.store.record(client.name) for client in cohort]
             history = _histories(cohort, records, state.settings.data)
-            begin = np.array([one.start + len(one.values) for one in cohort])
+            begin = np.array([client.start + len(client.values) for client in cohort])
             values = _next_values(task, stacked, history, begin, steps)
-            for one, record, scaled in zip(cohort, records, values, strict=True):
-                yield _in_units(one, record, scaled)
+            for client, record, scaled in zip(cohort, records, values, strict=True):
+                yield _in_units(client, record, scaled)
 
 
 def _histories(
     cohort: Sequence[ClientSeries], records: Sequence[ClientRecord], data: DataSettings
 ) -> NDArray[np.float64]:
-    """[K, L] the newest values that windows reach back to, gaps filled as in training."""
+    """Return the newest values that the windows need, [K, L], with gaps filled as in training."""
     scales = [record.scale for record in records]
     return np.stack(
         [
-            carry_forward((one.values - scale["mean"]) / scale["std"])[-lookback(data) :]
-            for one, scale in zip(cohort, scales, strict=True)
+            carry_forward((client.values - scale["mean"]) / scale["std"])[-lookback(data) :]
+            for client, scale in zip(cohort, scales, strict=True)
         ]
     )
 
@@ -274,26 +274,26 @@ def _next_values(
     begin: NDArray[np.int64],
     steps: int,
 ) -> NDArray[np.float64]:
-    """[K, L] → [K, steps], on the models' scale, H at once.
+    """Return the next values [K, steps] of the histories [K, L], on the models' scale.
 
-    begin: [K] position of each client's first forecast on the source's clock.
+    begin: [K], the position of each client's first forecast on the source's clock.
     """
-    data, known = task.settings.data, history.shape[1]
+    data, length = task.settings.data, history.shape[1]
     blocks = range(0, steps, data.horizon)
     values = np.concatenate([history, np.empty((len(history), len(blocks) * data.horizon))], axis=1)
     for ahead in blocks:
-        place = known + ahead
-        seen = values[:, window_positions(np.array([place]), data)].astype(np.float32)
+        place = length + ahead
+        past = values[:, window_positions(np.array([place]), data)].astype(np.float32)
         times = time_numbers(begin + ahead, data)[:, None]
-        inputs = torch.from_numpy(np.concatenate([seen, times], axis=2))  # (K, 1, c + Q·H + j)
+        inputs = torch.from_numpy(np.concatenate([past, times], axis=2))  # (K, 1, c + Q·H + j)
         values[:, place : place + data.horizon] = task.forecast(models, inputs)[:, 0].numpy()
-    return values[:, known : known + steps]
+    return values[:, length : length + steps]
 
 
 def _in_units(
     series: ClientSeries, record: ClientRecord, scaled: NDArray[np.float64]
 ) -> ClientForecast:
-    """Intervals are known for the H values that are forecast at once, and not beyond them."""
+    """Return a forecast in the series' units; only its first H values have intervals."""
     mean, std = record.scale["mean"], record.scale["std"]
     values = scaled * std + mean
     if not np.isfinite(values).all():

@@ -1,10 +1,10 @@
-"""How clients' values become one: by their mean, or by a rule that bears hostile clients.
+"""Averaging of clients' values: the mean, or a rule that is robust against hostile clients.
 
-Strategies use the `Averaging` in force and do not ask which it is, nor whether values are noised.
+Strategies use the run's `Averaging` and need not know its rule, or whether values are noised.
 
-The rules are Flower's own: coordinate-wise median and trimmed mean (Yin et al., ICML 2018), Krum
-and Multi-Krum (Blanchard et al., NeurIPS 2017). Clipping is ours: a client's step away from the
-model of the round is shortened to the median length of the round's steps, then the mean is taken.
+The rules are Flower's: coordinate-wise median and trimmed mean (Yin et al., ICML 2018), Krum and
+Multi-Krum (Blanchard et al., NeurIPS 2017). Clipping is ours: the difference between a client's
+model and the model of the round is shortened to the median length, then the mean is taken.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class ClippedMean(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         messages = list(replies)
-        models = [numpy_arrays(one.content.array_records[ARRAYS]) for one in messages]
+        models = [numpy_arrays(message.content.array_records[ARRAYS]) for message in messages]
         for message, model in zip(messages, clipped(models, self._before), strict=True):
             message.content[ARRAYS] = array_record(model)
         return super().aggregate_train(server_round, messages)
 
 
 def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
-    """The models, their steps from `before` shortened to the median length of all steps.
+    """Return the models with their steps from `before` shortened to the median length.
 
-    Lengths are Euclidean, over all arrays together. Of an even number of steps the lower of the two
-    in the middle counts, which half of the clients cannot raise.
+    Lengths are Euclidean, over all arrays together. For an even number of steps the lower median is
+    used, which half of the clients cannot raise.
     """
     steps = [{name: value - before[name] for name, value in model.items()} for model in models]
     lengths = [
@@ -69,31 +69,34 @@ def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
 
 
 class Sums(Protocol):
-    """Clients' sums, whose totals can bear hostile clients and noise."""
+    """Clients' sums with totals that are robust against hostile clients and noise."""
 
     def plain_totals(self) -> Arrays:
         """The totals of all clients' sums."""
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """Totals that bear hostile clients."""
+        """Robust totals."""
 
     def sample_bound(self, clip: float) -> float:
-        """The most length that one sample, clipped to `clip`, adds to all sums together."""
+        """The largest length that a sample, clipped to `clip`, adds to all sums together."""
 
     def usable(self, totals: Arrays, deviation: float) -> Arrays:
-        """Totals that true ones could be, of totals with noise of this deviation on each entry."""
+        """Noised totals, corrected to values that true totals can have.
+
+        deviation: standard deviation of the noise on each entry.
+        """
 
 
 class Averaging:
-    """The rule of a run, and the noise that its clients add, if they do."""
+    """The averaging rule of a run, and the noise that its clients add, if any."""
 
     def __init__(self, settings: AggregationSettings, plan: PrivacyPlan | None = None) -> None:
         self._settings, self._rule, self._plan = settings, settings.rule, plan
 
     @property
     def is_mean(self) -> bool:
-        """Whether clients are averaged by their samples; any other rule counts them alike, since a
-        hostile one may declare many."""
+        """Whether clients are weighted by their samples; other rules weight them equally, because a
+        hostile client may claim many samples."""
         return self._rule == "mean"
 
     @property
@@ -102,10 +105,10 @@ class Averaging:
         return self._plan is None
 
     def rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """One of the clients' [N, …], by the rule's counterpart.
+        """Return the average […] of the clients' rows [N, …], by the rule's counterpart.
 
-        The mean, the trimmed mean, or for every other rule that bears hostile clients the median:
-        of a few numbers distances and lengths tell little.
+        This is the mean, the trimmed mean, or for every other robust rule the median, because
+        distances and lengths of a few numbers say little.
         """
         if self._rule == "mean":
             return mean_of(rows)
@@ -116,10 +119,10 @@ class Averaging:
         return np.asarray(trim_mean(rows, self._settings.hostile_share), dtype=np.float32)
 
     def groups(self) -> GroupRule | None:
-        """What the rule makes of the rows of groups; None: their means.
+        """Return the rule for the rows of groups; None means their means.
 
-        A divergence does not see a number added to all values of a row, so a client that copies
-        another's prototype stays its partner whatever it adds.
+        A divergence is not changed by a number added to all values of a row, so a client that
+        copies another's prototype stays its partner whatever number it adds.
         """
         if self._rule == "mean":
             return None
@@ -128,20 +131,22 @@ class Averaging:
         return lambda members, flat, _: middle_of_members(members, flat, self.rows)
 
     def kept(self, clients: int) -> int:
-        """How many clients a rule that ranks them keeps.
+        """Return how many clients a rule that ranks them keeps.
 
-        The trimmed mean and Multi-Krum leave the hostile share out, the median half of all, Krum
-        all but the best; clipping leaves nobody out.
+        The trimmed mean and Multi-Krum drop the hostile share, the median half of all, Krum all but
+        the best client; clipping drops none.
         """
         numbers = {"clipped-mean": clients, "median": clients // 2 + 1, "krum": 1}
         return numbers.get(self._rule, clients - math.floor(self._settings.hostile_share * clients))
 
     def model(self, models: Sequence[tuple[Arrays, int]], before: Arrays) -> Arrays | None:
-        """One model of these with their weights, which began with `before`, by Flower's own
-        strategies; None if there is none."""
+        """Return the average of weighted models, by Flower's strategies; None without any.
+
+        before: the model that the clients' training began with.
+        """
         clients, share = len(models), self._settings.hostile_share
         hostile = math.floor(share * clients)
-        kept = 1 if self._rule == "krum" else max(1, clients - hostile)
+        selected = 1 if self._rule == "krum" else max(1, clients - hostile)
         rule: FedAvg
         match self._rule:
             case "median":
@@ -149,7 +154,7 @@ class Averaging:
             case "trimmed-mean":
                 rule = FedTrimmedAvg(beta=share)
             case "krum" | "multi-krum":
-                rule = MultiKrum(num_malicious_nodes=hostile, num_nodes_to_select=kept)
+                rule = MultiKrum(num_malicious_nodes=hostile, num_nodes_to_select=selected)
             case "clipped-mean":
                 rule = ClippedMean(before)
             case _:
@@ -158,12 +163,15 @@ class Averaging:
         record, _ = rule.aggregate_train(0, messages)
         if record is None:
             return None
-        # Flower multiplies by Python floats, which keeps float32; check it all the same.
+        # Flower multiplies by Python floats, which keeps float32; check this nevertheless.
         assert all(array.dtype == "float32" for array in record.values())
         return numpy_arrays(record)
 
     def require_room(self, clients: int, values: int) -> None:
-        """`FederationError` if models of so many values of so many clients take too much memory."""
+        """Raise `FederationError` if the clients' models take too much memory at the server.
+
+        values: the number of values of a model.
+        """
         megabytes = _COPIES * clients * 4 * values / 1e6
         if megabytes > self._settings.most_megabytes:
             raise FederationError(
@@ -173,13 +181,18 @@ class Averaging:
             )
 
     def totals(self, sums: Sums, samples: Sequence[int]) -> Arrays:
-        """Over all clients; of noised ones what can be used. samples: how many each client has."""
+        """Return the totals over all clients, corrected by `Sums.usable` if they are noised.
+
+        samples: the number of samples of each client.
+        """
         if self._rule != "mean":
             return sums.robust_totals(self)
         totals, plan = sums.plain_totals(), self._plan
         if plan is None:
             return totals
         moved = samples if plan.settings.unit == "client" else [1] * len(samples)
-        most = sums.sample_bound(plan.settings.clip) * FACTOR[plan.settings.neighbours]
-        deviation = plan.noise_multiplier * most * math.sqrt(sum(count**2 for count in moved))
+        sensitivity = sums.sample_bound(plan.settings.clip) * FACTOR[plan.settings.neighbours]
+        deviation = (
+            plan.noise_multiplier * sensitivity * math.sqrt(sum(count**2 for count in moved))
+        )
         return sums.usable(totals, deviation)

@@ -1,9 +1,9 @@
-"""Sums of real numbers as sums of whole ones modulo 2⁶⁴, which masks can hide without a trace.
+"""Sums of real numbers as sums of integers modulo 2⁶⁴, which masks can hide completely.
 
-A real number x stands as round(x·2ᵇ), a negative one as its complement. Sums of these are exact, so
-the order of the nodes and the masks between them change no bit. Of N nodes none may send a value
-beyond ±(2⁶³ − 1)/(N·2ᵇ): then their sum cannot wrap around. What is beyond is refused where it
-stands, with its name; nothing is clipped.
+A real number x is stored as round(x·2ᵇ), a negative number as its complement. Sums of these
+integers are exact, so the order of the nodes and the masks between them change no bit. Each of N
+nodes may send values up to ±(2⁶³ − 1)/(N·2ᵇ), so that their sum cannot wrap around. A node refuses
+larger values by the array's name; nothing is clipped.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Vector = NDArray[np.uint64]
 
 
 class OutOfRange(ValueError):
-    """A value that a sum cannot hold; says which and what can be."""
+    """A value is too large for a sum; the message has its array and the limit."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over clients. values: of real numbers, by name. counts: of whole ones ≥ 0, by name."""
+    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name."""
 
     values: Mapping[str, NDArray[np.float64]]
     counts: Mapping[str, NDArray[np.int64]]
@@ -40,20 +40,20 @@ class Sums:
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands where in a vector: values before counts, each in the order of its names."""
+    """The layout of a vector: values before counts, each sorted by name."""
 
     values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @staticmethod
-    def of(sums: Sums) -> Layout:
-        """That of these sums."""
+    def from_sums(sums: Sums) -> Layout:
+        """Return the layout of these sums."""
         shapes = ({n: a.shape for n, a in group.items()} for group in (sums.values, sums.counts))
         return Layout(*shapes)
 
     @staticmethod
     def expected(spec: Expected) -> Layout:
-        """That of the sums over clients that each send these arrays."""
+        """Return the layout of sums over clients that each send these arrays."""
         by_class = {name: (spec.classes, *shape) for name, shape in spec.per_class.items()}
         counts: dict[str, tuple[int, ...]] = {CLIENTS: (), WEIGHT: ()}
         if by_class:
@@ -62,26 +62,26 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Elements of the vector."""
+        """The number of elements of the vector."""
         return sum(math.prod(s) for s in (*self.values.values(), *self.counts.values()))
 
 
 def largest(bits: int, nodes: int) -> float:
-    """The largest magnitude of one node's value, of which `bits` stand behind the point."""
+    """Return the largest magnitude of a node's value with `bits` fractional bits."""
     return _LARGEST / nodes / 2.0**bits * _SAFE
 
 
 def packed(sums: Sums, bits: int, nodes: int) -> Vector:
-    """One node's sums as a vector of the sum over so many nodes; raises `OutOfRange`."""
+    """Return one node's sums as a vector for a sum over so many nodes; raises `OutOfRange`."""
     parts = []
     for name, values in sorted(sums.values.items()):
-        parts.append(_whole(name, values, bits, nodes))
+        parts.append(_integers(name, values, bits, nodes))
     for name, counts in sorted(sums.counts.items()):
-        parts.append(_whole(name, counts.astype(np.float64), 0, nodes))
+        parts.append(_integers(name, counts.astype(np.float64), 0, nodes))
     return np.concatenate(parts).view(np.uint64) if parts else np.zeros(0, dtype=np.uint64)
 
 
-def _whole(name: str, values: NDArray[np.float64], bits: int, nodes: int) -> NDArray[np.int64]:
+def _integers(name: str, values: NDArray[np.float64], bits: int, nodes: int) -> NDArray[np.int64]:
     limit = largest(bits, nodes)
     size = np.abs(values).max(initial=0.0)
     if not size <= limit:  # NaN too
@@ -93,12 +93,12 @@ def _whole(name: str, values: NDArray[np.float64], bits: int, nodes: int) -> NDA
 
 
 def unpacked(vector: Vector, layout: Layout, bits: int) -> Sums:
-    """The sums that vectors of this layout add up to."""
+    """Return the sums in the total of vectors of this layout."""
     flat, start = vector.view(np.int64), 0
-    found: tuple[dict[str, NDArray[np.int64]], ...] = ({}, {})
-    for group, shapes in zip(found, (layout.values, layout.counts), strict=True):
+    groups: tuple[dict[str, NDArray[np.int64]], ...] = ({}, {})
+    for group, shapes in zip(groups, (layout.values, layout.counts), strict=True):
         for name, shape in sorted(shapes.items()):
             end = start + math.prod(shape)
             group[name], start = flat[start:end].reshape(shape), end
-    values, counts = found
-    return Sums({name: one / 2.0**bits for name, one in values.items()}, counts)
+    values, counts = groups
+    return Sums({name: array / 2.0**bits for name, array in values.items()}, counts)

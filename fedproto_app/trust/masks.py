@@ -1,9 +1,9 @@
-"""What masks are made of: keys, seeds, shares of both (Bonawitz et al., CCS 2017).
+"""Masks from keys and seeds, and secret shares of both (Bonawitz et al., CCS 2017).
 
 Key agreement, Shamir's sharing and sealing are Flower's own (`flwr.common.secure_aggregation`).
-Its generator of masks is not used: it folds a seed of 32 bytes into 32 bits and hands these to a
-Mersenne Twister, so a server could try all seeds in hours. Masks here are the key stream of AES-256
-in counter mode. Nor is its quantisation, which clips silently and counts in 32 bits.
+Its generator of masks is not used: it reduces a seed of 32 bytes to 32 bits for a Mersenne Twister,
+so a server could try all seeds in hours. Here masks are the key stream of AES-256 in counter mode.
+Flower's quantisation is not used either, because it clips silently and counts in 32 bits.
 """
 
 from __future__ import annotations
@@ -34,55 +34,54 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key
 
 from fedproto_app.trust.fixed_point import Vector
 
-_CURVE = ec.SECP384R1()  # as Flower's own keys
+_CURVE = ec.SECP384R1()  # the curve of Flower's keys
 PRIVATE_BYTES, SEED_BYTES = 48, 32
 
 
 class Forged(ValueError):
-    """A key or a share that is not what it should be."""
+    """A key, a share or a signature is not valid."""
 
 
 def new_private() -> bytes:
-    """A private key, as its number."""
+    """Draw a private key, as the bytes of its number."""
     number = ec.generate_private_key(_CURVE).private_numbers().private_value
     return number.to_bytes(PRIVATE_BYTES, "big")
 
 
 def new_seed() -> bytes:
-    """Of a node's own mask."""
+    """Draw the seed of a node's own mask."""
     return os.urandom(SEED_BYTES)
 
 
 def public_of(private: bytes) -> bytes:
-    """The public key that belongs to a private one."""
+    """Return the public key of a private key."""
     return public_key_to_bytes(_loaded(private).public_key())
 
 
 def shared(private: bytes, public: bytes) -> bytes:
-    """What two nodes agree on, each by its own private and the other's public key."""
+    """Return the shared key of two nodes, from one's private and the other's public key."""
     return generate_shared_key(_loaded(private), _loaded_public(public))
 
 
 def require_public(public: bytes) -> None:
-    """Raises `Forged` if nobody can agree on anything by this key."""
+    """Raise `Forged` if these bytes are not a valid public key."""
     _loaded_public(public)
 
 
 def fewest(minimum: int, share: float, nodes: int) -> int:
-    """Of so many nodes those that a sum must have in the end: more than this share of them, and at
-    least the minimum."""
+    """Return how many of these nodes a sum needs: more than this share, at least the minimum."""
     return max(minimum, int(share * nodes) + 1)
 
 
 def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
-    """A share of the secret for each node; any `least` of them give it back."""
+    """Return a share of the secret for each node; any `least` shares restore it."""
     return create_shares(secret, least, nodes)
 
 
 def joined(shares: Sequence[bytes], size: int) -> bytes:
-    """The secret of so many bytes whose shares these are; raises `Forged` if they have none.
+    """Return the secret of `size` bytes from its shares; raise `Forged` if they do not fit.
 
-    Joining takes time with the square of a share's length, so that is looked at first.
+    The time grows with the square of a share's length, so the lengths are checked first.
     """
     if any(len(share) != _share_bytes(size) for share in shares):
         raise Forged("shares that do not fit together")
@@ -96,20 +95,20 @@ def joined(shares: Sequence[bytes], size: int) -> bytes:
 
 
 def sealed(key: bytes, sender: int, receiver: int, of_seed: bytes, of_private: bytes) -> bytes:
-    """Two shares that only who has the key can read."""
+    """Encrypt a share of a seed and a share of a private key."""
     return encrypt(key, share_keys_plaintext_concat(sender, receiver, of_seed, of_private))
 
 
 @cache
 def sealed_bytes() -> int:
-    """How long all that `sealed` makes is."""
+    """Return the length of all results of `sealed`."""
     key = base64.urlsafe_b64encode(bytes(32))
     shares = bytes(_share_bytes(SEED_BYTES)), bytes(_share_bytes(PRIVATE_BYTES))
     return len(sealed(key, 0, 1, *shares))
 
 
 def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[bytes, bytes]:
-    """What `sealed` made for these two; raises `Forged` for anything else."""
+    """Decrypt the shares that `sender` sealed for `receiver`; raise `Forged` for others."""
     try:
         source, target, of_seed, of_private = share_keys_plaintext_separate(decrypt(key, content))
     except (InvalidToken, ValueError):
@@ -120,26 +119,26 @@ def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[byte
 
 
 def stream(seed: bytes, size: int) -> Vector:
-    """So many numbers, even over 0 … 2⁶⁴ − 1, that only who has the seed can tell from others."""
+    """Return `size` numbers, uniform over 0 … 2⁶⁴ − 1, and unpredictable without the seed."""
     cipher = Cipher(AES(seed), CTR(bytes(16))).encryptor()  # a seed is used for one vector only
     return np.frombuffer(cipher.update(bytes(8 * size)), dtype="<u8").astype(np.uint64)
 
 
-def between(private: bytes, publics: Mapping[int, bytes], own: int, size: int) -> Vector:
-    """The masks between one node and others, as that node adds them.
+def between(private: bytes, publics: Mapping[int, bytes], number: int, size: int) -> Vector:
+    """Return the sum of the masks between a node and other nodes, as this node adds them.
 
-    own: its number; publics: the others' keys by theirs. Of two nodes the one with the lower
-    number adds what they agree on, the other subtracts it.
+    number: of this node. publics: the other nodes' public keys by their numbers. Of two nodes, the
+    node with the lower number adds their mask, and the other node subtracts it.
     """
     total = np.zeros(size, dtype=np.uint64)
-    for other, public in sorted(publics.items()):
+    for peer, public in sorted(publics.items()):
         mask = stream(base64.urlsafe_b64decode(shared(private, public)), size)
-        total = total + mask if own < other else total - mask
+        total = total + mask if number < peer else total - mask
     return total
 
 
 def added(vectors: Iterable[Vector], size: int) -> Vector:
-    """Their sum modulo 2⁶⁴."""
+    """Return the sum of the vectors modulo 2⁶⁴."""
     total = np.zeros(size, dtype=np.uint64)
     for vector in vectors:
         total = total + vector
@@ -164,5 +163,5 @@ def _loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _share_bytes(size: int) -> int:
-    """Of a share of a secret of so many bytes: its number, and blocks of 16 with their padding."""
+    """Return the length of a share of a secret: its number, and padded blocks of 16 bytes."""
     return 4 + 16 * (size // 16 + 1)

@@ -1,8 +1,8 @@
-"""Values that are finite, and of no size that training comes to (design rule 5).
+"""Refuse values that are finite, but far larger than training produces (design rule 5).
 
-One client whose values are huge would own every mean and every comparison. What is far beyond what
-was sent, or beyond what the others of the round send, is refused by name before a strategy sees it.
-Values within these bounds can still be false (docs/robust.md).
+A client with huge values would dominate every mean and every comparison. Values far larger than the
+model that was sent, or than the other clients' values, are refused by name before a strategy sees
+them. Values within these bounds can still be false (docs/robust.md).
 """
 
 from __future__ import annotations
@@ -21,37 +21,35 @@ from fedproto_app.core.messages import Arrays, Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.sizes import root_mean_square
 
-# What is finite and still cannot be honest: far larger than what the others of a round sent.
-
-# So many times what is usual in the round. All start from one model, and honest clients
-# differ by far less.
+# The limit, as a multiple of the round's usual size. All clients start from one model, and honest
+# clients differ by far less.
 LARGEST_FACTOR = 10.0
 
 
 def largest_believed(sizes: Mapping[ClientKey, float]) -> float:
-    """The limit for clients' sizes ≥ 0, by what is usual among their nodes (`usual`)."""
+    """Return the limit for clients' sizes ≥ 0, a multiple of the usual size (`usual`)."""
     of_node: dict[str, list[float]] = {}
     for key, size in sizes.items():
         of_node.setdefault(key.node, []).append(size)
     return LARGEST_FACTOR * usual(list(of_node.values()))
 
 
-def largest(sizes: Mapping[ClientKey, float], what: str) -> dict[ClientKey, str]:
-    """The clients of a round whose size is beyond the limit, with the reason to refuse them.
+def largest(sizes: Mapping[ClientKey, float], reason: str) -> dict[ClientKey, str]:
+    """Return the clients of a round whose size exceeds the limit, with the reason to refuse them.
 
-    sizes: ≥ 0. what: the reason's beginning, as in "its prototype is not used: its length is".
+    sizes: ≥ 0. reason: its beginning, for example "its prototype is not used: its length is".
     """
     limit = largest_believed(sizes)
     return {
-        key: f"{what} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "
+        key: f"{reason} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "
         "what is usual in the round"
         for key in sorted(sizes)
         if 0 < limit < sizes[key]
     }
 
 
-MOST_BEYOND = 1000.0  # a client's root mean square against the median of the round's
-FEWEST = 3  # nodes or clients of which a median tells who is out of line
+MOST_BEYOND = 1000.0  # limit of a client's root mean square, as a multiple of the round's median
+FEWEST = 3  # nodes or clients that a median needs to single out an outlier
 
 
 class Row(NamedTuple):
@@ -63,7 +61,7 @@ class Row(NamedTuple):
 
 
 def rows_of(reply: Reply, spec: Expected) -> Iterator[Row]:
-    """Each client's own rows of the arrays that are not means, by class one row a class."""
+    """Yield each client's rows of the arrays that are not means; by class, one row per class."""
     by_class = [reply.names[row] for row, classes in enumerate(reply.classes) for _ in classes]
     for name, array in reply.arrays.items():
         if name not in spec.mean:
@@ -73,56 +71,58 @@ def rows_of(reply: Reply, spec: Expected) -> Iterator[Row]:
 
 
 class SizeOfSame:
-    """The root mean square of orders' arrays, measured once where several bring the same ones."""
+    """The root mean square of orders' arrays, computed once if several orders have the same."""
 
     def __init__(self) -> None:
-        self._last: list[NDArray[np.float32]] = []  # kept, so that no other array takes its place
+        self._last: list[
+            NDArray[np.float32]
+        ] = []  # a reference, so that no other array gets its id
         self._size = 0.0
 
     def __call__(self, arrays: Arrays) -> float:
         values = list(arrays.values())
-        same = len(values) == len(self._last) and all(map(is_, values, self._last))
-        if not same:
+        unchanged = len(values) == len(self._last) and all(map(is_, values, self._last))
+        if not unchanged:
             self._last, self._size = values, root_mean_square(values)
         return self._size
 
 
 def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str, str], str]:
-    """Who is out of line with the others of a round: by node and client, with the reason.
+    """Return the outliers of a round, by node and client, with the reason to refuse them.
 
-    An array's root mean square is held against what is usual among those who send it, if three
-    do. What is usual counts as 1 where it is less, as honest values may be next to nothing.
+    An array's root mean square is compared with the usual size among the clients that send it, if
+    at least three do. A usual size below 1 counts as 1, because honest values may be almost 0.
     """
     sizes: dict[str, dict[str, list[tuple[str, float]]]] = {}  # by array and node
     for node, reply in replies.items():
         for row in rows_of(reply, spec):
             if row.name in spec.of_any_size:
                 continue
-            its = sizes.setdefault(row.name, {}).setdefault(node, [])
-            its.append((row.client, root_mean_square([row.values])))
-    found = {}
+            client_sizes = sizes.setdefault(row.name, {}).setdefault(node, [])
+            client_sizes.append((row.client, root_mean_square([row.values])))
+    refused = {}
     for name, by_node in sizes.items():
-        of_nodes = [[size for _, size in its] for its in by_node.values()]
+        of_nodes = [[size for _, size in client_sizes] for client_sizes in by_node.values()]
         limit = MOST_BEYOND * max(usual(of_nodes), 1.0)
-        for node, its in by_node.items():
-            for client, size in its:
+        for node, client_sizes in by_node.items():
+            for client, size in client_sizes:
                 if size > limit:
-                    found[node, client] = (
+                    refused[node, client] = (
                         f"its {name!r} has a root mean square of {size:g}, far beyond the "
                         f"others'; at most {limit:g} is believed"
                     )
-    return found
+    return refused
 
 
 def usual(of_nodes: Sequence[Sequence[float]]) -> float:
-    """What is usual among clients' sizes, which are given by node.
+    """Return the usual size of clients; of_nodes: the sizes by node.
 
-    The median over nodes of each one's median, so that no node counts by its many clients; that
-    over clients where there are fewer than three nodes; infinite for fewer clients, too. Of two
-    medians it is the lower: half of the senders cannot raise it.
+    This is the median over nodes of each node's median, so that many clients do not give a node
+    more weight. With fewer than three nodes it is the median over clients, and infinite with fewer
+    than three clients. Medians are lower medians, which half of the senders cannot raise.
     """
     nodes = [sizes for sizes in of_nodes if sizes]
     if len(nodes) >= FEWEST:
         return median_low([median_low(sizes) for sizes in nodes])
-    every = [size for sizes in nodes for size in sizes]
-    return median_low(every) if len(every) >= FEWEST else math.inf
+    all_sizes = [size for sizes in nodes for size in sizes]
+    return median_low(all_sizes) if len(all_sizes) >= FEWEST else math.inf

@@ -1,9 +1,9 @@
-"""What a site's clients have spent of their privacy in all runs, and what the site allows.
+"""The privacy loss of a site's clients over all runs, and the site's limits.
 
-A server can start run after run, and each counts from 0. So a site counts for itself, in its state
-directory: of every client the sum of the µ² of its releases (`trust/privacy_loss.py`), which is
-written before a release leaves. An order that comes again brings the same answer (`protection.py`)
-and costs nothing again.
+A server can start run after run, and each counts from 0. So a site keeps its own account in its
+state directory: for every client the sum of the µ² of its releases (`trust/privacy_loss.py`),
+written before a release leaves. A repeated order gets the same reply (`protection.py`) and costs
+nothing more.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fedproto_app.settings.privacy import FACTOR
 from fedproto_app.trust.privacy_loss import epsilon_of
 
 FOLDER = "privacy"  # in a site's state directory
-_TAGS = 1000  # releases of a client that are remembered, so that they count once
+_TAGS = 1000  # releases of a client that are remembered, so that each counts once
 
 
 class SitePrivacy(Section):
-    """``[privacy]`` of a site's file: what a run must do for its clients.
+    """``[privacy]`` of a site's file: the protection that a run must give its clients.
 
-    max_epsilon: of all runs together, at `delta`; 0: any. min_noise: the least σ; 0: any. unit,
-    neighbours: what both are about, as in a run's settings.
+    max_epsilon: the limit over all runs together, at `delta`; 0: no limit. min_noise: the least σ;
+    0: none is required. unit, neighbours: the unit of both, as in a run's settings.
     """
 
     max_epsilon: NonNegative = 0.0
@@ -46,9 +46,9 @@ class SitePrivacy(Section):
         return self.max_epsilon > 0 or self.min_noise > 0
 
     def require(self, run: PrivacySettings, noise_multiplier: float | None) -> None:
-        """`SettingsError` for a run that does less for the clients than the site demands.
+        """Raise `SettingsError` for a run that protects clients less than the site demands.
 
-        noise_multiplier: the run's σ, None without.
+        noise_multiplier: the run's σ, None without noise.
         """
         if not self.demands:
             return
@@ -71,19 +71,19 @@ class SitePrivacy(Section):
 
 
 class BudgetSpentError(FedProtoError):
-    """A release that the site does not allow any more."""
+    """The site does not allow another release of a client."""
 
 
 class PrivacyLedger:
-    """The accounts of a site's clients, one file each. All processes of the site share them."""
+    """The accounts of a site's clients, one file per client, shared by the site's processes."""
 
     def __init__(self, folder: Path, site: SitePrivacy) -> None:
         self._folder, self._site = folder / "spent", site
 
     def enter(self, client: str, run: PrivacySettings, loss: float, tags: Sequence[str]) -> None:
-        """Count these releases of µ² = `loss` each, on the disk before this returns.
+        """Count these releases of µ² = `loss` each; they are on the disk when this returns.
 
-        tags: what each release is known by; one that is known already is the same answer again.
+        tags: an id of each release; a repeated tag is the same reply again and is not counted.
         Raises `BudgetSpentError`, and counts nothing, if they would exceed the site's ε.
         """
         path = self._folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.json"
@@ -93,7 +93,7 @@ class PrivacyLedger:
             if not new:
                 return
             spent = account["spent"][run.unit]
-            # Kept as of neighbours = "remove", which no site's file changes.
+            # Stored for neighbours = "remove", whatever the site's file says.
             spent += len(new) * loss / FACTOR[run.neighbours] ** 2
             self._require_within(client, spent, account["releases"] + len(new))
             account["spent"][run.unit] = spent

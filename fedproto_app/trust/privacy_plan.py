@@ -1,4 +1,4 @@
-"""How a run's clients are protected: which of its messages, with how much noise, how often."""
+"""The protection of a run's clients: the noised messages, their noise and their number."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fedproto_app.trust.privacy_loss import epsilon_of, multiplier_for
 
 @lru_cache(maxsize=64)
 def privacy_plan(settings: Settings) -> PrivacyPlan | None:
-    """The plan that the settings make; None if they protect nothing.
+    """Return the privacy plan of the settings; None without a mechanism.
 
-    Raises `SettingsError` for a method whose messages nobody knows how to protect, and for an ε
-    that the first rounds exceed.
+    Raises `SettingsError` for a method whose messages cannot be protected, and for an ε that the
+    first rounds exceed.
     """
     privacy = settings.privacy
     if not privacy.is_on:
         return None
     method = method_named(settings.method)
     learnt = _require(settings, pretraining_releases(method, settings))
-    own = _require(settings, releases_of(method, settings))
-    if settings.aggregation.rule != "mean" and any(one.clip == "sums" for one in own):
+    releases = _require(settings, releases_of(method, settings))
+    if settings.aggregation.rule != "mean" and any(release.clip == "sums" for release in releases):
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: judges a client's sums, but with "
             f"privacy.mechanism = {privacy.mechanism!r} noise hides them; method = "
             f"{settings.method!r} then takes 'mean' alone"
         )
-    counts, rounds = (len(learnt), len(own)), settings.pretraining_rounds
+    counts, rounds = (len(learnt), len(releases)), settings.pretraining_rounds
     planned = rounds * counts[0] + settings.rounds * counts[1]
     noise = privacy.noise_multiplier
     if not noise:
@@ -49,10 +49,10 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
 
 
 def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ...]:
-    """These, all of which can be protected."""
+    """Return the releases; raise `SettingsError` if one cannot be protected."""
     method = method_named(settings.method)
     on = f"privacy.mechanism = {settings.privacy.mechanism!r}"
-    unbounded = [one.name for one in releases if not one.clip]
+    unbounded = [release.name for release in releases if not release.clip]
     if unbounded or method.joined_clients:
         why = (
             "its clients see each other's values"
@@ -64,7 +64,7 @@ def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ..
             f"{on}: method = {settings.method!r}: {why}; of task = {settings.task!r} these can be "
             f"protected: {', '.join(able)}"
         )
-    if settings.privacy.unit == "sample" and any(one.clip != "sums" for one in releases):
+    if settings.privacy.unit == "sample" and any(release.clip != "sums" for release in releases):
         raise SettingsError(
             f"privacy.unit = 'sample': method = {settings.method!r} trains on all samples together "
             "before it sends; only sums over samples ('analytic') can hide one of them"
@@ -74,4 +74,6 @@ def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ..
 
 def _is_able(name: str, settings: Settings) -> bool:
     method = method_named(name)
-    return not method.joined_clients and all(one.clip for one in releases_of(method, settings))
+    return not method.joined_clients and all(
+        release.clip for release in releases_of(method, settings)
+    )

@@ -1,7 +1,7 @@
-"""Fresh keys of masked sums that sites sign, so that a server cannot put its own in their place.
+"""Signatures of the keys of masked sums, so that a server cannot replace them with its own.
 
-A site signs with an Ed25519 key of its own, and knows the others' public keys by a way that does
-not lead through the server. A signature is of one sum: run, round, session and both fresh keys.
+A site signs with an Ed25519 key of its own, and has received the other sites' public keys without
+the server. A signature is valid for one sum: it covers run, round, session and both public keys.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ from fedproto_app.trust.masks import Forged
 
 @dataclass(frozen=True)
 class Signer:
-    """A site that signs its fresh keys.
+    """A site that signs the keys of its sums.
 
-    secret: 32 bytes, its Ed25519 key. known: the public keys (32 bytes) of the sites with which it
-    forms sums, its own among them or not; empty: with all that the server names.
+    secret: 32 bytes, its Ed25519 key. trusted_keys: the public keys (32 bytes) of the sites that it
+    sums with, with or without its own; empty: all sites that the server names.
     """
 
     secret: bytes
-    known: frozenset[bytes] = frozenset()
+    trusted_keys: frozenset[bytes] = frozenset()
 
     @property
     def public(self) -> bytes:
-        """Its own public key, 32 bytes."""
+        """The site's public key, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
     @property
     def line(self) -> str:
-        """Its own public key as a line of OpenSSH."""
+        """The site's public key as a line in OpenSSH format."""
         return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
     def signed(self, order: MaskingOrder, masks: bytes, shares: bytes) -> PublicKeys:
-        """Its fresh keys of the sum that the order is of, signed."""
+        """Sign the site's public keys for the order's sum."""
         signature = self._key.sign(_statement(order, masks, shares))
         return PublicKeys(masks, shares, self.public, signature)
 
     def require_known(self, order: MaskingOrder) -> None:
-        """Raise `Forged` unless each pair of keys is signed for this sum, by known sites that
-        differ."""
-        if not self.known:
+        """Raise `Forged` unless each pair of keys is signed for this sum, by different sites that
+        are all trusted."""
+        if not self.trusted_keys:
             return
-        seen = set()
+        signers = set()
         for pair in order.publics:
-            if pair.signer not in self.known | {self.public}:
-                raise Forged("keys that no site signed which this one knows")
+            if pair.signer not in self.trusted_keys | {self.public}:
+                raise Forged("keys that were not signed by a site in masked-sums.known")
             try:
                 key = Ed25519PublicKey.from_public_bytes(pair.signer)
                 key.verify(pair.signature, _statement(order, pair.masks, pair.shares))
             except InvalidSignature:
-                raise Forged("keys whose signature is not of this sum") from None
-            if pair.signer in seen:
-                raise Forged("two pairs of keys that one site signed")
-            seen.add(pair.signer)
+                raise Forged("keys with a signature that is not valid for this sum") from None
+            if pair.signer in signers:
+                raise Forged("two pairs of keys that the same site signed")
+            signers.add(pair.signer)
 
     @property
     def _key(self) -> Ed25519PrivateKey:
@@ -72,7 +72,7 @@ class Signer:
 
 
 def public_keys(lines: Sequence[str]) -> frozenset[bytes]:
-    """The keys of lines as `Signer.line` has them; raises ValueError, with the line, for others."""
+    """Return the keys of lines in the format of `Signer.line`; raise ValueError for others."""
     return frozenset(map(_public_key, lines))
 
 
@@ -87,5 +87,5 @@ def _public_key(line: str) -> bytes:
 
 
 def _statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:
-    told = ["fedproto masked sum", order.run, order.token, order.server_round, order.session]
-    return json.dumps([*told, masks.hex(), shares.hex()]).encode()
+    statement = ["fedproto masked sum", order.run, order.token, order.server_round, order.session]
+    return json.dumps([*statement, masks.hex(), shares.hex()]).encode()

@@ -1,4 +1,4 @@
-"""The audit log: only appended, no codes in it, never larger than two files."""
+"""The audit log: append-only, without control codes, never larger than two files."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def test_lines_of_a_wrong_clock_or_without_a_time_do_not_count(tmp_path: Path, t
 
 
 def test_who_holds_the_folder_or_the_log_holds_up_no_gate(tmp_path: Path) -> None:
-    """Code of a run may open both to read, and so may lock them."""
+    """A run's code may open both for reading, and can lock them."""
     log = AuditLog(tmp_path / "log")
     log.write("order")
-    held = [os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "log")]
-    for descriptor in held:
+    descriptors = [os.open(path, os.O_RDONLY) for path in (tmp_path, tmp_path / "log")]
+    for descriptor in descriptors:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    other = (
+    imports = (
         "import sys; from pathlib import Path; from fedproto_app.ops.gate.audit import AuditLog; "
     )
-    code = other + 'AuditLog(Path(sys.argv[1])).write("reply")'
+    code = imports + 'AuditLog(Path(sys.argv[1])).write("reply")'
     try:
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], check=True, timeout=60)
     finally:
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
     assert (tmp_path / "log.lock").stat().st_mode & 0o777 == 0o600
     assert log.count_since("reply", 3600) == 1
@@ -112,7 +112,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_told_and_taken_back(
 
 
 def test_gates_of_several_orders_lose_no_line(tmp_path: Path) -> None:
-    """Renaming included; each process has lines that nearly fill a file."""
+    """The file is renamed meanwhile: the lines of each process nearly fill it."""
     code = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the gate lets through, what it says instead, and what it writes down."""
+"""The gate: accepted orders, refusals, and the audit log."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ APP = App("me/mine", "1.0", b"a program")
 
 
 class FakeApart:
-    """A process apart that answers as it is told; jobs: what it was asked."""
+    """A separate process with a fixed answer; jobs: the jobs that it received."""
 
-    def __init__(self, answer: bytes | Ended = b"", left: int = 0) -> None:
-        self.answer, self.left, self.ended = answer, left, 0
+    def __init__(self, answer: bytes | Ended = b"", leftover: int = 0) -> None:
+        self.answer, self.leftover, self.ended = answer, leftover, 0
         self.jobs: list[bytes] = []
 
-    def do(self, job: bytes, seconds: float, most: int) -> bytes:
+    def do(self, job: bytes, seconds: float, byte_limit: int) -> bytes:
         self.jobs.append(job)
         if isinstance(self.answer, Ended):
             raise self.answer
@@ -44,7 +44,7 @@ class FakeApart:
 
     def end(self) -> int:
         self.ended += 1
-        return self.left
+        return self.leftover
 
 
 STATE_DIR = 'state-dir = "state"\n'
@@ -86,9 +86,9 @@ def carried_out(
 
 def order(arrays: int = 0) -> Message:
     take_identity()
-    sent = {"head": np.zeros(arrays, np.float32)} if arrays else {}
+    arrays_sent = {"head": np.zeros(arrays, np.float32)} if arrays else {}
     return write_order(
-        Order("run", "0a", 2, ["c1", "c2"], guidance=Guidance(sent)), 1, MessageType.TRAIN
+        Order("run", "0a", 2, ["c1", "c2"], guidance=Guidance(arrays_sent)), 1, MessageType.TRAIN
     )
 
 
@@ -114,7 +114,7 @@ def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
     assert read_record(reply.content, ReplyTold).names == ["c1", "c2"]
     header, _, handed, content = parts_of(apart.jobs[0])
     assert json.loads(header)["app"] == "installed"
-    assert content == b""  # the program that came is not even handed on
+    assert content == b""  # the run's app is not passed on
     assert from_bytes(handed).metadata.message_type == "train"
     first, last = audit_of(tmp_path)
     assert (first["event"], last["event"]) == ("order", "reply")
@@ -128,7 +128,7 @@ def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("[code]\nrun = 'listed'", f"SHA-256 {APP.digest}, which code.digests"),
         ("[limits]\nmessage-mb = 1", "limits.message-mb = 1"),
@@ -136,10 +136,10 @@ def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
         ("[code]\nrun = 'listed'\ndigests = ['x']", "code.digests"),
     ],
 )
-def test_what_is_refused_reaches_nobody(tmp_path: Path, table: str, said: str) -> None:
+def test_what_is_refused_reaches_nobody(tmp_path: Path, table: str, message: str) -> None:
     apart = FakeApart()
     reply, _ = carried_out(tmp_path, order(arrays=300_000), table, apart)
-    assert said in reason(reply)
+    assert message in reason(reply)
     assert apart.jobs == []
 
 
@@ -161,9 +161,9 @@ def test_code_in_settings_is_refused(tmp_path: Path) -> None:
 
 def test_orders_are_counted(tmp_path: Path) -> None:
     table = "[limits]\norders-an-hour = 2"
-    said = [carried_out(tmp_path, order(), table)[0] for _ in range(3)]
-    assert [len(read_record(one.content, ReplyTold).names) for one in said] == [2, 2, 0]
-    assert reason(said[2]) == "this site carries out limits.orders-an-hour = 2"
+    replies = [carried_out(tmp_path, order(), table)[0] for _ in range(3)]
+    assert [len(read_record(reply.content, ReplyTold).names) for reply in replies] == [2, 2, 0]
+    assert reason(replies[2]) == "this site carries out limits.orders-an-hour = 2"
 
 
 def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:
@@ -178,16 +178,16 @@ def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (Ended("was ended by signal 9"), "the site's gate ended the order: was ended by signal 9"),
         (b"\xff\x00 no message", "its answer is no message"),
         (b"", "its answer is no message"),
     ],
 )
-def test_a_process_that_fails_is_told(tmp_path: Path, answer: bytes | Ended, said: str) -> None:
-    reply, _ = carried_out(tmp_path, order(), "", FakeApart(answer, left=3))
-    assert said in reason(reply)
+def test_a_process_that_fails_is_told(tmp_path: Path, answer: bytes | Ended, message: str) -> None:
+    reply, _ = carried_out(tmp_path, order(), "", FakeApart(answer, leftover=3))
+    assert message in reason(reply)
     events = [line["event"] for line in audit_of(tmp_path)]
     assert events == ["order", "ended", "left-behind", "reply"]
 
@@ -211,10 +211,10 @@ def test_an_app_that_raised_says_why(tmp_path: Path) -> None:
 
 
 def test_a_reply_goes_to_who_asked_whatever_it_says(tmp_path: Path) -> None:
-    """A program that is let in could address its answer to another run or node."""
-    message, other = order(), order()
-    number(other)
-    crafted = good_reply(other)
+    """An accepted app could address its answer to another run or node."""
+    message, other_message = order(), order()
+    number(other_message)
+    crafted = good_reply(other_message)
     crafted.content["more"] = array_record({"file": np.zeros(100, np.float32)})
     reply, _ = carried_out(tmp_path, message, "", FakeApart(to_bytes(crafted)))
     assert reply.metadata.reply_to_message_id == message.metadata.message_id
@@ -222,7 +222,7 @@ def test_a_reply_goes_to_who_asked_whatever_it_says(tmp_path: Path) -> None:
 
 
 def test_a_site_without_a_place_for_state_carries_out_nothing(tmp_path: Path) -> None:
-    """Behind the gate its clients would begin anew each round, and no budget be kept."""
+    """Without it the clients would start anew in each round, and no budget would be kept."""
     reply, apart = carried_out(tmp_path, order(), state_dir="")
     assert "the site's file names no state-dir" in reason(reply)
     assert apart.jobs == []

@@ -51,7 +51,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_job_is_done_in_a_folder_of_its_own_that_goes_with_it() -> None:
-    said = run("""
+    output = run("""
         def work(job):
             Path.home().joinpath("planted").write_text("x")
             return job.upper() + b" " + os.environ["HOME"].encode()
@@ -59,8 +59,8 @@ def test_a_job_is_done_in_a_folder_of_its_own_that_goes_with_it() -> None:
         print(sum("order-" in name for name in os.listdir(os.environ["TMPDIR"])))
         assert [*parts_of(frame(b"", b"ab", b"c" * 300))] == [b"", b"ab", b"c" * 300]
     """, TMPDIR="/tmp")  # fmt: skip
-    assert said.startswith("answer b'MANY BYTES MANY BYTES  /tmp/order-")
-    assert "left 0" in said
+    assert output.startswith("answer b'MANY BYTES MANY BYTES  /tmp/order-")
+    assert "left 0" in output
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_why_there_is_no_answer_is_said(work: str, reason: str) -> None:
     import re
 
     start = time.monotonic()
-    said = run(f"""
+    output = run(f"""
         def tolerant(job):
             for number in range(3, 30):
                 try: os.close(number)
@@ -94,13 +94,13 @@ def test_why_there_is_no_answer_is_said(work: str, reason: str) -> None:
                 time.sleep(0.05)
         judged({"tolerant" if "range" in work else work}, seconds=1)
     """)
-    assert re.search(rf"ended: .*({reason})", said), said
+    assert re.search(rf"ended: .*({reason})", output), output
     assert time.monotonic() - start < 15
 
 
 def test_a_daemon_does_not_outlive_its_order() -> None:
     """It forks twice, leads a session of its own, and ignores signals."""
-    said = run("""
+    output = run("""
         def work(job):
             read, write = os.pipe()
             if os.fork() == 0:
@@ -113,13 +113,13 @@ def test_a_daemon_does_not_outlive_its_order() -> None:
             return os.read(read, 20)
         judged(work)
     """)
-    pid = int(said.split("'")[1])
-    assert "left 1" in said
+    pid = int(output.split("'")[1])
+    assert "left 1" in output
     assert not is_alive(pid)
 
 
 def test_memory_has_a_limit() -> None:
-    said = run("""
+    output = run("""
         def work(job):
             limit_memory(200)
             try:
@@ -128,7 +128,7 @@ def test_memory_has_a_limit() -> None:
                 return b"MemoryError"
         judged(work)
     """)
-    assert "answer b'MemoryError'" in said
+    assert "answer b'MemoryError'" in output
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -136,7 +136,7 @@ def test_as_another_user_it_reaches_neither_the_gate_nor_its_files(tmp_path: Pat
     secret = tmp_path / "secret"
     secret.write_text("s")
     secret.chmod(0o600)
-    said = run(f"""
+    output = run(f"""
         def work(job):
             reached = []
             for what, attempt in (
@@ -157,4 +157,4 @@ def test_as_another_user_it_reaches_neither_the_gate_nor_its_files(tmp_path: Pat
         os.dup2(held, 50)
         judged(work, user=10001)
     """)
-    assert "answer b'(10001, [], [])'" in said
+    assert "answer b'(10001, [], [])'" in output

@@ -1,4 +1,4 @@
-"""The server's gate: which app may run, and who is told of it before it does."""
+"""The server's gate: it refuses unlisted apps, and logs a run before its code is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = ("install_from_fab", "get_fused_config_from_dir")
 
 @pytest.fixture
 def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Flower's module with steps that only note what they were asked; restored after the test."""
+    """Flower's module with steps that only record their calls; restored after the test."""
     module, done = import_module(MODULE), list[Any]()
     monkeypatch.setattr(module, STEPS[0], lambda content, skip_prompt: done.append(content))
     config = {"method": "fuels", "rounds": 3, "secret-of-mine": "x"}
@@ -32,10 +32,10 @@ def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return done
 
 
-def said(pipe: int) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(os.read(pipe, 10**5))
+def report_in(pipe: int) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(os.read(pipe, 10**5))
     os.close(pipe)
-    return told
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def test_a_run_is_told_before_its_code_is_loaded(flower: list[Any], content: byt
     module[STEPS[0]](content, skip_prompt=True)
     assert flower == [content]
     assert module[STEPS[1]]("folder", {})["rounds"] == 3
-    told = said(read)
-    assert (told["event"], told["run"], told["app"]) == ("run", 5, "fedproto/fedproto-app")
-    assert told["settings"] == {"method": "fuels", "rounds": 3}
-    with pytest.raises(OSError, match="Bad file descriptor"):  # nothing more is told
+    report = report_in(read)
+    assert (report["event"], report["run"], report["app"]) == ("run", 5, "fedproto/fedproto-app")
+    assert report["settings"] == {"method": "fuels", "rounds": 3}
+    with pytest.raises(OSError, match="Bad file descriptor"):  # the pipe is closed
         os.write(write, b"x")
 
 
@@ -71,8 +71,8 @@ def test_an_app_that_is_not_listed_is_never_unpacked(
     with pytest.raises(SettingsError, match=f"which {DIGESTS} lacks"):
         vars(import_module(MODULE))[STEPS[0]](content, skip_prompt=True)
     assert flower == []
-    told = said(read)
-    assert told["event"] == "refused"
+    report = report_in(read)
+    assert report["event"] == "refused"
 
 
 def test_another_flower_gets_no_gate() -> None:

@@ -60,9 +60,9 @@ def test_without_a_gpu_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_tf32_rounds_and_only_on_a_gpu() -> None:
     use_precision("tf32", CUDA)
     assert flags() == (True, True)
-    for other in ("float32", "bfloat16"):
+    for precision in ("float32", "bfloat16"):
         use_precision("tf32", CUDA)
-        use_precision(other, CUDA)
+        use_precision(precision, CUDA)
         assert flags() == (False, False)
     use_precision("tf32", torch.device("cpu"))
     assert flags() == (False, False)
@@ -70,7 +70,7 @@ def test_only_tf32_rounds_and_only_on_a_gpu() -> None:
 
 @pytest.mark.usefixtures("three_gpus")
 def test_a_worker_a_gpu_and_none_for_a_part_of_a_node() -> None:
-    """Parts of a node must cut the same cohorts; by its GPU's memory each would cut its own."""
+    """A node's processes must form the same cohorts, so the GPU's memory must not decide."""
     settings = settings_from({"device": "cuda"})
     assert most_workers(settings) == 3
     assert useful_workers(settings, nodes=2, clients=1000) == 2

@@ -1,4 +1,4 @@
-"""Forecasts of kept models: those that the run's errors are of, on the scale of training."""
+"""Forecasts of kept models, on the scale of training, equal to the forecasts of the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.node.stored import changed, copied_with
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[NodeState, list[ClientSeries]]:
-    """The state of a short run of FUELS, and the series that it was trained on."""
+    """Return the state of a short run of FUELS, and the series that it was trained on."""
     folder = tmp_path_factory.mktemp("trained")
     data = folder / "sites.csv"
     made_series().to_csv(data)
@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[NodeState, list[C
     return open_state(state), histories(data)
 
 
-NEEDED = {"fedda": {"fedda.week": 4}}  # for so short a history
+NEEDED_SETTINGS = {"fedda": {"fedda.week": 4}}  # for so short a history
 WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the best
 
 
@@ -54,7 +54,7 @@ WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the bes
     ("method", "changes"),
     [
         *(
-            (method, NEEDED.get(method, {}))
+            (method, NEEDED_SETTINGS.get(method, {}))
             for method in methods_of("forecasting")
             if not METHODS[method].cannot_forecast
         ),
@@ -75,12 +75,12 @@ def test_further_steps_take_forecasts_for_the_newest_values(
 ) -> None:
     state, series = trained
     steps = PERIOD + 2  # so that a forecast also becomes a periodic value
-    made, left_out = forecast(state, series, steps)
+    forecasts, left_out = forecast(state, series, steps)
     assert left_out == {}
-    for one, ahead in zip(series, made, strict=True):
+    for history, ahead in zip(series, forecasts, strict=True):
         for value in ahead.values:
-            assert one_step(state, one) == pytest.approx(value, rel=1e-5)
-            one = replace(one, values=np.append(one.values, value))
+            assert one_step(state, history) == pytest.approx(value, rel=1e-5)
+            history = replace(history, values=np.append(history.values, value))
 
 
 def test_a_gap_at_the_end_is_carried_forward(
@@ -89,10 +89,10 @@ def test_a_gap_at_the_end_is_carried_forward(
     state, (series, *_) = trained
     open_end = replace(series, values=np.append(series.values, [np.nan, np.nan]))
     filled = replace(series, values=np.append(series.values, [series.values[-1]] * 2))
-    [made], _ = forecast(state, [open_end], 1)
-    assert made.values[0] == one_step(state, filled)
-    assert (made.gap, made.last) == (2, series.values[-1])
-    assert made.first == series.start + ROWS + 2
+    [result], _ = forecast(state, [open_end], 1)
+    assert result.values[0] == one_step(state, filled)
+    assert (result.gap, result.last) == (2, series.values[-1])
+    assert result.first == series.start + ROWS + 2
 
 
 def test_a_file_with_an_open_end_is_read_to_its_last_row(tmp_path: Path) -> None:
@@ -100,27 +100,27 @@ def test_a_file_with_an_open_end_is_read_to_its_last_row(tmp_path: Path) -> None
     frame.iloc[-2:, 2] = np.nan
     frame.to_csv(tmp_path / "sites.csv")
     gappy, late, steady = histories(tmp_path / "sites.csv")
-    ends = [one.start + len(one.values) for one in (gappy, late, steady)]
+    ends = [client.start + len(client.values) for client in (gappy, late, steady)]
     assert ends == [gappy.start + ROWS] * 3
     assert np.isnan(steady.values[-2:]).all()
     assert late.start == gappy.start + 9  # nothing is before the first value
 
 
 def test_the_scale_is_that_of_training(trained: tuple[NodeState, list[ClientSeries]]) -> None:
-    """What lies before the window changes a scale, were it made anew, but no forecast."""
+    """Values before the window would change a newly computed scale, but change no forecast."""
     state, (series, *_) = trained
-    other = replace(
+    newer = replace(
         series, values=np.append(1000 * series.values[:-LOOKBACK], series.values[-LOOKBACK:])
     )
     newest = replace(series, values=series.values[-LOOKBACK:], start=0)
-    assert one_step(state, other) == one_step(state, series) == one_step(state, newest)
+    assert one_step(state, newer) == one_step(state, series) == one_step(state, newest)
 
 
 def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSeries]]) -> None:
     state, series = trained
-    made, _ = forecast(state, series, 2)
+    forecasts, _ = forecast(state, series, 2)
     file = io.StringIO()
-    write_csv(made, file)
+    write_csv(forecasts, file)
     head, *rows = file.getvalue().splitlines()
     assert head == "client,time,forecast,lower_80,upper_80,lower_95,upper_95"
     cells = [row.split(",") for row in rows]
@@ -134,7 +134,9 @@ def test_times_go_on_where_the_file_ends(trained: tuple[NodeState, list[ClientSe
         middle, lower_80, upper_80, lower_95, upper_95 = map(float, row[2:])
         assert lower_95 <= lower_80 < middle < upper_80 <= upper_95
     values = [float(row[2]) for row in cells]
-    np.testing.assert_allclose(values, np.concatenate([one.values for one in made]), rtol=1e-9)
+    np.testing.assert_allclose(
+        values, np.concatenate([result.values for result in forecasts]), rtol=1e-9
+    )
 
 
 def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
@@ -142,8 +144,8 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
 ) -> None:
     state, (gappy, late, _) = trained
     short = replace(late, values=late.values[: LOOKBACK - 1])
-    made, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
-    assert [one.client for one in made] == ["gappy"]
+    forecasts, left_out = forecast(state, [gappy, short, replace(gappy, name="new")], 1)
+    assert [result.client for result in forecasts] == ["gappy"]
     assert left_out == {
         "late": "11 steps from its first value on, too few for a look-back of 12 steps "
         "(2 periodic values at period 6)",
@@ -151,7 +153,7 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
         "steady": "not in the data",
     }
     exactly = replace(late, values=late.values[:LOOKBACK])
-    assert [one.client for one in forecast(state, [exactly], 1)[0]] == ["late"]
+    assert [result.client for result in forecast(state, [exactly], 1)[0]] == ["late"]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +172,8 @@ def test_a_client_asked_for_must_be_forecast(
     series = [gappy, replace(late, values=late.values[:0]), replace(gappy, name="new")]
     with pytest.raises(DataError, match=f"^client '{name}' cannot be forecast: {reason}"):
         forecast(state, series, 1, [name])
-    made, left_out = forecast(state, series, 1, ["gappy"])
-    assert ([one.client for one in made], left_out) == (["gappy"], {})
+    forecasts, left_out = forecast(state, series, 1, ["gappy"])
+    assert ([result.client for result in forecasts], left_out) == (["gappy"], {})
 
 
 def test_nothing_to_forecast_is_an_error(trained: tuple[NodeState, list[ClientSeries]]) -> None:
@@ -184,8 +186,8 @@ def test_another_step_is_refused(trained: tuple[NodeState, list[ClientSeries]]) 
     state, (gappy, *_) = trained
     assert gappy.clock is not None
     minutes = replace(gappy.clock, step=np.timedelta64(300, "s"))
-    for clock, found in ((minutes, "has the step 0:05:00"), (None, "has no times")):
-        with pytest.raises(DataError, match=f"^client 'gappy' {found}.*the step 1:00:00 .* 6 of"):
+    for clock, problem in ((minutes, "has the step 0:05:00"), (None, "has no times")):
+        with pytest.raises(DataError, match=f"^client 'gappy' {problem}.*the step 1:00:00 .* 6 of"):
             forecast(state, [replace(gappy, clock=clock)], 1)
 
 
@@ -193,9 +195,9 @@ def test_without_times_steps_are_counted(tmp_path: Path) -> None:
     data = tmp_path / "rows.csv"
     made_series()[["steady"]].to_csv(data, index=False)
     _, folder = train_on(data, tmp_path, method="solo")
-    made, _ = forecast(open_state(folder), histories(data), 2)
+    forecasts, _ = forecast(open_state(folder), histories(data), 2)
     file = io.StringIO()
-    write_csv(made, file)
+    write_csv(forecasts, file)
     assert [row.split(",")[:2] for row in file.getvalue().splitlines()] == [
         ["client", "step"],
         ["steady", str(ROWS)],
@@ -208,45 +210,50 @@ DAY = {"data.horizon": PERIOD, "method": "fedavg"}
 
 @pytest.mark.parametrize("calendar", ["phase", "week"])
 def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calendar: str) -> None:
-    """Two blocks of H with their times, the second one on the first one's values."""
+    """Two blocks of H with their times; the second block uses the values of the first."""
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": calendar})
     state, series = open_state(folder), histories(data)
-    made, _ = forecast(state, series, PERIOD + 2)
+    forecasts, _ = forecast(state, series, PERIOD + 2)
     task = ForecastingTask(state.settings)
     learner = make_learner(state.settings, task)
-    for one, ours in zip(series, made, strict=True):
-        record = state.store.record(one.name)
-        model = {n: v[None] for n, v in kept_model(state.store, one.name, learner).items()}
+    for history, ours in zip(series, forecasts, strict=True):
+        record = state.store.record(history.name)
+        model = {n: v[None] for n, v in kept_model(state.store, history.name, learner).items()}
         mean, std = record.scale["mean"], record.scale["std"]
-        known = list(carry_forward((one.values - mean) / std))
+        values_so_far = list(carry_forward((history.values - mean) / std))
         for _ in range(2):
-            hour = one.start + len(known)
-            periodic = [known[len(known) - 2 * PERIOD :][:PERIOD], known[len(known) - PERIOD :]]
+            hour = history.start + len(values_so_far)
+            periodic = [
+                values_so_far[len(values_so_far) - 2 * PERIOD :][:PERIOD],
+                values_so_far[len(values_so_far) - PERIOD :],
+            ]
             times = [hour % PERIOD, hour // PERIOD % 7][: 1 if calendar == "phase" else 2]
-            sample = [*known[-3:], *periodic[0], *periodic[1], *times]
+            sample = [*values_so_far[-3:], *periodic[0], *periodic[1], *times]
             ahead = task.forecast(model, torch.tensor(sample, dtype=torch.float32)[None, None])
-            known += ahead[0, 0].tolist()
-        expected = np.array(known[len(one.values) :][: PERIOD + 2]) * std + mean
+            values_so_far += ahead[0, 0].tolist()
+        expected = np.array(values_so_far[len(history.values) :][: PERIOD + 2]) * std + mean
         np.testing.assert_allclose(ours.values, expected, rtol=1e-6)
         for level, half in zip((80, 95), ours.half_widths, strict=True):
-            kept = [record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)]
-            np.testing.assert_allclose(half[:PERIOD], np.array(kept) * std)
+            half_widths = [
+                record.private[f"half-width-{level}/step-{h + 1}"] for h in range(PERIOD)
+            ]
+            np.testing.assert_allclose(half[:PERIOD], np.array(half_widths) * std)
             assert np.isnan(half[PERIOD:]).all()
 
 
 def test_a_state_without_half_widths_still_forecasts(
     trained: tuple[NodeState, list[ClientSeries]], tmp_path: Path
 ) -> None:
-    """Of a run older than intervals: the limits are empty."""
+    """The run is older than intervals, so the limits are empty."""
     state, series = trained
     shutil.copytree(state.folder, tmp_path / "old")
     changed(tmp_path / "old", "UPDATE records SET record = json_remove(record, '$.private')")
-    [made, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
-    assert made.values == forecast(state, series, 1)[0][0].values
+    [result, *_], _ = forecast(open_state(tmp_path / "old"), series, 1)
+    assert result.values == forecast(state, series, 1)[0][0].values
     text = io.StringIO()
-    write_csv([made], text)
+    write_csv([result], text)
     assert text.getvalue().splitlines()[1].endswith(",,,,")
 
 
@@ -263,7 +270,7 @@ def test_without_times_the_calendar_needs_the_data_from_their_beginning(tmp_path
 
 
 def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> None:
-    """Two nodes with a client each: as each alone."""
+    """Two nodes with a client each: the forecasts are the same as of each node alone."""
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path)
@@ -271,10 +278,10 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
     for node, client in (("0", "late"), ("1", "gappy")):
         copied_with(client, folder, tmp_path / "run/state" / node)
     states = open_run(tmp_path / "run")
-    made, left_out = forecast(states, series, 2)
-    assert [one.client for one in made] == ["gappy", "late"]
+    forecasts, left_out = forecast(states, series, 2)
+    assert [result.client for result in forecasts] == ["gappy", "late"]
     assert left_out == {"steady": f"no kept model in {tmp_path / 'run/state'}"}
-    for ours, alone in zip(made, forecast(open_state(folder), series, 2)[0], strict=False):
+    for ours, alone in zip(forecasts, forecast(open_state(folder), series, 2)[0], strict=False):
         assert np.array_equal(ours.values, alone.values)
         assert np.array_equal(ours.half_widths, alone.half_widths, equal_nan=True)
     with pytest.raises(FedProtoError, match="no nodes' state in it"):
@@ -283,7 +290,7 @@ def test_a_whole_run_is_forecast_in_the_order_of_its_series(tmp_path: Path) -> N
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Iterator[Path]:
-    """A folder of states by hand, with a node each of two runs."""
+    """Return a folder with the states of two runs, one node each."""
     for run in ("first-1", "second-2"):
         store = ClientStore(tmp_path / run / "harbour")
         store.keep("steady", ClientRecord(1))
@@ -295,9 +302,9 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
 def test_the_only_state_below_is_found_and_several_are_told(state_dir: Path) -> None:
     first = state_dir / "first-1" / "harbour"
     assert open_state(first).folder == open_state(first.parent).folder == first
-    with pytest.raises(FedProtoError, match="several nodes") as told:
+    with pytest.raises(FedProtoError, match="several nodes") as error:
         open_state(state_dir)
-    assert str(told.value).endswith(f"{first}, {state_dir / 'second-2' / 'harbour'}")
+    assert str(error.value).endswith(f"{first}, {state_dir / 'second-2' / 'harbour'}")
 
 
 def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:

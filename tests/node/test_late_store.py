@@ -1,4 +1,4 @@
-"""State that waits in memory: to its reader no other than on the disk, and on the disk in time."""
+"""State that waits in memory: it reads like state on the disk, and is written in time."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_a_server_that_goes_back_finds_the_states_of_its_checkpoint(tmp_path: Pa
         store.keep("a", ClientRecord(server_round, {"mse": 1 / server_round}))
         if server_round in (2, 4):
             store.flush()
-    again = late_store(tmp_path)
-    assert state_of(again, "a", upto=2) == 2
-    assert again.record("a", before=3) == ClientRecord(2, {"mse": 0.5})
+    reopened = late_store(tmp_path)
+    assert state_of(reopened, "a", upto=2) == 2
+    assert reopened.record("a", before=3) == ClientRecord(2, {"mse": 0.5})
 
 
 def test_states_that_do_not_all_fit_go_to_the_disk_at_once(tmp_path: Path) -> None:
@@ -72,32 +72,36 @@ CLIENTS = [f"client {number}" for number in range(7)]
 
 
 class Plain:
-    """What a node should know: every state and record of every round, by client."""
+    """A plain model of the store: every state and record of every round, by client."""
 
     def __init__(self) -> None:
         self.states: dict[str, dict[int, float]] = {name: {} for name in CLIENTS}
-        self.kept: dict[str, dict[int, float]] = {name: {} for name in CLIENTS}  # its state then
+        self.kept_values: dict[str, dict[int, float]] = {
+            name: {} for name in CLIENTS
+        }  # state by kept round
 
     def go_back(self, upto: int) -> None:
-        for table in (self.states, self.kept):
-            for its in table.values():
-                for server_round in [one for one in its if one > upto]:
-                    del its[server_round]
+        for table in (self.states, self.kept_values):
+            for values in table.values():
+                for server_round in [r for r in values if r > upto]:
+                    del values[server_round]
 
     def state(self, client: str, upto: int) -> float | None:
-        its = self.states[client]
-        return its[max(one for one in its if one <= upto)] if min(its, default=99) <= upto else None
+        values = self.states[client]
+        return (
+            values[max(r for r in values if r <= upto)] if min(values, default=99) <= upto else None
+        )
 
 
 def a_round(store: ClientStore, plain: Plain, server_round: int, seed: int) -> None:
-    """Cohorts of clients by chance, some of which fail; who has trained may keep its model.
+    """Train random cohorts, let some clients fail, and keep some of the trained models.
 
     A round that is done anew is as it was, as in a run.
     """
     draws = np.random.default_rng([seed, server_round])
     store.begin(server_round)
     store.write_shared(server_round, {"parameters/s": torch.full((1,), float(server_round))})
-    training = [CLIENTS[one] for one in draws.permutation(len(CLIENTS))[: draws.integers(2, 8)]]
+    training = [CLIENTS[index] for index in draws.permutation(len(CLIENTS))[: draws.integers(2, 8)]]
     size = int(draws.integers(1, 5))
     for first in range(0, len(training), size):
         cohort = training[first : first + size]
@@ -112,21 +116,21 @@ def a_round(store: ClientStore, plain: Plain, server_round: int, seed: int) -> N
             store.keep(client, ClientRecord(server_round, {"mse": 1 / server_round}))
             value = plain.state(client, server_round)
             assert value is not None
-            plain.kept[client][server_round] = value
+            plain.kept_values[client][server_round] = value
     store.settle()
 
 
 def require_equal(store: ClientStore, plain: Plain, upto: int) -> None:
-    """All that a run that goes on after this round reads."""
+    """Compare all state that a run reads when it continues after this round."""
     for client in CLIENTS:
         assert state_of(store, client, upto) == plain.state(client, upto)
-        kept = {one: value for one, value in plain.kept[client].items() if one <= upto}
-        newest = max(kept, default=0)
+        kept_values = {r: value for r, value in plain.kept_values[client].items() if r <= upto}
+        newest = max(kept_values, default=0)
         assert store.record(client, before=upto + 1).kept_round == newest
         model = store.read_kept(client)
         if newest:
             assert model is not None
-            assert model["parameters/w"].tolist() == [kept[newest]] * 2
+            assert model["parameters/w"].tolist() == [kept_values[newest]] * 2
             assert model["parameters/s"].tolist() == [newest]
         else:
             assert model is None
@@ -135,7 +139,7 @@ def require_equal(store: ClientStore, plain: Plain, upto: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("limit", [PLENTY, 0], ids=["order", "cohort"])
 def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
-    """A store an order, as at a site; a killed server goes back by one round or two."""
+    """One store per order, as at a site; a killed server goes back by one round or two."""
     draws, plain = np.random.default_rng(seed), Plain()
     checkpoints, server_round = [0], 0
     for _ in range(40):
@@ -145,7 +149,7 @@ def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, lim
             checkpoints = [*checkpoints[-1:], server_round]
             continue
         server_round = checkpoints[-min(len(checkpoints), int(draws.integers(1, 3)))]
-        checkpoints = [one for one in checkpoints if one <= server_round]
+        checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint <= server_round]
         plain.go_back(server_round)
         store = ClientStore(tmp_path)
         require_equal(store, plain, server_round)
@@ -160,7 +164,7 @@ def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, lim
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("limit", [PLENTY, 150, 0], ids=["plenty", "little", "none"])
 def test_memory_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
-    """Flushed now and then, then a checkpoint; killed, it goes on from the newest or one before."""
+    """Flush before a checkpoint; after a kill, resume from the newest checkpoint or the last."""
     draws, plain = np.random.default_rng(seed), Plain()
     store = late_store(tmp_path, limit, len(CLIENTS) if limit == 0 else 0)
     checkpoints, server_round = [0], 0
@@ -175,7 +179,7 @@ def test_memory_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit
         elif draws.random() < 0.85:
             continue
         server_round = checkpoints[-min(len(checkpoints), int(draws.integers(1, 3)))]
-        checkpoints = [one for one in checkpoints if one <= server_round]
+        checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint <= server_round]
         plain.go_back(server_round)
         store = late_store(tmp_path, limit)
         store.begin(server_round + 1)

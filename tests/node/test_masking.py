@@ -1,4 +1,4 @@
-"""A node in masked sums: three by hand, and all that it must refuse a server that lies."""
+"""A node in masked sums: a sum by hand, and the requests that it must refuse."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ START = MaskingOrder("run", "token", 1, "a session", "keys")
 SHAPE = Layout({"v": (2,)}, {"clients": ()})
 
 
-def of(value: float) -> Sums:
+def sums_of(value: float) -> Sums:
     return Sums({"v": np.array([value, -value])}, {"clients": np.array(1)})
 
 
 class Four:
-    """Four nodes, each with a folder of its own; every call is by a process of its own."""
+    """Four nodes with a folder each; every call uses a new process's state."""
 
     def __init__(self, folder: Path, signers: Sequence[Signer | None] = (None,) * NODES) -> None:
         self._folder, self._signers = folder, signers
@@ -59,13 +59,13 @@ class Four:
         self.sealed = [reply.sealed for reply in replies]
 
     def for_node(self, number: int) -> MaskingOrder:
-        mine = {n: one[number] for n, one in enumerate(self.sealed) if n != number}
-        return replace(START, step="train", sealed=mine)
+        sealed_shares = {n: sealed[number] for n, sealed in enumerate(self.sealed) if n != number}
+        return replace(START, step="train", sealed=sealed_shares)
 
     def masked(self, number: int, value: float) -> Vector:
         order = self.for_node(number)
         self.node(number).begin(order)
-        return self.node(number).masked(order, of(value))
+        return self.node(number).masked(order, sums_of(value))
 
     def unmask(self, number: int, survivors: list[int]) -> MaskingReply:
         return self.node(number).answer(replace(START, step="unmask", survivors=survivors))
@@ -80,32 +80,32 @@ def four(tmp_path: Path) -> Four:
 
 
 def test_the_server_gets_the_sum_of_three_when_the_fourth_is_lost(four: Four) -> None:
-    """1.25 + 2.5 − 10 = −6.25, by hand: seeds off, the lost node's masks off."""
+    """1.25 + 2.5 − 10 = −6.25: remove the seeds' masks, and the lost node's masks."""
     values = {0: 1.25, 1: 2.5, 3: -10.0}
     vectors = {number: four.masked(number, value) for number, value in values.items()}
     answers = [four.unmask(number, [0, 1, 3]) for number in values]
-    assert {tuple(one.seeds) for one in answers} == {(0, 1, 3)}
-    assert {tuple(one.privates) for one in answers} == {(2,)}
+    assert {tuple(answer.seeds) for answer in answers} == {(0, 1, 3)}
+    assert {tuple(answer.privates) for answer in answers} == {(2,)}
     total = added(vectors.values(), SHAPE.size)
     for number in values:
-        seed = joined([one.seeds[number] for one in answers], SEED_BYTES)
+        seed = joined([answer.seeds[number] for answer in answers], SEED_BYTES)
         total = total - stream(seed, SHAPE.size)
-    private = joined([one.privates[2] for one in answers], PRIVATE_BYTES)
+    private = joined([answer.privates[2] for answer in answers], PRIVATE_BYTES)
     assert public_of(private) == four.publics[2].masks
     keys = {number: four.publics[number].masks for number in values}
     total = total + between(private, keys, 2, SHAPE.size)
-    found = unpacked(total, SHAPE, RULES.secure_bits)
-    assert found.values["v"].tolist() == [-6.25, 6.25]
-    assert found.counts["clients"] == 3
+    result = unpacked(total, SHAPE, RULES.secure_bits)
+    assert result.values["v"].tolist() == [-6.25, 6.25]
+    assert result.counts["clients"] == 3
 
 
 def test_a_masked_vector_tells_nothing_and_is_never_the_same(four: Four, tmp_path: Path) -> None:
     vector = four.masked(0, 1.25)
     assert (unpacked(vector, SHAPE, RULES.secure_bits).values["v"] != [1.25, -1.25]).all()
-    again = Four(tmp_path / "again")
-    again.name_keys()
-    again.share()
-    assert (again.masked(0, 1.25) != vector).all()
+    second = Four(tmp_path / "again")
+    second.name_keys()
+    second.share()
+    assert (second.masked(0, 1.25) != vector).all()
 
 
 def test_its_secrets_lie_in_a_file_that_nobody_else_reads(four: Four, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_its_secrets_lie_in_a_file_that_nobody_else_reads(four: Four, tmp_path: 
 
 def test_an_answer_that_was_lost_is_given_again(four: Four) -> None:
     assert four.node(0).answer(START).own == four.publics[0]
-    again = four.node(0).answer(replace(START, step="shares", publics=four.publics))
-    assert again.sealed == four.sealed[0]
+    repeated = four.node(0).answer(replace(START, step="shares", publics=four.publics))
+    assert repeated.sealed == four.sealed[0]
     for number in range(3):
         four.masked(number, 1.0)
     assert four.unmask(0, [0, 1, 2]) == four.unmask(0, [2, 1, 0])
@@ -135,29 +135,29 @@ def test_an_answer_that_was_lost_is_given_again(four: Four) -> None:
 
 
 def test_nobody_gets_two_vectors_under_the_same_masks(four: Four) -> None:
-    """Their difference would be that of two models, in the clear."""
+    """Their difference would reveal the difference of two models."""
     four.masked(0, 1.0)
     order = four.for_node(0)
     with pytest.raises(MaskingError, match="sent its vector of this sum already"):
         four.node(0).begin(order)
     with pytest.raises(MaskingError, match="sent its vector of this sum already"):
-        four.node(0).masked(order, of(2.0))
+        four.node(0).masked(order, sums_of(2.0))
 
 
 def test_an_order_that_comes_twice_before_the_vector_left_is_done_again(four: Four) -> None:
-    """As when the ClientApp was killed in training."""
+    """This happens when the ClientApp is killed during training."""
     four.node(0).begin(four.for_node(0))
     assert four.masked(0, 1.0).size == SHAPE.size
 
 
 def test_shares_are_given_for_one_set_of_survivors(four: Four) -> None:
-    """With another set the server had the seed and the private key of one node."""
+    """With another set the server would get the seed and the private key of one node."""
     for number in range(NODES):
         four.masked(number, 1.0)
     answer = four.unmask(0, [0, 1, 2])
     assert answer.seeds.keys().isdisjoint(answer.privates)
-    for other in ([0, 1, 3], [0, 1, 2, 3]):
-        refused = four.unmask(0, other)
+    for survivors in ([0, 1, 3], [0, 1, 2, 3]):
+        refused = four.unmask(0, survivors)
         assert "given its shares for other survivors" in refused.fault
         assert (refused.seeds, refused.privates) == ({}, {})
 
@@ -196,9 +196,9 @@ def test_a_sum_of_fewer_nodes_than_the_rules_say_is_refused(tmp_path: Path) -> N
 
 def test_shares_that_too_few_sealed_are_refused(four: Four) -> None:
     order = four.for_node(0)
-    few = replace(order, sealed={1: order.sealed[1]})
+    too_few = replace(order, sealed={1: order.sealed[1]})
     with pytest.raises(MaskingError, match="2 of 4 nodes exchanged shares, at least 3 must"):
-        four.node(0).begin(few)
+        four.node(0).begin(too_few)
 
 
 def test_keys_are_its_own_and_everyones_differ(tmp_path: Path) -> None:
@@ -218,16 +218,19 @@ def test_keys_are_its_own_and_everyones_differ(tmp_path: Path) -> None:
 
 def test_sites_that_know_each_other_sum_with_nobody_else(tmp_path: Path) -> None:
     secrets = [bytes([number]) * 32 for number in range(NODES)]
-    known = frozenset(Signer(secret).public for secret in secrets[:3])
-    signers = [Signer(secret, known) for secret in secrets]
+    trusted_keys = frozenset(Signer(secret).public for secret in secrets[:3])
+    signers = [Signer(secret, trusted_keys) for secret in secrets]
     four = Four(tmp_path, signers)
     four.name_keys()
     order = replace(START, step="shares", publics=four.publics)  # the fourth is known to nobody
-    assert "keys that no site signed which this one knows" in four.node(0).answer(order).fault
+    assert (
+        "keys that were not signed by a site in masked-sums.known"
+        in four.node(0).answer(order).fault
+    )
     mine = PublicKeys(public_of(new_private()), public_of(new_private()), *four.publics[1][2:])
     swapped = replace(order, publics=[four.publics[0], mine, four.publics[2]])
     refused = four.node(0).answer(swapped)
-    assert "keys whose signature is not of this sum" in refused.fault
+    assert "keys with a signature that is not valid for this sum" in refused.fault
     assert refused.sealed == {}
     four.publics = four.publics[:3]
     order = replace(order, publics=four.publics)
@@ -273,4 +276,4 @@ def test_a_value_beyond_the_range_stays_here_with_its_name(four: Four) -> None:
     order = four.for_node(0)
     four.node(0).begin(order)
     with pytest.raises(MaskingError, match=r"its 'v' holds 1e\+30; with aggregation.secure-bits"):
-        four.node(0).masked(order, of(1e30))
+        four.node(0).masked(order, sums_of(1e30))

@@ -1,4 +1,4 @@
-"""What a node asks of a GPU, on one that is pretended: how often it waits, copies, and how much."""
+"""A node's use of a simulated GPU: how often it waits and copies, and how much it copies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EVERYTHING = 10**9  # bytes: room for all there is
 
 
 class Done(NamedTuple):
-    """Of one order: the reply, what the program waited for and copied, and the device's calls."""
+    """One order's reply, with the numbers of waits, copies and calls of the device."""
 
     reply: Reply
     waits: int
@@ -50,7 +50,7 @@ class Done(NamedTuple):
 
 
 class OnDevice:
-    """A node with some clients and all it needs for orders."""
+    """A node with clients, ready for orders."""
 
     def __init__(
         self, folder: Path, task: str, device: torch.device, room: int = 0, **changes: Any
@@ -90,7 +90,7 @@ class OnDevice:
 
 
 def as_text(reply: Reply) -> str:
-    """All of it, bit for bit."""
+    """Return all of the reply, bit for bit."""
     arrays = {name: array.tolist() for name, array in reply.arrays.items()}
     return repr(replace(reply, arrays=arrays))
 
@@ -107,22 +107,22 @@ def as_text(reply: Reply) -> str:
 def test_neither_clients_nor_steps_make_a_cohort_wait(
     tmp_path: Path, task: str, method: str, length: str
 ) -> None:
-    """More clients and steps mean no more waiting; a copy a tensor and epoch, whoever trains."""
+    """More clients and steps cause no more waits; there is one copy per tensor and epoch."""
 
     def done(name: str, clients: int, times: int, device: torch.device = DEVICE) -> Done:
         changes = {"method": method, length: times}
         node = OnDevice(tmp_path / name, task, device, **changes)
         return node.train(node.order(clients))
 
-    few, many, longer = done("few", 2, 1), done("many", 4, 1), done("longer", 4, 3)
-    assert longer.calls > many.calls
-    assert 0 < few.waits == many.waits == longer.waits
-    assert few.copies == many.copies
-    assert many.calls - few.calls <= 2 * 2  # two more models in the sum
-    assert longer.copies - many.copies <= 2 * 3  # order, age or presence, and how images move
-    here = done("here", 4, 1, CPU)
-    for name, losses in here.reply.losses.items():
-        assert many.reply.losses[name] == pytest.approx(losses, rel=1e-5)
+    small, large, longer = done("few", 2, 1), done("many", 4, 1), done("longer", 4, 3)
+    assert longer.calls > large.calls
+    assert 0 < small.waits == large.waits == longer.waits
+    assert small.copies == large.copies
+    assert large.calls - small.calls <= 2 * 2  # two more models in the sum
+    assert longer.copies - large.copies <= 2 * 3  # order, age or presence, and how images move
+    on_cpu = done("here", 4, 1, CPU)
+    for name, losses in on_cpu.reply.losses.items():
+        assert large.reply.losses[name] == pytest.approx(losses, rel=1e-5)
 
 
 def test_the_pretended_gpu_sees_what_a_real_one_would_mind() -> None:
@@ -143,24 +143,26 @@ def test_the_pretended_gpu_sees_what_a_real_one_would_mind() -> None:
 
 
 def test_states_that_fit_stay_on_the_device(tmp_path: Path) -> None:
-    """They come over for the checkpoint alone, and are what they are elsewhere, bit for bit."""
+    """They are copied for the checkpoint only, and equal the states of a CPU, bit for bit."""
     rounds: dict[str, list[Done]] = {}
     for name, room in (("stays", EVERYTHING), ("comes", 0)):
-        one = OnDevice(tmp_path / name, "forecasting", DEVICE, room, method="solo")
-        rounds[name] = [one.train(one.order(4, number), size=3) for number in (1, 2)]
+        node = OnDevice(tmp_path / name, "forecasting", DEVICE, room, method="solo")
+        rounds[name] = [node.train(node.order(4, number), size=3) for number in (1, 2)]
         with PretendedGpu() as gpu:
-            one.store.flush()
+            node.store.flush()
         assert (gpu.waits.total() > 0) == (name == "stays")
-        rounds[name].append(one.train(one.order(2, 3), size=3))  # others, of both cohorts
+        rounds[name].append(node.train(node.order(2, 3), size=3))  # others, of both cohorts
     for stays, comes in zip(rounds["stays"], rounds["comes"], strict=True):
         assert as_text(stays.reply) == as_text(comes.reply)
     tensors = 3 * 12  # weights of four matrices with biases, in two GRUs, a decoder; two moments
     assert rounds["comes"][1].waits - rounds["stays"][1].waits >= 2 * (tensors - 6)
     written = [ClientStore(tmp_path / name) for name in rounds]
     client = rounds["stays"][0].reply.names[0]
-    (there,), (here,) = (store.read_states([client], upto=3) for store in written)
-    assert there.tensors.keys() == here.tensors.keys()
-    assert all(torch.equal(there.tensors[name], here.tensors[name]) for name in here.tensors)
+    (on_device,), (on_cpu,) = (store.read_states([client], upto=3) for store in written)
+    assert on_device.tensors.keys() == on_cpu.tensors.keys()
+    assert all(
+        torch.equal(on_device.tensors[name], on_cpu.tensors[name]) for name in on_cpu.tensors
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,10 +171,10 @@ def test_states_that_fit_stay_on_the_device(tmp_path: Path) -> None:
 def test_a_cohort_that_does_not_fit_works_in_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, method: str
 ) -> None:
-    """Wherever the memory gives out, a client is trained once, and told of once."""
-    whole = OnDevice(tmp_path / "whole", "forecasting", CPU, method=method)
+    """Wherever memory runs out, each client is trained once and reported once."""
+    undivided = OnDevice(tmp_path / "whole", "forecasting", CPU, method=method)
     halved = OnDevice(tmp_path / "halved", "forecasting", CPU, method=method)
-    expected = [whole.train(whole.order(4, number), size=1).reply for number in (1, 2)]
+    expected = [undivided.train(undivided.order(4, number), size=1).reply for number in (1, 2)]
     failed: list[int] = []
 
     def limited(cohort: Cohort) -> None:
@@ -182,21 +184,21 @@ def test_a_cohort_that_does_not_fit_works_in_halves(
 
     train, evaluate = trainer.train_cohort, type(halved.learner).evaluate
 
-    def small_training(learner: AnyLearner, cohort: Cohort, *rest: Any) -> dict[str, Tensor]:
+    def small_training(learner: AnyLearner, cohort: Cohort, *args: Any) -> dict[str, Tensor]:
         limited(cohort)
-        return train(learner, cohort, *rest)
+        return train(learner, cohort, *args)
 
-    def small_evaluation(learner: AnyLearner, cohort: Cohort, *rest: Any) -> Any:
+    def small_evaluation(learner: AnyLearner, cohort: Cohort, *args: Any) -> Any:
         limited(cohort)
-        return evaluate(learner, cohort, *rest)
+        return evaluate(learner, cohort, *args)
 
     if place == "train_cohort":
         monkeypatch.setattr(trainer, "train_cohort", small_training)
     else:
         monkeypatch.setattr(type(halved.learner), "evaluate", small_evaluation)
     for number, reply in zip((1, 2), expected, strict=True):
-        told = halved.train(halved.order(4, number)).reply
-        assert as_text(told) == as_text(reply)
+        halved_reply = halved.train(halved.order(4, number)).reply
+        assert as_text(halved_reply) == as_text(reply)
     assert failed == 2 * [4, 2, 2]
 
 
@@ -207,24 +209,24 @@ def test_one_client_that_does_not_fit_is_told_of(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(trainer, "train_cohort", full)
-    one = OnDevice(tmp_path, "forecasting", CPU, method="solo")
-    order = one.order(2)
+    node = OnDevice(tmp_path, "forecasting", CPU, method="solo")
+    order = node.order(2)
     with pytest.raises(MemoryError, match=f"{order.clients[0]} alone"):
-        one.node.train(order, [Share(0, order.clients)])
+        node.node.train(order, [Share(0, order.clients)])
 
 
 def test_a_cohort_is_as_large_as_fits(tmp_path: Path) -> None:
-    one = OnDevice(tmp_path, "forecasting", CPU, method="solo")
-    order = one.order(4)
+    node = OnDevice(tmp_path, "forecasting", CPU, method="solo")
+    order = node.order(4)
 
     def clients(room: int, *, trains: bool = True) -> int:
-        return fitting(room, one.learner, one.shard, order, trains=trains)
+        return fitting(room, node.learner, node.shard, order, trains=trains)
 
     assert clients(0) == clients(10**5) == 16  # at least
     assert 1000 < clients(10**9) < clients(2 * 10**9) <= 2 * clients(10**9) + 1
     assert clients(10**9, trains=False) > clients(10**9)
-    nobody = Order("run", "", 1, [])
-    assert fitting(10**9, one.learner, one.shard, nobody, trains=True) == 16
+    empty_order = Order("run", "", 1, [])
+    assert fitting(10**9, node.learner, node.shard, empty_order, trains=True) == 16
 
 
 @pytest.mark.parametrize(("free", "room"), [(10**10, 4 * 10**8), (10**8, 8 * 10**7)])
@@ -235,33 +237,35 @@ def test_a_cohort_gets_half_a_gpu_or_what_is_free(
     monkeypatch.setattr(shares, "free_memory", lambda _: free)
     sizes = []
     for device in (DEVICE, CPU):
-        one = OnDevice(tmp_path / str(device), "forecasting", device, method="solo")
+        node = OnDevice(tmp_path / str(device), "forecasting", device, method="solo")
         with PretendedGpu():
-            of = one.learner, one.shard, one.order(4)
-            sizes.append((size_by_memory(*of, trains=True), fitting(room, *of, trains=True)))
-    (there, expected), (here, _) = sizes
-    assert there == expected > 16
-    assert here == 16
+            arguments = node.learner, node.shard, node.order(4)
+            sizes.append(
+                (size_by_memory(*arguments, trains=True), fitting(room, *arguments, trains=True))
+            )
+    (on_gpu, expected), (on_cpu, _) = sizes
+    assert on_gpu == expected > 16
+    assert on_cpu == 16
 
 
 def test_processes_that_share_a_node_do_not_cut_by_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would find another size, and clients would be trained twice, or not at all."""
-    one = OnDevice(tmp_path, "forecasting", CPU, method="solo")
+    """Each would choose another size, and clients would be trained twice, or not at all."""
+    node = OnDevice(tmp_path, "forecasting", CPU, method="solo")
     sizes = iter([3, 1, 2])
     monkeypatch.setattr(orders, "size_by_memory", lambda *_, **__: next(sizes))
     context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
-    config = flat_settings(one.settings) | {"output.dir": str(tmp_path)}
+    config = flat_settings(node.settings) | {"output.dir": str(tmp_path)}
     context.run_config = dict(config)
-    order = one.order(4)
+    order = node.order(4)
 
-    def names(number: int, of: int) -> list[list[str]]:
-        part = orders.Part(number, of)
+    def names(number: int, total: int) -> list[list[str]]:
+        part = orders.Part(number, total)
         done = orders.carry_out_part("train", order, context, part, simulated=True)
         assert done.absent == {}
         return [cohort.names for cohort in done.cohorts]
 
-    assert [len(some) for some in names(0, 1)] == [3, 1]
+    assert [len(cohort) for cohort in names(0, 1)] == [3, 1]
     together = [*names(0, 2), *names(1, 2)]
-    assert sorted(name for some in together for name in some) == sorted(order.clients)
+    assert sorted(name for cohort in together for name in cohort) == sorted(order.clients)

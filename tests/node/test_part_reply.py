@@ -1,4 +1,4 @@
-"""One reply of all parts: as if one process had done every cohort."""
+"""The merged reply is the same as if one process had trained every cohort."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_how_cohorts_are_spread_changes_no_bit() -> None:
         cohort(place, f"c{place}", weight=1, value=0.0, sums={"w": draws.normal(size=50)})
         for place in range(7)
     ]
-    whole = merged([PartReply(cohorts, {}, 0.0)])
+    undivided = merged([PartReply(cohorts, {}, 0.0)])
     for parts in (2, 3, 7):
         split = [PartReply(cohorts[part::parts], {}, 0.0) for part in range(parts)]
-        np.testing.assert_array_equal(merged(split).arrays["w"], whole.arrays["w"])
+        np.testing.assert_array_equal(merged(split).arrays["w"], undivided.arrays["w"])
 
 
 def test_a_loss_or_count_that_a_cohort_lacks_is_0() -> None:

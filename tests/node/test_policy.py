@@ -1,4 +1,4 @@
-"""What a site refuses before any work, and how it ends work that takes too long."""
+"""A site refuses excessive settings before any work, and ends work that takes too long."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def test_a_run_that_multiplies_work_is_refused_by_default() -> None:
     ):
         name, _, value = key.partition(" = ")
         task = {"task": "sequence-classification"} if name.startswith("encoder") else {}
-        said = refusal(limits, method=method, **task, **{name: int(value)})
-        assert said.startswith(f"{key}: this site allows")
+        message = refusal(limits, method=method, **task, **{name: int(value)})
+        assert message.startswith(f"{key}: this site allows")
     assert refusal(Limits(epochs=5000), **{"local-epochs": 5000}) == ""
     # What another method would do is no work of this run's.
     assert refusal(Limits(epochs=10), **{"gldp.head-epochs": 2000}) == ""
 
 
 def test_every_setting_of_work_has_a_limit() -> None:
-    """A new one that counts epochs or steps under another name would pass unseen."""
-    counted = {
+    """A new setting that counts epochs or steps under another name would have no limit."""
+    numbers = {
         key
         for method in METHODS
         for key, value in flat_settings(Settings(method=method)).items()
         if isinstance(value, int) and not isinstance(value, bool)
         if any(word in key for word in ("epoch", "iteration", "-steps"))
     }
-    named = {key for key in counted if key.endswith(("epochs", "steps", "iterations"))}
-    assert counted == named
-    assert len(counted) > 15
+    limited = {key for key in numbers if key.endswith(("epochs", "steps", "iterations"))}
+    assert numbers == limited
+    assert len(numbers) > 15
 
 
 def test_methods_and_tasks_are_the_sites_to_choose() -> None:
@@ -109,7 +109,7 @@ def test_a_run_names_no_code_that_the_site_has_not_allowed(key: str) -> None:
 def test_what_is_let_through_as_no_code_is_never_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Importing runs a module, whatever is looked for in it then."""
+    """Importing a module runs its code, whatever name is looked up in it."""
     (tmp_path / "planted.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     for text in ("planted:", "planted:1", "planted:a-b", "planted: NAME", "planted"):

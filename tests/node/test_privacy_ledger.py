@@ -1,4 +1,4 @@
-"""A site's own count: of all runs, once a release, and before it leaves."""
+"""A site's privacy ledger: over all runs, once per release, written before it leaves."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ REPLACING = PrivacySettings(mechanism="gaussian", noise_multiplier=2.0, neighbou
 
 def account(folder: Path) -> dict[str, float]:
     [file] = (folder / "spent").glob("*.json")
-    told: dict[str, float] = json.loads(file.read_text())
-    return told
+    content: dict[str, float] = json.loads(file.read_text())
+    return content
 
 
 def test_runs_add_up_and_the_same_answer_costs_once(tmp_path: Path) -> None:
@@ -42,7 +42,9 @@ def test_what_would_exceed_the_sites_epsilon_does_not_leave_and_is_not_counted(
         ledger.enter("cell", RUN, 0.25, ["c"])
     ledger.enter("cell", RUN, 0.25, ["a"])  # the same answer again
     ledger.enter("other", RUN, 0.25, ["c"])  # who has spent nothing
-    spent = [json.loads(one.read_text())["releases"] for one in (tmp_path / "spent").glob("*.json")]
+    spent = [
+        json.loads(path.read_text())["releases"] for path in (tmp_path / "spent").glob("*.json")
+    ]
     assert sorted(spent) == [1, 2]
 
 
@@ -101,8 +103,8 @@ def test_what_does_as_much_is_let_in() -> None:
 
 def test_a_node_draws_its_secret_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda _: own_secret(tmp_path / "p"), range(16)))
-    [secret] = found
+        secrets = set(pool.map(lambda _: own_secret(tmp_path / "p"), range(16)))
+    [secret] = secrets
     assert len(secret) == 32
     assert own_secret(tmp_path / "q") != secret
     assert [path.name for path in (tmp_path / "p").iterdir()] == ["secret"]

@@ -1,4 +1,4 @@
-"""What leaves is clipped and noised as counted, and only the node's secret can take it off."""
+"""Values leave clipped and noised; only the node's secret can reproduce the noise."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def prototypes(learner: AnyLearner, value: float = 1.0) -> tuple[Cohort, Contrib
     return tiny_cohort(learner), Contribution({"prototypes": rows})
 
 
-def applied(guard: Protection, learner: AnyLearner, asked: Order, value: float = 1.0) -> Leaving:
-    cohort, sent = prototypes(learner, value)
-    return guard.applied(learner, cohort, asked, ROWS, {}, sent)
+def applied(guard: Protection, learner: AnyLearner, request: Order, value: float = 1.0) -> Leaving:
+    cohort, contribution = prototypes(learner, value)
+    return guard.applied(learner, cohort, request, ROWS, {}, contribution)
 
 
 @pytest.mark.parametrize(("neighbours", "factor"), [("remove", 1), ("replace", 2)])
@@ -59,8 +59,8 @@ def test_rows_are_clipped_and_their_noise_covers_all_of_them(
     """Rows of length √8·2 are cut to C = 0.5; B = 500 of them move 0.5·√500, σ = 0.01 of it."""
     learner = tiny_learner("fuels")
     guard = protection(tmp_path, 0.01, clip=0.5, neighbours=neighbours)
-    sent = applied(guard, learner, order(learner), 2.0).sent.arrays["prototypes"]
-    noise = sent - 0.5 / math.sqrt(8)
+    noised = applied(guard, learner, order(learner), 2.0).contribution.arrays["prototypes"]
+    noise = noised - 0.5 / math.sqrt(8)
     assert noise.std() == pytest.approx(factor * 0.01 * 0.5 * math.sqrt(500), rel=0.05)
     assert abs(noise.mean()) < 0.01 * factor
     assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.05  # one each
@@ -68,12 +68,12 @@ def test_rows_are_clipped_and_their_noise_covers_all_of_them(
 
 def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path: Path) -> None:
     learner = tiny_learner("fedavg")
-    cohort, asked = tiny_cohort(learner), order(learner)
+    cohort, request = tiny_cohort(learner), order(learner)
     models = {name: value + 1.0 for name, value in cohort.parameters.items()}
     guard = protection(tmp_path, 1e-9, step_clip=0.3)
-    leaving = guard.applied(learner, cohort, asked, ROWS, models, Contribution())
+    leaving = guard.applied(learner, cohort, request, ROWS, models, Contribution())
     steps = [
-        (leaving.models[n][0] - torch.from_numpy(asked.guidance.arrays[n])).flatten()
+        (leaving.models[n][0] - torch.from_numpy(request.guidance.arrays[n])).flatten()
         for n in models
     ]
     assert float(torch.cat(steps).norm()) == pytest.approx(0.3, rel=1e-4)
@@ -87,52 +87,59 @@ def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
         **{"privacy.mechanism": "gaussian", "privacy.clip": 2.0, "privacy.noise-multiplier": 1.0},
     )
     cohort = tiny_cohort(learner)
-    sent = learner.contribution(cohort, learner.context(order(learner).guidance, cohort), 1)
+    contribution = learner.contribution(cohort, learner.context(order(learner).guidance, cohort), 1)
     samples = cohort.samples.train_samples[0]
 
     def deviation(unit: str) -> float:
         guard = protection(tmp_path, 1.0, clip=2.0, unit=unit, neighbours="replace")
-        leaving = guard.applied(learner, cohort, order(learner), [0], {}, sent)
-        noise = [leaving.sent.arrays[n][0] - sent.arrays[n][0] for n in sent.arrays]
+        leaving = guard.applied(learner, cohort, order(learner), [0], {}, contribution)
+        noise = [
+            leaving.contribution.arrays[n][0] - contribution.arrays[n][0]
+            for n in contribution.arrays
+        ]
         return float(np.concatenate([part.ravel() for part in noise]).std())
 
-    one = deviation("sample")
-    assert one == pytest.approx(2 * 4, rel=0.5)
-    assert deviation("client") / one == pytest.approx(samples, rel=0.6)
+    sample_deviation = deviation("sample")
+    assert sample_deviation == pytest.approx(2 * 4, rel=0.5)
+    assert deviation("client") / sample_deviation == pytest.approx(samples, rel=0.6)
 
 
 def test_only_rows_of_classes_that_a_client_has_leave_noised(tmp_path: Path) -> None:
     learner = tiny_learner("fuels")
     cohort, _ = prototypes(learner)
-    sent = Contribution(
+    contribution = Contribution(
         {"prototypes": np.zeros((2, 3, 8), np.float32)},
         torch.tensor([[True, False, True], [False, True, False]]),
     )
-    leaving = protection(tmp_path, 1.0).applied(learner, cohort, order(learner), ROWS, {}, sent)
-    moved = np.abs(leaving.sent.arrays["prototypes"]).sum(axis=2) > 0
+    leaving = protection(tmp_path, 1.0).applied(
+        learner, cohort, order(learner), ROWS, {}, contribution
+    )
+    moved = np.abs(leaving.contribution.arrays["prototypes"]).sum(axis=2) > 0
     assert moved.tolist() == [[True, False, True], [False, True, False]]
 
 
 def test_who_knows_seed_client_and_round_cannot_take_the_noise_off(tmp_path: Path) -> None:
-    """The server makes the noise that a node of a simulation has: all that it could know."""
+    """The server draws the noise of a simulation's node: the best guess that it can make."""
     learner = tiny_learner("fuels")
-    asked = order(learner)
-    true = applied(protection(tmp_path, 1e-12), learner, asked).sent.arrays["prototypes"]
-    sent = applied(protection(tmp_path, 1.0), learner, asked).sent.arrays["prototypes"]
+    request = order(learner)
+    true = applied(protection(tmp_path, 1e-12), learner, request).contribution.arrays["prototypes"]
+    noised = applied(protection(tmp_path, 1.0), learner, request).contribution.arrays["prototypes"]
     guessed = protection(None, 1.0, secret_of_simulation(0))
-    noise = applied(guessed, learner, asked).sent.arrays["prototypes"] - true
-    left = sent - noise - true
-    assert left.std() > (sent - true).std()  # worse than before
-    assert np.abs(sent - true).min() > 0
+    noise = applied(guessed, learner, request).contribution.arrays["prototypes"] - true
+    remainder = noised - noise - true
+    assert remainder.std() > (noised - true).std()  # worse than before
+    assert np.abs(noised - true).min() > 0
 
 
 def test_the_same_order_gets_the_same_answer_and_is_counted_once(tmp_path: Path) -> None:
     learner = tiny_learner("fuels")
-    first, again = (
-        applied(protection(tmp_path, 1.0), learner, order(learner)).sent.arrays["prototypes"]
+    first, repeated = (
+        applied(protection(tmp_path, 1.0), learner, order(learner)).contribution.arrays[
+            "prototypes"
+        ]
         for _ in range(2)
     )
-    assert np.array_equal(first, again)
+    assert np.array_equal(first, repeated)
     assert releases(tmp_path) == [1, 1]
 
 
@@ -150,21 +157,21 @@ def test_another_question_gets_other_noise_even_where_the_answer_is_the_same(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     learner = tiny_learner("fuels")
-    asked = order(learner)
+    request = order(learner)
     guard = protection(tmp_path, 1.0)
-    first = applied(guard, learner, asked).sent.arrays["prototypes"]
-    other = applied(guard, learner, replace(asked, **changed)).sent.arrays["prototypes"]
-    assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.05
+    first = applied(guard, learner, request).contribution.arrays["prototypes"]
+    second = applied(guard, learner, replace(request, **changed)).contribution.arrays["prototypes"]
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.05
     assert releases(tmp_path) == [2, 2]
 
 
 def test_the_same_question_with_another_answer_gets_other_noise(tmp_path: Path) -> None:
-    """Else the difference of two replies would be that of what they hide."""
+    """Otherwise the difference of two replies would reveal the difference of their values."""
     learner = tiny_learner("fuels")
-    asked, guard = order(learner), protection(tmp_path, 1.0, clip=10.0)
-    first = applied(guard, learner, asked, 1.0).sent.arrays["prototypes"] - 1.0
-    other = applied(guard, learner, asked, 1.001).sent.arrays["prototypes"] - 1.001
-    assert abs(np.corrcoef(first.ravel(), other.ravel())[0, 1]) < 0.05
+    request, guard = order(learner), protection(tmp_path, 1.0, clip=10.0)
+    first = applied(guard, learner, request, 1.0).contribution.arrays["prototypes"] - 1.0
+    second = applied(guard, learner, request, 1.001).contribution.arrays["prototypes"] - 1.001
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.05
 
 
 def test_whoever_has_spent_all_sends_nothing_and_the_others_do(tmp_path: Path) -> None:
@@ -183,7 +190,7 @@ def releases(folder: Path) -> list[int]:
 
 
 class SaysNothing(FedAvgLearner):
-    """Somebody's method that trains FedAvg's model and declares nothing."""
+    """A user's method that trains FedAvg's model and declares nothing."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> list[Sends]:
@@ -199,7 +206,7 @@ class Unbounded(FedAvgLearner):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent", "named"),
+    ("kind", "arrays", "message"),
     [
         (SaysNothing, {}, "SaysNothing sends its model, and does not declare how far"),
         (Unbounded, {"means": np.ones((2, 3), np.float32)}, "Unbounded sends means, and does not"),
@@ -207,12 +214,12 @@ class Unbounded(FedAvgLearner):
     ],
 )
 def test_what_a_learner_did_not_say_it_sends_does_not_leave(
-    tmp_path: Path, kind: type[FedAvgLearner], sent: dict[str, Any], named: str
+    tmp_path: Path, kind: type[FedAvgLearner], arrays: dict[str, Any], message: str
 ) -> None:
     plain = tiny_learner("fedavg")
     learner = kind(plain.training, plain.section, plain.task)
     cohort = tiny_cohort(learner)
-    with pytest.raises(SettingsError, match=named):
+    with pytest.raises(SettingsError, match=message):
         protection(tmp_path, 1.0).applied(
-            learner, cohort, order(learner), ROWS, cohort.parameters, Contribution(sent)
+            learner, cohort, order(learner), ROWS, cohort.parameters, Contribution(arrays)
         )

@@ -1,4 +1,4 @@
-"""A node's own settings: two ways in, early and readable refusal, nothing outside the root."""
+"""A node's own settings: two sources, early and readable errors, no data outside the root."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_short_keys_alone_are_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "parts"),
     [
         ("nmae = 'x'", ["nmae: unknown", "name", "state-dir"]),
         ("[data]\nsurce = 'x'", ["data.surce: unknown", "columns", "time-column"]),
@@ -124,16 +124,16 @@ def test_short_keys_alone_are_enough() -> None:
         ("name = x", ["not a TOML file", "line 1"]),
     ],
 )
-def test_faults_of_a_file_name_it_and_the_key(tmp_path: Path, text: str, named: list[str]) -> None:
+def test_faults_of_a_file_name_it_and_the_key(tmp_path: Path, text: str, parts: list[str]) -> None:
     file = write(tmp_path, text)
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(SettingsError) as error:
         read_site({"site": str(file)})
-    for part in (str(file), *named):
-        assert part in str(told.value)
+    for part in (str(file), *parts):
+        assert part in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"site": 3}, "node config: site = 3: must be the path"),
         ({"site": "/nowhere/site.toml"}, "site = '/nowhere/site.toml': cannot be read: No such"),
@@ -145,11 +145,11 @@ def test_faults_of_a_file_name_it_and_the_key(tmp_path: Path, text: str, named: 
     ],
 )
 def test_faults_of_short_keys_are_told_by_their_own_names(
-    config: dict[str, Any], told: str
+    config: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError) as fault:
         read_site(config)
-    assert told in str(fault.value)
+    assert message in str(fault.value)
 
 
 def test_a_site_without_a_source_is_refused() -> None:
@@ -178,14 +178,14 @@ def test_data_lie_in_their_root(tmp_path: Path) -> None:
     os.symlink(root / "a.csv", root / "inner.csv")
     os.symlink(root, tmp_path / "root")
     source = {"data-source": "wide-csv"}
-    for given in (root, tmp_path / "root"):
-        config = {**source, "data-root": str(given)}
+    for root_folder in (root, tmp_path / "root"):
+        config = {**source, "data-root": str(root_folder)}
         for path in ("a.csv", "sub/../a.csv", "inner.csv", str(root / "a.csv")):
             assert path_read({**config, "data-path": path}).endswith(".csv")
         for path in ("../outside/b.csv", "/etc/passwd", "link/b.csv", "sub/../../outside/b.csv"):
-            with pytest.raises(SettingsError, match=r"outside data\.root") as told:
+            with pytest.raises(SettingsError, match=r"outside data\.root") as error:
                 path_read({**config, "data-path": path})
-            assert repr(path) in str(told.value)
+            assert repr(path) in str(error.value)
     with pytest.raises(SettingsError, match=r"data\.root = '/nowhere': no such folder"):
         path_read({**source, "data-root": "/nowhere", "data-path": "a.csv"})
 
@@ -199,5 +199,5 @@ def test_the_files_folder_is_the_root_unless_it_names_another(tmp_path: Path) ->
         path_read({"site": str(file)})
     file.write_text("[data]\nsource = 'wide-csv'\npath = 'a.csv'\nroot = '../data'\n")
     assert Path(path_read({"site": str(file)})).resolve() == tmp_path / "data" / "a.csv"
-    given = {"site": str(file), "data-root": str(tmp_path / "site")}
-    assert path_read(given) == str(tmp_path / "site" / "a.csv")
+    config = {"site": str(file), "data-root": str(tmp_path / "site")}
+    assert path_read(config) == str(tmp_path / "site" / "a.csv")

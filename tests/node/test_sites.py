@@ -1,4 +1,4 @@
-"""Sites with files of their own: what they hold is theirs, and what they tell is little."""
+"""Sites with files of their own: they keep their data and reveal little."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(tmp_path: Path, sites: dict[str, list[str]], **changes: Any) -> RunFolde
     settings = digits_settings(
         tmp_path, **{"data.classes": "a,b,c", "data.partition.validation-share": 0.2, **changes}
     )
-    return run_locally(settings, [site(tmp_path, name, its) for name, its in sites.items()])[0]
+    return run_locally(settings, [site(tmp_path, name, files) for name, files in sites.items()])[0]
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:
@@ -71,31 +71,31 @@ def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, meth
 
 
 def test_how_many_images_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    said: list[Told] = []
+    replies: list[Told] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        said.append(told(reply))
+        replies.append(told(reply))
         return reply
 
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
     run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
-    metrics = {metric.name for one in said for metric in metrics_told(one)}
+    metrics = {metric.name for reply in replies for metric in metrics_told(reply)}
     assert "count/stage-1" in metrics
     assert not [name for name in metrics if "class-" in name]
-    assert [one["class_counts"] for one in said if "class_counts" in one] == [{}]
+    assert [reply["class_counts"] for reply in replies if "class_counts" in reply] == [{}]
 
 
 def test_only_the_classes_at_hand_send_prototypes(tmp_path: Path) -> None:
-    sent: list[list[int]] = []
+    classes_sent: list[list[int]] = []
 
     def listen(node_id: int, reply: Any) -> Any:
         if reply.metadata.message_type == "train":
-            sent.extend(told(reply)["classes"])
+            classes_sent.extend(told(reply)["classes"])
         return reply
 
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"})
     run_locally(settings, [site(tmp_path, "north", ["ab", "c"])], tamper=listen)
-    assert sent == [[0, 1], [0, 1], [2], [2]]
+    assert classes_sent == [[0, 1], [0, 1], [2], [2]]
 
 
 # Images that a run reserves are none of a site's own; its stages are the site's.
@@ -156,7 +156,7 @@ def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"rounds": 2}, "rounds = 2: fewer than the 3 stages of the data"),
         (
@@ -167,23 +167,23 @@ def test_a_server_that_learns_among_sites_needs_images_that_its_operator_names(
     ],
 )
 def test_a_site_that_does_not_fit_the_run_says_why(
-    tmp_path: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(FederationError, match=told):
+    with pytest.raises(FederationError, match=message):
         run(tmp_path, {"north": ["ab", "c", "a"]}, **changes)
 
 
 def sequence_site(
     folder: Path, name: str, clients: str, groups: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """A site with 30 sequences of each client (a letter each), of which some know their group."""
+    """A site with 30 sequences of each client (a letter each); some clients have a group."""
     rng = np.random.default_rng(len(clients))
     holder = np.repeat(list(clients), 30)
     y = np.tile(np.arange(3), 10 * len(clients))
     x = rng.normal(size=(len(y), 12, 2)).astype(np.float32) + y[:, None, None]
     arrays = {"x": x, "y": y, "client": holder}
     if groups:
-        arrays["group"] = np.array([groups[one] for one in holder])
+        arrays["group"] = np.array([groups[client] for client in holder])
     file = folder / f"{name}.npz"
     np.savez(file, allow_pickle=False, **arrays)
     return {
@@ -201,14 +201,14 @@ def rows(folder: RunFolder) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "fedavg"])
 def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) -> None:
-    """data.clusters deals out what all nodes hold; a site's clients are those of its file."""
+    """data.clusters partitions shared data; a site's clients come from its file."""
     sites = [sequence_site(tmp_path, "north", "ab"), sequence_site(tmp_path, "south", "bcd")]
     settings = sequence_settings(tmp_path, method=method)
     assert settings.data.clusters.scheme == "dirichlet"
     folder, _ = run_locally(settings, sites)
-    found = [(row["client"], row["node"], row["group"]) for row in rows(folder)]
+    clients = [(row["client"], row["node"], row["group"]) for row in rows(folder)]
     names = [("a", "north"), ("b", "north"), ("b", "south"), ("c", "south"), ("d", "south")]
-    assert found == [(client, node, "") for client, node in names]
+    assert clients == [(client, node, "") for client, node in names]
     for line in lines(folder):
         assert line["refused"] == []
         assert line["clients"] == 5
@@ -220,24 +220,27 @@ def test_only_if_all_sites_know_their_groups_is_there_a_rand_index(tmp_path: Pat
     north = sequence_site(tmp_path, "north", "ab", {"a": "x", "b": "y"})
     south = sequence_site(tmp_path, "south", "cd", {"c": "x", "d": "y"})
     silent = sequence_site(tmp_path, "west", "e")
-    for name, sites, known in (("2", [north, south], True), ("3", [north, south, silent], False)):
+    for name, sites, all_known in (
+        ("2", [north, south], True),
+        ("3", [north, south, silent], False),
+    ):
         changes = {"output.name": name, "encoder.rounds": 1, "rounds": 1}
         folder, _ = run_locally(sequence_settings(tmp_path, **changes), sites)
-        assert (lines(folder)[-1]["rand_index"] is not None) == known
+        assert (lines(folder)[-1]["rand_index"] is not None) == all_known
 
 
 def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Path) -> None:
-    said: list[Told] = []
+    replies: list[Told] = []
 
     def listen(node_id: int, reply: Any) -> Any:
-        said.append(told(reply))
+        replies.append(told(reply))
         return reply
 
     site = sequence_site(tmp_path, "north", "ab")
     run_locally(sequence_settings(tmp_path), [site], tamper=listen)
-    metrics = {metric.name for one in said for metric in metrics_told(one)}
+    metrics = {metric.name for reply in replies for metric in metrics_told(reply)}
     assert metrics == {"accuracy", "validation-error"}
-    assert [one["class_counts"] for one in said if "class_counts" in one] == [{}]
+    assert [reply["class_counts"] for reply in replies if "class_counts" in reply] == [{}]
 
 
 def wide_csv(file: Path, clients: str) -> Path:
@@ -265,9 +268,9 @@ def test_a_site_says_in_its_file_which_series_take_part(tmp_path: Path) -> None:
         data = f'source = "wide-csv"\npath = "{name}.csv"\ntime-column = "when"\nclients = '
         sites.append(site_with(tmp_path, name, data + json.dumps(list(clients[-2:]))))
     folder, _ = run_locally(small_settings(tmp_path), sites)
-    found = [(row["client"], row["node"]) for row in rows(folder)]
-    assert found == [("b", "north"), ("c", "north"), ("d", "south"), ("e", "south")]
-    assert [one.name for one in sorted((tmp_path / "state").glob("*/*"))] == ["north", "south"]
+    clients = [(row["client"], row["node"]) for row in rows(folder)]
+    assert clients == [("b", "north"), ("c", "north"), ("d", "south"), ("e", "south")]
+    assert [path.name for path in sorted((tmp_path / "state").glob("*/*"))] == ["north", "south"]
 
 
 def test_a_site_says_which_clients_of_images_and_sequences_take_part(tmp_path: Path) -> None:
@@ -310,8 +313,8 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
         "delimiter": "tab",
         "decimal": "comma",
     }
-    told = read_site({"data-source": "long-csv"}).reads(DataSettings(**of_a_run))
-    assert {key: getattr(told, key) for key in of_a_run} == {
+    settings = read_site({"data-source": "long-csv"}).reads(DataSettings(**of_a_run))
+    assert {key: getattr(settings, key) for key in of_a_run} == {
         "clients": "",
         "columns": "",
         "time_column": "",
@@ -324,11 +327,11 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
 
 
 def test_sites_do_not_join_the_windows_of_their_clients(tmp_path: Path) -> None:
-    """Nor does a node with a share of one data set read the file that a run names."""
+    """A node with a partition of one data set does not read the run's file either."""
     settings = small_settings(tmp_path, method="fcgcn")
     node = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
-    told = "runs in a simulation only, .*: the clients of a community see each other's values"
-    with pytest.raises(FederationError, match=told):
+    message = "runs in a simulation only, .*: the clients of a community see each other's values"
+    with pytest.raises(FederationError, match=message):
         run_locally(settings, [node])
     edges = {"graph.source": "file", "graph.path": "/etc/passwd", "output.name": "edges"}
     settings = small_settings(tmp_path, method="fcgcn", **edges)

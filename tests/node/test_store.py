@@ -1,4 +1,4 @@
-"""The node's disk: nothing half-written, nothing lost, no name escapes."""
+"""The node's store: nothing half-written, nothing lost, no file outside its folder."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_every_dtype_and_shape_comes_back(tmp_path: Path) -> None:
     store.write_states(["a", "b", "c"], 1, wide)
     store.write_states(["d"], 1, state(4))
     store.settle()
-    wide_states, others = ClientStore(tmp_path).read_states(["c", "d", "b"], upto=1)
-    assert (wide_states.places, others.places) == ([0, 2], [1])
+    wide_states, narrow_states = ClientStore(tmp_path).read_states(["c", "d", "b"], upto=1)
+    assert (wide_states.places, narrow_states.places) == ([0, 2], [1])
     for name, value in wide.items():
         assert torch.equal(wide_states.tensors[name], value[[2, 1]])
     [(blob,)] = changed(tmp_path, "SELECT tensors FROM models WHERE client = 'c'")
@@ -167,11 +167,11 @@ def test_several_processes_write_for_one_node_while_another_reads(tmp_path: Path
     assert rounds_in(tmp_path, "training", "d") == [18, 19, 20]
 
 
-@pytest.mark.parametrize("left", [100, 5000, 20000, -16384])
-def test_a_torn_file_is_refused_in_one_line(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("size", [100, 5000, 20000, -16384])
+def test_a_torn_file_is_refused_in_one_line(tmp_path: Path, size: int) -> None:
     write_one(ClientStore(tmp_path), "a", 1, 1)
     file = tmp_path / "state.sqlite"
-    file.write_bytes(file.read_bytes()[:left])
+    file.write_bytes(file.read_bytes()[:size])
     store = ClientStore(tmp_path)
     for use in (lambda: state_of(store, "a", 1), lambda: write_one(store, "a", 2, 2)):
         with pytest.raises(
@@ -228,7 +228,7 @@ def test_state_of_an_earlier_version_is_refused_and_not_lost(tmp_path: Path, fil
 def test_a_lock_that_cannot_be_had_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a network disk without locks."""
+    """This happens on a network disk without locks."""
     write_one(ClientStore(tmp_path), "a", 1, 1)
     monkeypatch.setattr("fedproto_app.node.state_file._LOCK_SECONDS", 0.05)
     with sqlite3.connect(tmp_path / "state.sqlite") as holder:

@@ -1,4 +1,4 @@
-"""What a node does with a cohort's tensors."""
+"""How a node trains cohorts and stores their tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.whole_orders import WholeNode
 HUGE = 3e38  # two of them are over what a float32 holds
 
 
-def made(method: str, cohort_size: int, **changes: Any) -> tuple[AnyLearner, Shard, list[str]]:
+def learner_and_shard(
+    method: str, cohort_size: int, **changes: Any
+) -> tuple[AnyLearner, Shard, list[str]]:
     settings = settings_from(
         {
             **small_run("forecasting"),
@@ -55,7 +57,7 @@ def made(method: str, cohort_size: int, **changes: Any) -> tuple[AnyLearner, Sha
 def test_a_client_fails_if_a_parameter_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], fails: bool
 ) -> None:
-    learner, shard, names = made("solo", cohort_size=5)
+    learner, shard, names = learner_and_shard("solo", cohort_size=5)
 
     def spoil(self: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
         cohort.parameters["decoder.bias"][1] = torch.tensor(values)
@@ -67,7 +69,7 @@ def test_a_client_fails_if_a_parameter_is_not_finite(
 
 
 def test_a_kept_model_without_a_number_for_its_error_is_replaced(tmp_path: Path) -> None:
-    learner, shard, names = made("solo", cohort_size=5)
+    learner, shard, names = learner_and_shard("solo", cohort_size=5)
     store = ClientStore(tmp_path)
     node = WholeNode(learner, shard, store)
     node.train(Order("run", "", 1, names, evaluate=True))
@@ -87,43 +89,43 @@ def test_where_state_waits_changes_nothing(tmp_path: Path, method: str) -> None:
         ClientStore(tmp_path / "little", 10**4, lasting=True),
         ClientStore(tmp_path / "none", 10**4, lasting=True, clients=5),
     ):
-        learner, shard, names = made(method, cohort_size=2)
-        node, told = WholeNode(learner, shard, store), []
-        for server_round, some in enumerate(["01234", "042", "13", "43210"], start=1):
-            clients = [names[int(one)] for one in some]
+        learner, shard, names = learner_and_shard(method, cohort_size=2)
+        node, replies = WholeNode(learner, shard, store), []
+        for server_round, digits in enumerate(["01234", "042", "13", "43210"], start=1):
+            clients = [names[int(digit)] for digit in digits]
             reply = node.train(Order("run", "", server_round, clients, evaluate=True))
             arrays = {name: value.tobytes() for name, value in reply.arrays.items()}
-            told.append({**vars(reply), "arrays": arrays, "seconds": 0})
+            replies.append({**vars(reply), "arrays": arrays, "seconds": 0})
             if server_round == 2:
                 store.flush()
-        answers.append(told)
+        answers.append(replies)
     assert answers[0][-1]["names"] == sorted(names)
-    assert all(other == answers[0] for other in answers[1:])
+    assert all(answer == answers[0] for answer in answers[1:])
 
 
 class Visits(NamedTuple):
     """A memory of every kind: a flag, a counter, and tensors by name."""
 
-    seen: Tensor
+    visited: Tensor
     rounds: Tensor
     sums: dict[str, Tensor]
 
 
 class VisitingLearner(SoloLearner):
-    """It counts its rounds, and adds up their numbers; nothing of it is sent."""
+    """A learner that counts its rounds, adds up their numbers, and sends neither."""
 
     def initial_memory(self) -> Visits:
         return Visits(torch.tensor(False), torch.tensor(-1), {"of.rounds": torch.zeros(2)})
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
-        cohort.memory.seen.fill_(True)
+        cohort.memory.visited.fill_(True)
         cohort.memory.rounds.add_(1)
         cohort.memory.sums["of.rounds"].add_(cohort.server_round)
         return {}
 
 
 def visiting() -> tuple[AnyLearner, Shard, list[str]]:
-    learner, shard, names = made("solo", cohort_size=2)
+    learner, shard, names = learner_and_shard("solo", cohort_size=2)
     return VisitingLearner(learner.training, learner.section, learner.task), shard, names
 
 
@@ -134,16 +136,16 @@ def test_memory_of_every_dtype_outlives_rounds_and_restarts(tmp_path: Path, wait
     def store() -> ClientStore:
         return ClientStore(tmp_path, 10**9, lasting=waits)
 
-    kept = store()
-    for server_round, some in enumerate(["01234", "042", "13"], start=1):
-        clients = [names[int(one)] for one in some]
-        what = Order("run", "", server_round, clients, evaluate=True)
-        WholeNode(learner, shard, kept).train(what)
-        kept.flush()
-        kept = store() if server_round == 2 else kept
+    present_store = store()
+    for server_round, digits in enumerate(["01234", "042", "13"], start=1):
+        clients = [names[int(digit)] for digit in digits]
+        order = Order("run", "", server_round, clients, evaluate=True)
+        WholeNode(learner, shard, present_store).train(order)
+        present_store.flush()
+        present_store = store() if server_round == 2 else present_store
     for client, rounds, total in ((names[0], 1, 3.0), (names[1], 1, 4.0)):
         [(_, state)] = ClientStore(tmp_path).read_states([client], 3)
-        assert state["memory/seen"].tolist() == [True]
+        assert state["memory/visited"].tolist() == [True]
         assert (state["memory/rounds"].dtype, int(state["memory/rounds"])) == (torch.int64, rounds)
         assert state["memory/sums/of.rounds"].tolist() == [[total, total]]
         model = ClientStore(tmp_path).read_kept(client)
@@ -166,7 +168,7 @@ def test_a_client_fails_if_what_it_remembers_is_not_finite(
 
 
 def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> None:
-    learner, shard, names = made("solo", cohort_size=2)
+    learner, shard, names = learner_and_shard("solo", cohort_size=2)
     WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
     newer, _, _ = visiting()
     node = WholeNode(newer, shard, ClientStore(tmp_path))
@@ -175,10 +177,10 @@ def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> 
 
 
 def test_a_state_of_a_model_of_another_size_is_refused_by_name(tmp_path: Path) -> None:
-    """As where a site's width-factor changes between two rounds."""
-    learner, shard, names = made("solo", cohort_size=2)
+    """This happens if a site's width-factor changes between two rounds."""
+    learner, shard, names = learner_and_shard("solo", cohort_size=2)
     WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
-    wider, _, _ = made("solo", cohort_size=2, **{"model.representation-dim": 32})
+    wider, _, _ = learner_and_shard("solo", cohort_size=2, **{"model.representation-dim": 32})
     node = WholeNode(wider, shard, ClientStore(tmp_path))
     with pytest.raises(FedProtoError, match=r"is of a model of another size: 'parameters/"):
         node.train(Order("run", "", 2, names))

@@ -1,4 +1,4 @@
-"""Clients whose models have different widths: who has which, where it is refused, what is kept."""
+"""Clients whose models have different widths: their draw, refused settings, kept models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def settings_of(task: str, **changes: Any) -> Settings:
 
 def test_every_client_draws_a_width_by_its_name() -> None:
     settings = settings_of("classification", **{"model.width-factors": "1,0.5,2"})
-    groups = {one.model.factors: names for one, names in settings.by_width(NAMES)}
+    groups = {
+        width_settings.model.factors: names for width_settings, names in settings.by_width(NAMES)
+    }
     assert groups.keys() == {(1.0,), (0.5,), (2.0,)}
     assert sorted(name for names in groups.values() for name in names) == sorted(NAMES)
     assert min(map(len, groups.values())) > 70
@@ -68,10 +70,12 @@ def test_the_layers_in_front_of_the_representation_are_narrower(
         "classification": DataShape((1, 8, 8), ("ant", "bee")),
         "sequence-classification": DataShape((2,), ("ant", "bee")),
     }.get(task, DataShape())
-    whole, narrow = (make_task(settings.with_factor(one), shape) for one in (1.0, 0.5))
-    assert full in whole.initial_parameters()[layer].shape
-    assert half in narrow.initial_parameters()[layer].shape
-    assert whole.representation_dim == narrow.representation_dim
+    full_task, narrow_task = (
+        make_task(settings.with_factor(factor), shape) for factor in (1.0, 0.5)
+    )
+    assert full in full_task.initial_parameters()[layer].shape
+    assert half in narrow_task.initial_parameters()[layer].shape
+    assert full_task.representation_dim == narrow_task.representation_dim
 
 
 @pytest.mark.parametrize(
@@ -139,18 +143,18 @@ def test_the_kept_models_of_either_width_forecast(tmp_path: Path) -> None:
     assert deviation.held, deviation.where
     store = open_state(runs.state("one-node")).store
     name = "parameters/encoder.close.weight_hh"
-    kept = [store.read_kept(client) for client in store.kept_clients()]
-    widths = Counter(len(model[name]) for model in kept if model)
+    models = [store.read_kept(client) for client in store.kept_clients()]
+    widths = Counter(len(model[name]) for model in models if model)
     assert widths.keys() == {8, 4}
 
 
 def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
-    """One site has its width in its file, the other's clients draw theirs; both forecast."""
+    """One site's file sets a width, the other site's clients draw theirs; both forecast."""
     configs = []
-    for name, clients, own in (("north", "office-00,office-01", "0.5"), ("south", "", "")):
+    for name, clients, width in (("north", "office-00,office-01", "0.5"), ("south", "", "")):
         file = tmp_path / f"{name}.toml"
         file.write_text(
-            f'name = "{name}"\nstate-dir = "{name}"\n{own and f"width-factor = {own}"}\n'
+            f'name = "{name}"\nstate-dir = "{name}"\n{width and f"width-factor = {width}"}\n'
             f'[data]\nsource = "synthetic-traffic"\nclients = "{clients or "transport-00"}"\n'
         )
         configs.append({"site": str(file)})
@@ -159,9 +163,9 @@ def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
     )
     folder, _ = run_locally(settings, configs)
     assert [line["clients"] for line in read_rounds(folder.path)] == [3, 3]
-    (north,) = (one.parent for one in (tmp_path / "north").rglob("settings.toml"))
+    (north,) = (path.parent for path in (tmp_path / "north").rglob("settings.toml"))
     state = open_state(north)
     assert state.settings.model.factors == (0.5,)
     series = load_histories(state.settings.data.model_copy(update={"source": "synthetic-traffic"}))
-    made, _ = forecast(state, series, 1, ["office-00", "office-01"])
-    assert [len(one.values) for one in made] == [1, 1]
+    forecasts, _ = forecast(state, series, 1, ["office-00", "office-01"])
+    assert [len(result.values) for result in forecasts] == [1, 1]

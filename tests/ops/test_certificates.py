@@ -1,4 +1,4 @@
-"""The end of a certificate is told a month before it comes."""
+"""Warnings a month before a certificate ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedproto_app.ops.keys import make_keys
 
 
 @pytest.mark.parametrize(
-    ("days", "soon", "said"),
+    ("days", "soon", "line"),
     [
         (31, False, "x ends in 31 days, on 2026-02-01"),
         (29, True, "x ends in 29 days, on 2026-01-30"),
@@ -31,11 +31,11 @@ from fedproto_app.ops.keys import make_keys
         (-3, True, "x ENDED 3 days ago, on 2025-12-29"),
     ],
 )
-def test_a_month_before(days: int, soon: bool, said: str) -> None:
+def test_a_month_before(days: int, soon: bool, line: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     end = CertificateEnd("x", now + timedelta(days=days))
     assert end.is_soon(now) is soon
-    assert end.said(now) == said
+    assert end.said(now) == line
 
 
 def test_those_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,9 @@ def test_what_a_server_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        there = {"address": f"127.0.0.1:{port}", "root-certificates": str(folder / "ca.crt")}
+        entry = {"address": f"127.0.0.1:{port}", "root-certificates": str(folder / "ca.crt")}
         away = {"address": "127.0.0.1:1", "root-certificates": str(folder / "ca.crt")}
-        table = {"superlink": {"there": there, "away": away}}
+        table = {"superlink": {"there": entry, "away": away}}
         (tmp_path / "config.toml").write_text(tomli_w.dumps(table))
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""The app that runs the installed package: Flower takes it, with every setting."""
+"""The app that runs the installed package: Flower accepts it, with every setting."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_it_is_the_app_of_the_repository_without_its_code(app: Path) -> None:
 
 
 def test_a_run_can_change_every_setting(app: Path) -> None:
-    given = flat_settings(Settings(method=next(iter(METHODS)), seed=3))
-    sent = flatten_dict(flower_config(settings_from(given)))
-    assert sent.keys() == flatten_dict(PYPROJECT["tool"]["flwr"]["app"]["config"]).keys()
-    fused = get_fused_config_from_dir(app, sent)
-    assert settings_from(fused) == settings_from(given)
+    settings = flat_settings(Settings(method=next(iter(METHODS)), seed=3))
+    config = flatten_dict(flower_config(settings_from(settings)))
+    assert config.keys() == flatten_dict(PYPROJECT["tool"]["flwr"]["app"]["config"]).keys()
+    fused = get_fused_config_from_dir(app, config)
+    assert settings_from(fused) == settings_from(settings)
     assert settings_from(flower_config(settings_from(fused))).seed == 3

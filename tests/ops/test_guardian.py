@@ -1,4 +1,4 @@
-"""What a killed program leaves behind, ended by its guardian."""
+"""The guardian ends the processes that a killed program leaves behind."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_what_a_killed_program_started_ends_and_its_folder_goes(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    home, other = tmp_path / "home", tmp_path / "other"
+    home, other_home = tmp_path / "home", tmp_path / "other"
     home.mkdir()
     (home / "config.toml").write_text("")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     strange = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(99)"],
-        env={**os.environ, "FLWR_HOME": str(other)},
+        env={**os.environ, "FLWR_HOME": str(other_home)},
     )
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(home)], env=environment)
     try:

@@ -1,4 +1,4 @@
-"""Keys and certificates: that they verify, stay private, and are never overwritten."""
+"""Keys and certificates: they verify, stay private, and are never overwritten."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def certificate(file: Path) -> x509.Certificate:
 
 
 def greet(folder: Path, name: str, ca: Path) -> str | None:
-    """The protocol of a TLS connection to a server with the folder's certificate."""
+    """Return the protocol of a TLS connection to a server with the folder's certificate."""
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(folder / "server.pem", folder / "server.key")
     asking = ssl.create_default_context(cafile=ca)
     asking.verify_flags |= ssl.VERIFY_X509_STRICT
-    here, there = socket.socketpair()
+    client_end, server_end = socket.socketpair()
 
     def serve() -> None:
         try:
-            served.wrap_socket(there, server_side=True).close()
+            served.wrap_socket(server_end, server_side=True).close()
         except (ssl.SSLError, OSError):
-            there.close()
+            server_end.close()
 
     server = Thread(target=serve)
     server.start()
     try:
-        with asking.wrap_socket(here, server_hostname=name) as connection:
+        with asking.wrap_socket(client_end, server_hostname=name) as connection:
             return connection.version()
     finally:
-        here.close()
+        client_end.close()
         server.join(timeout=10)
 
 
@@ -91,10 +91,10 @@ def test_certificates_say_what_they_may(folder: Path) -> None:
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
     assert names.get_values_for_type(x509.IPAddress) == [ip_address("127.0.0.1")]
-    for one, years in ((ca, CA_YEARS), (server, SERVER_YEARS)):
-        assert isinstance(one.public_key(), ec.EllipticCurvePublicKey)
-        left = one.not_valid_after_utc - datetime.now(UTC)
-        assert abs(left - timedelta(days=365 * years)) < timedelta(hours=1)
+    for shown, years in ((ca, CA_YEARS), (server, SERVER_YEARS)):
+        assert isinstance(shown.public_key(), ec.EllipticCurvePublicKey)
+        remaining = shown.not_valid_after_utc - datetime.now(UTC)
+        assert abs(remaining - timedelta(days=365 * years)) < timedelta(hours=1)
     server.verify_directly_issued_by(ca)
 
 
@@ -123,11 +123,11 @@ def test_private_files_are_private_from_the_start(
         monkeypatch.setattr(os, name, no_chmod)
     before = os.umask(0)
     try:
-        made = make_keys(folder, ["fl.example.org"], ["harbour"])
+        files = make_keys(folder, ["fl.example.org"], ["harbour"])
     finally:
         os.umask(before)
-    assert {file.path.name for file in made if file.private} == {"ca.key", "server.key", "harbour"}
-    for file in made:
+    assert {file.path.name for file in files if file.private} == {"ca.key", "server.key", "harbour"}
+    for file in files:
         assert mode(file.path) == (0o600 if file.private else 0o644)
         assert (b"PRIVATE KEY" in file.path.read_bytes()) == file.private
     assert mode(folder) == mode(folder / "nodes") == 0o700
@@ -140,25 +140,25 @@ def test_nodes_can_be_added_and_the_ca_is_used_again(folder: Path) -> None:
     assert contents(folder).items() > before.items()
     for name in ("server.pem", "server.key"):
         (folder / name).rename(folder / f"old-{name}")
-    made = make_keys(folder, ["new.example.org"], [])
-    assert [file.path.name for file in made] == ["server.pem", "server.key"]
+    files = make_keys(folder, ["new.example.org"], [])
+    assert [file.path.name for file in files] == ["server.pem", "server.key"]
     assert contents(folder)["ca.crt"] == before["ca.crt"]
     assert greet(folder, "new.example.org", folder / "ca.crt") == "TLSv1.3"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "nodes", "told"),
+    ("hosts", "nodes", "message"),
     [
         (["fl.example.org"], ["pier"], r"server\.pem exists already .* move server.pem and"),
         ([], ["pier", "harbour"], r"nodes/harbour exists already .* leave out --node harbour"),
     ],
 )
 def test_what_exists_is_refused_and_nothing_changes(
-    folder: Path, hosts: list[str], nodes: list[str], told: str
+    folder: Path, hosts: list[str], nodes: list[str], message: str
 ) -> None:
     make_keys(folder, ["fl.example.org"], ["harbour"])
     before = contents(folder)
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         make_keys(folder, hosts, nodes)
     assert contents(folder) == before
 
@@ -179,17 +179,19 @@ def test_half_a_ca_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [("other", r"is not the key of .*ca\.crt"), ("text", "cannot be read")],
 )
-def test_a_ca_that_is_not_one_is_refused(folder: Path, tmp_path: Path, key: str, told: str) -> None:
+def test_a_ca_that_is_not_one_is_refused(
+    folder: Path, tmp_path: Path, key: str, message: str
+) -> None:
     make_keys(folder, ["fl.example.org"], [])
     make_keys(tmp_path / "other", ["fl.example.org"], [])
     for name in ("server.pem", "server.key"):
         (folder / name).unlink()
     swapped = {"other": (tmp_path / "other" / "ca.key").read_bytes(), "text": b"no key"}
     (folder / "ca.key").write_bytes(swapped[key])
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         make_keys(folder, ["fl.example.org"], [])
 
 
@@ -207,7 +209,7 @@ def test_a_host_must_be_a_name_or_an_address(folder: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "message"),
     [
         (["../ca"], "letters, digits"),
         ([""], "letters, digits"),
@@ -218,8 +220,8 @@ def test_a_host_must_be_a_name_or_an_address(folder: Path, host: str) -> None:
         (["harbour", "harbour"], "given twice"),
     ],
 )
-def test_a_node_name_must_be_fit_for_a_file(folder: Path, nodes: list[str], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_a_node_name_must_be_fit_for_a_file(folder: Path, nodes: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         make_keys(folder, [], nodes)
     assert not folder.exists()
 

@@ -1,4 +1,4 @@
-"""Masks by hand: they cancel, a lost node's are made again, and nobody else reads a share."""
+"""Masks: they cancel, a lost node's masks can be restored, and shares stay secret."""
 
 from __future__ import annotations
 
@@ -36,21 +36,23 @@ from fedproto_app.trust.masks import (
 
 # Private keys that never change, so the masks of these tests do not.
 PRIVATES = [number.to_bytes(PRIVATE_BYTES, "big") for number in (5, 7, 11)]
-PUBLICS = [public_of(one) for one in PRIVATES]
+PUBLICS = [public_of(private) for private in PRIVATES]
 
 
-def view(own: int, others: list[int], size: int = 4) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    return between(PRIVATES[own], {n: PUBLICS[n] for n in others}, own, size)
+def view(
+    number: int, other_numbers: list[int], size: int = 4
+) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return between(PRIVATES[number], {n: PUBLICS[n] for n in other_numbers}, number, size)
 
 
 def test_two_nodes_masks_cancel() -> None:
     first, second = view(0, [1]), view(1, [0])
-    assert first.tolist() == [2**64 - one for one in second.tolist()]
+    assert first.tolist() == [2**64 - value for value in second.tolist()]
     assert len(set(first.tolist())) == 4
 
 
 def test_three_nodes_masks_cancel_and_hide_each_value() -> None:
-    """x = (1, 2, 3), (10, 20, 30), (100, 200, 300): the sum alone comes out."""
+    """x = (1, 2, 3), (10, 20, 30), (100, 200, 300): only the sum is revealed."""
     plain = [np.array([1, 2, 3, 0], dtype=np.uint64) * np.uint64(10**n) for n in range(3)]
     masked = [x + view(n, [m for m in range(3) if m != n]) for n, x in enumerate(plain)]
     assert added(masked, 4).tolist() == [111, 222, 333, 0]
@@ -93,23 +95,23 @@ def test_seeds_differ_in_every_bit_that_counts() -> None:
 def test_any_threshold_of_shares_gives_a_secret_back_and_fewer_do_not() -> None:
     for secret in (new_seed(), new_private()):
         shares = split(secret, 3, 5)
-        for some in itertools.combinations(shares, 3):
-            assert joined(some, len(secret)) == secret
+        for chosen in itertools.combinations(shares, 3):
+            assert joined(chosen, len(secret)) == secret
         assert joined(shares, len(secret)) == secret
-        for few in itertools.combinations(shares, 2):
+        for too_few in itertools.combinations(shares, 2):
             try:
-                assert joined(few, len(secret)) != secret
+                assert joined(too_few, len(secret)) != secret
             except Forged:
                 continue
 
 
 def test_shares_that_do_not_fit_are_told() -> None:
-    shares, others = split(new_seed(), 2, 3), split(new_private(), 2, 3)
-    for wrong in ([shares[0], others[1]], [shares[0], shares[0]], [b"", b""], [b"abc"]):
+    shares, other_shares = split(new_seed(), 2, 3), split(new_private(), 2, 3)
+    for wrong in ([shares[0], other_shares[1]], [shares[0], shares[0]], [b"", b""], [b"abc"]):
         with pytest.raises(Forged):
             joined(wrong, SEED_BYTES)
     with pytest.raises(Forged):
-        joined(others[:2], SEED_BYTES)
+        joined(other_shares[:2], SEED_BYTES)
     with pytest.raises(Forged):  # in no time: joining these would take hours
         joined([number.to_bytes(4, "big") + bytes(2**24) for number in (1, 2)], SEED_BYTES)
 
@@ -127,7 +129,7 @@ def test_keys_are_of_the_curve_and_not_0() -> None:
 
 
 def test_all_that_is_sealed_has_one_length() -> None:
-    """So the server can refuse other lengths without being able to open any."""
+    """So the server can refuse other lengths without opening any."""
     key = shared(PRIVATES[0], PUBLICS[1])
     [seed, *_], [private, *_] = split(new_seed(), 2, 3), split(new_private(), 2, 3)
     assert {len(sealed(key, *pair, seed, private)) for pair in ((0, 1), (999, 1))} == {
@@ -136,11 +138,11 @@ def test_all_that_is_sealed_has_one_length() -> None:
 
 
 def test_who_lacks_the_key_opens_nothing() -> None:
-    key, other = shared(PRIVATES[0], PUBLICS[1]), shared(PRIVATES[0], PUBLICS[2])
+    key, other_key = shared(PRIVATES[0], PUBLICS[1]), shared(PRIVATES[0], PUBLICS[2])
     content = sealed(key, 0, 1, b"of the seed", b"of the key")
     assert opened(key, content, 0, 1) == (b"of the seed", b"of the key")
     with pytest.raises(Forged, match="did not seal"):
-        opened(other, content, 0, 1)
+        opened(other_key, content, 0, 1)
     with pytest.raises(Forged, match="sealed by node 0 for 1, not by 1 for 0"):
         opened(key, content, 1, 0)
     broken = base64.urlsafe_b64encode(base64.urlsafe_b64decode(content)[:-1] + b"x")

@@ -1,4 +1,4 @@
-"""Fresh keys of a sum that sites sign: what a server may not put in their place."""
+"""Signed keys of a masked sum: a server cannot replace them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def offered(number: int, order: MaskingOrder = ORDER) -> PublicKeys:
     return SIGNERS[number].signed(order, b"masks %d" % number, b"shares %d" % number)
 
 
-def asked(*keys: PublicKeys) -> MaskingOrder:
+def order_with(*keys: PublicKeys) -> MaskingOrder:
     return replace(ORDER, step="shares", publics=list(keys))
 
 
-KNOWN = frozenset(one.public for one in SIGNERS[:3])
-NODE = Signer(SECRETS[0], KNOWN)
+TRUSTED_KEYS = frozenset(signer.public for signer in SIGNERS[:3])
+NODE = Signer(SECRETS[0], TRUSTED_KEYS)
 
 
 def test_the_key_is_ed25519_and_its_line_is_read_back() -> None:
@@ -41,29 +41,29 @@ def test_the_key_is_ed25519_and_its_line_is_read_back() -> None:
 
 
 def test_signed_keys_of_known_sites_pass() -> None:
-    NODE.require_known(asked(*map(offered, range(3))))
-    NODE.require_known(asked(offered(0), offered(2)))
-    Signer(SECRETS[0]).require_known(asked(PublicKeys(b"a", b"b")))  # it demands nothing
+    NODE.require_known(order_with(*map(offered, range(3))))
+    NODE.require_known(order_with(offered(0), offered(2)))
+    Signer(SECRETS[0]).require_known(order_with(PublicKeys(b"a", b"b")))  # it demands nothing
 
 
 @pytest.mark.parametrize(
     ("forged", "why"),
     [
-        (offered(3), "no site signed which this one knows"),
-        (PublicKeys(b"masks", b"shares"), "no site signed which this one knows"),
-        (offered(1)._replace(masks=b"the server's"), "not of this sum"),
-        (offered(1)._replace(shares=b"the server's"), "not of this sum"),
-        (offered(1)._replace(signer=SIGNERS[2].public), "not of this sum"),
-        (offered(1)._replace(signature=b""), "not of this sum"),
-        (offered(1, replace(ORDER, session="an older one")), "not of this sum"),
-        (offered(1, replace(ORDER, server_round=2)), "not of this sum"),
-        (offered(1, replace(ORDER, run="another")), "not of this sum"),
+        (offered(3), "not signed by a site in masked-sums.known"),
+        (PublicKeys(b"masks", b"shares"), "not signed by a site in masked-sums.known"),
+        (offered(1)._replace(masks=b"the server's"), "not valid for this sum"),
+        (offered(1)._replace(shares=b"the server's"), "not valid for this sum"),
+        (offered(1)._replace(signer=SIGNERS[2].public), "not valid for this sum"),
+        (offered(1)._replace(signature=b""), "not valid for this sum"),
+        (offered(1, replace(ORDER, session="an older one")), "not valid for this sum"),
+        (offered(1, replace(ORDER, server_round=2)), "not valid for this sum"),
+        (offered(1, replace(ORDER, run="another")), "not valid for this sum"),
         (SIGNERS[0].signed(ORDER, b"other", b"keys"), "two pairs of keys"),
     ],
 )
 def test_what_a_server_may_put_in_their_place(forged: PublicKeys, why: str) -> None:
     with pytest.raises(Forged, match=why):
-        NODE.require_known(asked(offered(0), forged, offered(2)))
+        NODE.require_known(order_with(offered(0), forged, offered(2)))
 
 
 @pytest.mark.parametrize(

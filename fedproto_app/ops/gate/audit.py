@@ -1,9 +1,9 @@
-"""The audit log of a site or a server: JSON lines that are only appended.
+"""The append-only audit log of a site or a server, as JSON lines.
 
     {"time": "2026-03-01T10:20:30+00:00", "event": "order", "run": 17, "digest": "…", …}
 
-The gate writes it, from a process that the code of a run is kept apart from. When the file is full
-it is renamed with ".1" at its end, in place of the one before it.
+The gate writes it, from a process that is separate from a run's code. A full file is renamed with
+".1" at its end, and replaces the earlier file of this name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AuditLog:
         self._file = file
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line; raises OSError if that cannot be, as nothing may happen unseen."""
+        """Append one line; raises OSError if this fails, because nothing may happen unlogged."""
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -42,20 +42,21 @@ class AuditLog:
             _append(self._file, line.encode())
 
     def count_since(self, event: str, seconds: float) -> int:
-        """How many such events the last so many seconds had."""
+        """Return how often the event occurred in the last so many seconds."""
         if self._file is None or not self._file.parent.exists():
             return 0
         now = datetime.now(UTC)
         first, last = (
-            one.isoformat(timespec="seconds") for one in (now - timedelta(seconds=seconds), now)
+            moment.isoformat(timespec="seconds")
+            for moment in (now - timedelta(seconds=seconds), now)
         )
         with _locked(self._file):
             texts = [file.read_bytes() for file in (self._file, self._before) if file.exists()]
-        # Each line, as the clock may have been wrong: one may be of long ago, or of the future.
+        # Check every line: the clock may have been wrong, so lines need not be in order of time.
         of_it = json.dumps(event).encode()
         lines = (line for text in texts for line in text.splitlines() if of_it in line)
         entries = filter(None, map(_entry, lines))
-        return sum(one["event"] == event and first <= one["time"] <= last for one in entries)
+        return sum(entry["event"] == event and first <= entry["time"] <= last for entry in entries)
 
     @property
     def _before(self) -> Path:
@@ -65,9 +66,10 @@ class AuditLog:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep other gates out meanwhile: of two orders, or of two sites with one log.
+    """Lock out other gates: of another order, or of another site with the same log.
 
-    By a file that nobody else can open: code of a run, which may read the folder, cannot hold it.
+    The lock file can be opened by this user only, so a run's code, which may read the folder,
+    cannot hold the lock.
     """
     descriptor = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -78,7 +80,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Add the line, whole or not at all; raises OSError."""
+    """Append the line completely or not at all; raises OSError."""
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -92,20 +94,20 @@ def _append(file: Path, line: bytes) -> None:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """What a line tells; None: it is not whole."""
+    """Parse a line; return None if it is incomplete."""
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except ValueError:
         return None
-    whole = isinstance(told, dict) and "event" in told and isinstance(told.get("time"), str)
-    return told if whole else None
+    complete = isinstance(entry, dict) and "event" in entry and isinstance(entry.get("time"), str)
+    return entry if complete else None
 
 
 def _fit(value: Any) -> Any:
-    """The value with strangers' texts and tables cut to what a log can bear."""
+    """Return the value with long texts and tables cut, as they may come from an attacker."""
     if isinstance(value, dict):
-        named = list(value.items())[:MOST_ENTRIES]
-        return {str(key)[:MOST_TEXT]: _fit(inner) for key, inner in named}
+        entries = list(value.items())[:MOST_ENTRIES]
+        return {str(key)[:MOST_TEXT]: _fit(inner) for key, inner in entries}
     if isinstance(value, list | tuple):
         return [_fit(inner) for inner in value[:MOST_ENTRIES]]
     if isinstance(value, str):

@@ -1,11 +1,11 @@
-"""A site's gate: ``flwr-clientapp`` as the site has it, not as the run would like it.
+"""A site's gate: ``flwr-clientapp`` under the site's rules.
 
     python -m fedproto_app.ops.gate.client_gate --runtime-api-address … 3<TOKEN
 
-The program itself is Flower's: it fetches the order, sends the reply, tells that it lives. Two of
-its steps are replaced. The app that comes with the run is not unpacked; and in place of a ClientApp
-stands one that judges the order by the site's file, hands it to a process apart, and takes its
-answer if it comes in time. Where those steps are not found in Flower, nothing starts.
+The program is Flower's: it fetches the order, sends the reply and reports that it is alive. Two of
+its steps are replaced. The app that comes with the run is not unpacked. The ClientApp is replaced
+by one that checks the order against the site's file, hands it to a separate process, and accepts
+its answer if it comes in time. If Flower does not have these steps, nothing starts.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from fedproto_app.ops.gate.steps import replace_steps
 
 TOKEN = 3  # the descriptor through which the token comes
 DRAIN = "drain"  # a file beside the audit log: docker/bin/drain
-GRACE = 60.0  # seconds beyond the site's: the process starts, and an honest app ends by itself
+GRACE = 60.0  # seconds beyond the site's limit, for starting the process and an orderly end
 INSTALLED, BROUGHT = "installed", "brought"
-_ASKED = ("task", "method", "local-epochs", "rounds", "seed")  # settings that the audit log names
+_LOGGED_SETTINGS = ("task", "method", "local-epochs", "rounds", "seed")  # in the audit log
 
 
 class App(NamedTuple):
-    """The app of a run: Flower's name and version of it, and the SHA-256 of its bytes."""
+    """The app of a run: its name and version in Flower, and its bytes."""
 
     name: str
     version: str
@@ -69,18 +69,18 @@ class App(NamedTuple):
 
 
 class Gate:
-    """Stands between Flower's program and the process apart."""
+    """Stands between Flower's program and the separate process."""
 
     def __init__(self, apart: Apart) -> None:
         self._apart = apart
         self._content = b""
 
     def receive(self, content: bytes, skip_prompt: bool = False) -> None:
-        """In place of `install_from_fab`: the app is looked at, not unpacked."""
+        """Replace `install_from_fab`: store the app without unpacking it."""
         self._content = content
 
     def loader(self, **_: object) -> Callable[[str, str, str], Callable[..., Message]]:
-        """In place of `get_load_client_app_fn`."""
+        """Replace `get_load_client_app_fn`."""
 
         def load(name: str, version: str, digest: str) -> Callable[..., Message]:
             app = App(name, version, self._content)
@@ -89,20 +89,20 @@ class Gate:
         return load
 
     def carry_out(self, app: App, message: Message, context: Context) -> Message:
-        """The reply to an order: the process's answer, or the reason why there is none."""
+        """Return the reply to an order: the process's answer, or the reason for its absence."""
         start = time.monotonic()
         log = AuditLog(None)
-        told: dict[str, Any] = {}
-        fault = ("", "")  # of which kind, and why
+        order_fields: dict[str, Any] = {}
+        fault = ("", "")  # its kind and its reason
         try:
             site = read_site(context.node_config)
             log = AuditLog(Path(site.audit) if site.audit else None)
-            told = _asked(app, message, context, site)
+            order_fields = _order_fields(app, message, context, site)
             if reason := refused(app, message, context, site, log):
                 fault = ("refused", reason)
                 reply = refusal(message, reason)
             else:
-                log.write("order", **told)
+                log.write("order", **order_fields)
                 reply = self._ask(app, message, context, site)
         except FedProtoError as error:  # the site's own file is wrong, or the run's settings are
             fault = ("refused", str(error))
@@ -112,21 +112,28 @@ class Gate:
             reply = refusal(message, f"the site's gate ended the order: {error}")
         finally:
             try:
-                left = self._apart.end()  # before the log is waited for, which it could keep
+                leftover = self._apart.end()  # before waiting for the log, which it might lock
             except Ended as error:
-                log.write("ended", **told, reason="; ".join(filter(None, (fault[1], str(error)))))
+                log.write(
+                    "ended", **order_fields, reason="; ".join(filter(None, (fault[1], str(error))))
+                )
                 raise
         kind, why = fault
         if kind:
-            log.write(kind, **told, reason=why)
-        if left:
-            log.write("left-behind", **told, processes=left)
-            tell("left-behind", WARNING, processes=left, round=message.metadata.group_id)
-        log.write("reply", **told, **_sent(reply), seconds=round(time.monotonic() - start, 3))
+            log.write(kind, **order_fields, reason=why)
+        if leftover:
+            log.write("left-behind", **order_fields, processes=leftover)
+            tell("left-behind", WARNING, processes=leftover, round=message.metadata.group_id)
+        log.write(
+            "reply",
+            **order_fields,
+            **_reply_fields(reply),
+            seconds=round(time.monotonic() - start, 3),
+        )
         return reply
 
     def _ask(self, app: App, message: Message, context: Context, site: Site) -> Message:
-        """Raises `Ended`."""
+        """Return the separate process's reply to the order; raises `Ended`."""
         installed = site.code.run == INSTALLED
         header = {
             "app": INSTALLED if installed else BROUGHT,
@@ -140,20 +147,20 @@ class Gate:
             to_bytes(message),
             b"" if installed else app.content,
         )
-        most = site.limits.message_mb * 2**20
-        answer = self._apart.do(job, site.limits.seconds + GRACE, most)
+        byte_limit = site.limits.message_mb * 2**20
+        answer = self._apart.do(job, site.limits.seconds + GRACE, byte_limit)
         try:
-            said = from_bytes(answer)
-        except Exception as error:  # bytes of a stranger
+            app_reply = from_bytes(answer)
+        except Exception as error:  # the bytes are not trusted
             raise Ended(f"its answer is no message: {shown(repr(error))}") from None
-        # Whom it goes to, and what it answers, is not the stranger's to say.
-        if said.has_error():
-            return refusal(message, f"the app failed: {shown(said.error.reason or '')}")
-        return Message(said.content, reply_to=message)
+        # The run's code must not choose the recipient, or the message that it answers.
+        if app_reply.has_error():
+            return refusal(message, f"the app failed: {shown(app_reply.error.reason or '')}")
+        return Message(app_reply.content, reply_to=message)
 
 
 def refused(app: App, message: Message, context: Context, site: Site, log: AuditLog) -> str:
-    """Why the site does not carry out the order; "" if it does. Or raises `SettingsError`."""
+    """Return why the site refuses the order, "" if it does not; may raise `SettingsError`."""
     code, limits = site.code, site.limits
     if site.state_dir is None:
         return "the site's file names no state-dir: what a process apart writes goes with its order"
@@ -174,7 +181,7 @@ def refused(app: App, message: Message, context: Context, site: Site, log: Audit
 
 
 def refusal(message: Message, reason: str) -> Message:
-    """The reason as an ordinary reply to such a message, so that the server can tell it."""
+    """Return the reason as an ordinary reply to the message, so that the server can report it."""
     kind = message.metadata.message_type
     if kind == ROSTER:
         return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), to=message)
@@ -185,10 +192,10 @@ def refusal(message: Message, reason: str) -> Message:
     return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), to=message)
 
 
-def _asked(app: App, message: Message, context: Context, site: Site) -> dict[str, Any]:
-    """What the audit log says of an order."""
+def _order_fields(app: App, message: Message, context: Context, site: Site) -> dict[str, Any]:
+    """Return the audit log's fields for an order."""
     config = context.run_config
-    of = message.metadata
+    metadata = message.metadata
     return {
         "node": site.label or str(context.node_id),
         "run": context.run_id,
@@ -196,15 +203,15 @@ def _asked(app: App, message: Message, context: Context, site: Site) -> dict[str
         "version": app.version,
         "digest": app.digest,
         "code": site.code.run,
-        "message": of.message_type,
-        "round": of.group_id,
-        "settings": {key: config[key] for key in _ASKED if key in config},
+        "message": metadata.message_type,
+        "round": metadata.group_id,
+        "settings": {key: config[key] for key in _LOGGED_SETTINGS if key in config},
         "received_bytes": sent_bytes(message),
     }
 
 
-def _sent(reply: Message) -> dict[str, Any]:
-    """What the audit log says of what leaves the site."""
+def _reply_fields(reply: Message) -> dict[str, Any]:
+    """Return the audit log's fields for a reply."""
     arrays: dict[str, list[object]] = {}
     values = 0
     for key, record in reply.content.items() if reply.has_content() else ():
@@ -213,41 +220,43 @@ def _sent(reply: Message) -> dict[str, Any]:
                 prefix = "" if key == ARRAYS else f"{key}/"
                 arrays[f"{prefix}{name}"] = [array.dtype, *array.shape]
                 values += len(array.data)
-    told: dict[str, Any] = {"arrays": arrays, "array_bytes": values}
-    told["sent_bytes"] = sent_bytes(reply) if reply.has_content() else 0
+    fields: dict[str, Any] = {"arrays": arrays, "array_bytes": values}
+    fields["sent_bytes"] = sent_bytes(reply) if reply.has_content() else 0
     try:
-        said = read_record(reply.content, ReplyTold)
-        told |= {"clients": len(said.names), "failed": len(said.failed)}
-        if not said.names and said.failed:
-            told["reason"] = next(iter(said.failed.values()))
+        reported = read_record(reply.content, ReplyTold)
+        fields |= {"clients": len(reported.names), "failed": len(reported.failed)}
+        if not reported.names and reported.failed:
+            fields["reason"] = next(iter(reported.failed.values()))
     except (Unusable, ValueError):  # a roster, or no message of ours
         pass
-    return told
+    return fields
 
 
 def work(job: bytes) -> bytes:
-    """In the process apart: run the app on the message, and give the reply as bytes."""
+    """Run the app on the message, in the separate process, and return the reply as bytes."""
     header, context_bytes, message_bytes, content = parts_of(job)
-    told = json.loads(header)
-    confinement.limit_memory(told["memory"])
+    job_settings = json.loads(header)
+    confinement.limit_memory(job_settings["memory"])
     context = context_from_proto(ProtoContext.FromString(context_bytes))
     message = from_bytes(message_bytes)
     app: Callable[..., Message]
-    if told["app"] == INSTALLED:
+    if job_settings["app"] == INSTALLED:
         from fedproto_app.client_app import app
     else:
         from flwr.cli.install import install_from_fab
         from flwr.clientapp.utils import get_load_client_app_fn
 
         for name in [name for name in sys.modules if name.partition(".")[0] == "fedproto_app"]:
-            del sys.modules[name]  # the app brings its own
+            del sys.modules[name]  # the app brings its own package
         install_from_fab(content, skip_prompt=True)
         load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-        app = load(told["name"], told["version"], hashlib.sha256(content).hexdigest())
+        app = load(
+            job_settings["name"], job_settings["version"], hashlib.sha256(content).hexdigest()
+        )
     try:
         reply = app(message=message, context=context)
     except Exception as error:
-        traceback.print_exc()  # the container's log has it whole
+        traceback.print_exc()  # the full traceback goes to the container's log
         reply = Message(Error(code=0, reason=f"{type(error).__name__}: {error}"), reply_to=message)
     return to_bytes(reply)
 
@@ -255,7 +264,7 @@ def work(job: bytes) -> bytes:
 def main() -> None:
     """Run Flower's program with the gate in it."""
     gate = Gate(Apart(work, confinement.run_as()))
-    # Only now, as the process apart has what is in memory before.
+    # After the fork: the separate process must not have the token in its memory.
     with os.fdopen(TOKEN) as pipe:
         sys.argv += ["--token", pipe.read().strip()]
     replace_steps(

@@ -1,8 +1,8 @@
-"""A process apart for code that came from elsewhere: limited, timed, and ended with all it started.
+"""A separate process for untrusted code: limited, timed, and ended with all its descendants.
 
-The gate forks it before it knows anything of the order, so that no connection, token or lock of the
-gate's is in it. If the gate is root, the process becomes another user for good (FEDPROTO_RUN_AS):
-only then can the code neither end its gate nor touch its files. Linux alone.
+The gate forks it before it receives the order, so the process has no connection, token or lock of
+the gate. If the gate is root, the process becomes another user for good (FEDPROTO_RUN_AS): only
+then can the code neither kill its gate nor change its files. Works on Linux only.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-RUN_AS = "FEDPROTO_RUN_AS"  # the user id of the process apart
+RUN_AS = "FEDPROTO_RUN_AS"  # the user id of the separate process
 _LENGTH = struct.Struct("<Q")
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # of prctl
 _CHUNK = 2**20
 _LOOK_EVERY = 0.2  # seconds
-_DYING = 2.0  # seconds from its last word to its end
-_ENDING = 20.0  # seconds in which all descendants must be gone
+_DYING = 2.0  # seconds between closing its connection and its end
+_ENDING = 20.0  # seconds within which all descendants must have ended
 
 
 class Ended(Exception):
-    """The process apart gave no answer; the message says why."""
+    """The separate process gave no answer; the message says why."""
 
 
 def frame(*parts: bytes) -> bytes:
-    """The parts as one, each after its length."""
+    """Join the parts, each preceded by its length."""
     return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
 
 
 def parts_of(framed: bytes) -> Iterator[bytes]:
-    """What `frame` was made of."""
+    """Yield the parts that `frame` has joined."""
     start = 0
     while start < len(framed):
         (length,) = _LENGTH.unpack_from(framed, start)
@@ -50,10 +50,10 @@ def parts_of(framed: bytes) -> Iterator[bytes]:
 
 
 class Apart:
-    """A process that waits for one job (bytes), does it and gives its answer (bytes).
+    """A process that waits for one job (bytes), does it and returns the answer (bytes).
 
-    work: what it does, in that process. It has a folder of its own for temporary files, HOME and
-    FLWR_HOME, which goes with it.
+    work: does the job, in that process, which has a folder of its own for temporary files, HOME and
+    FLWR_HOME. The folder is removed with the process.
     """
 
     def __init__(self, work: Callable[[bytes], bytes], run_as: int | None) -> None:
@@ -72,15 +72,18 @@ class Apart:
         os.close(job)
         os.close(answer)
 
-    def do(self, job: bytes, seconds: float, most: int) -> bytes:
-        """The answer to the job; `Ended` if none came in so many seconds, or more bytes."""
+    def do(self, job: bytes, seconds: float, byte_limit: int) -> bytes:
+        """Return the answer to the job.
+
+        Raises `Ended` if it does not come within so many seconds, or is longer than `byte_limit`.
+        """
         deadline = time.monotonic() + seconds
-        with suppress(BrokenPipeError):  # then it has died, which is told below
+        with suppress(BrokenPipeError):  # it has died, which is detected below
             _write_all(self._job, frame(job))
             os.close(self._job)
         received = bytearray()
-        while not (whole := _whole(received, most)):
-            if time.monotonic() > deadline:  # whatever trickles in
+        while not (answer := _complete_answer(received, byte_limit)):
+            if time.monotonic() > deadline:  # even while bytes keep coming
                 raise Ended(f"not done within {seconds:g} s")
             if not select.select([self._answer], [], [], _LOOK_EVERY)[0]:
                 self._see_that_it_lives()
@@ -89,11 +92,11 @@ class Apart:
             else:
                 self._see_that_it_lives(_DYING)
                 raise Ended("closed its connection to the gate without an answer")
-        return bytes(whole)
+        return bytes(answer)
 
     def end(self) -> int:
-        """End it and all that came of it; how many were left besides it."""
-        left = end_descendants() - {self._pid}
+        """End the process and its descendants; return how many of these were still running."""
+        leftover = end_descendants() - {self._pid}
         pid = os.fork()
         if pid == 0:  # root without capabilities cannot remove another user's files
             with suppress(BaseException):
@@ -101,10 +104,10 @@ class Apart:
                 shutil.rmtree(self._folder, ignore_errors=True)
             os._exit(0)
         os.waitpid(pid, 0)
-        return len(left)
+        return len(leftover)
 
     def _see_that_it_lives(self, patience: float = 0.0) -> None:
-        """Raises `Ended` if it has died without an answer, within so many seconds."""
+        """Raise `Ended` if the process dies without an answer within `patience` seconds."""
         deadline = time.monotonic() + patience
         while self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -116,7 +119,7 @@ class Apart:
                 time.sleep(0.01)
         status = self._status
         if not patience and os.WIFEXITED(status):
-            return  # then what it has said is read first, to the end
+            return  # its answer is read to the end first
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             hint = ", as where memory is short" if number == signal.SIGKILL else ""
@@ -137,15 +140,15 @@ class Apart:
                     if int(number) > 2 and int(number) not in (job, answer):
                         with suppress(OSError):
                             os.close(int(number))
-                asked = bytearray()
+                job_bytes = bytearray()
                 while chunk := os.read(job, _CHUNK):
-                    asked += chunk
-                if asked:
+                    job_bytes += chunk
+                if job_bytes:
                     self._live_in_folder()
-                    _write_all(answer, frame(work(next(parts_of(bytes(asked))))))
+                    _write_all(answer, frame(work(next(parts_of(bytes(job_bytes))))))
                 code = 0
         except BaseException as error:
-            print(f"the process apart failed: {error!r}", file=sys.stderr, flush=True)
+            print(f"the separate process failed: {error!r}", file=sys.stderr, flush=True)
         finally:
             os._exit(code)
 
@@ -157,71 +160,71 @@ class Apart:
 
 
 def run_as() -> int | None:
-    """The user that FEDPROTO_RUN_AS names; None: the gate's own."""
-    named = os.environ.get(RUN_AS, "")
-    if named and not named.isdigit():
-        raise SystemExit(f"{RUN_AS} = {named!r}: must be a user's number")
-    return int(named) if named else None
+    """Return the user id in FEDPROTO_RUN_AS; None means the gate's user."""
+    user = os.environ.get(RUN_AS, "")
+    if user and not user.isdigit():
+        raise SystemExit(f"{RUN_AS} = {user!r}: must be a user's number")
+    return int(user) if user else None
 
 
 def limit_memory(megabytes: int | None) -> None:
-    """The most that this process may hold of its own, not counting files and libraries."""
+    """Limit the private memory of this process, without files and libraries."""
     if megabytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (megabytes * 2**20,) * 2)
 
 
 def die_with_parent() -> None:
-    """End this process when its parent does, whoever that is."""
+    """End this process when its parent ends."""
     _prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own has ended, so that none hides as a daemon."""
+    """Become the parent of all orphaned descendants, so that none can hide as a daemon."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def end_descendants() -> set[int]:
-    """Kill all processes that came of this one, those that hid from their parents too.
+    """Kill all descendants of this process, also those that left their parents.
 
-    Returns those that there were. Raises `Ended` if one cannot be ended.
+    Returns their ids. Raises `Ended` if a process cannot be killed.
     """
-    seen: set[int] = set()
+    killed: set[int] = set()
     deadline = time.monotonic() + _ENDING
     while states := _descendants():
         if time.monotonic() > deadline:
             raise Ended(f"processes that cannot be ended: {sorted(states)}")
-        left = {pid for pid, state in states.items() if state != "Z"}  # those have ended
-        seen |= left
+        running = {pid for pid, state in states.items() if state != "Z"}  # Z: has ended
+        killed |= running
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, none can start another
-            for pid in left:
+            for pid in running:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
-    return seen
+    return killed
 
 
 def _descendants() -> dict[int, str]:
-    """All that came of this process, with the letter of their state."""
+    """Return the ids of this process's descendants, with the letter of their state."""
     children: dict[int, list[tuple[int, str]]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
                 fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append((int(folder.name), fields[0]))
-    found: dict[int, str] = {}
+    descendants: dict[int, str] = {}
     look = [os.getpid()]
     while look:
         for pid, state in children.get(look.pop(), []):
-            found[pid] = state
+            descendants[pid] = state
             look.append(pid)
-    return found
+    return descendants
 
 
 def become(user: int | None) -> None:
-    """Be this user from now on, without a way back; None: stay who it is."""
+    """Become this user for good; None keeps the present user."""
     if user is not None and os.getuid() != user:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -233,13 +236,13 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _whole(received: bytearray, most: int) -> bytearray | None:
-    """The answer if all of it has come."""
+def _complete_answer(received: bytearray, byte_limit: int) -> bytearray | None:
+    """Return the answer, or None if it is not complete yet."""
     if len(received) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack_from(received)
-    if length > most:
-        raise Ended(f"answered with {length} bytes, more than {most}")
+    if length > byte_limit:
+        raise Ended(f"answered with {length} bytes, more than {byte_limit}")
     return received[_LENGTH.size :] if len(received) >= _LENGTH.size + length else None
 
 

@@ -1,10 +1,10 @@
-"""The server's gate: ``flwr-serverapp`` as the server's operator has it.
+"""The server's gate: ``flwr-serverapp`` under the rules of the server's operator.
 
     python -m fedproto_app.ops.gate.server_gate --runtime-api-address … --token …
 
-Runs Flower's program as another user (FEDPROTO_RUN_AS), who can read neither the SuperExec's secret
-nor the audit log (FEDPROTO_AUDIT, a file), and ends what a run leaves behind. FEDPROTO_DIGESTS are
-the SHA-256 of the apps that may run here, with blanks between; without it all may.
+It runs Flower's program as another user (FEDPROTO_RUN_AS), who can read neither the SuperExec's
+secret nor the audit log (FEDPROTO_AUDIT, a file), and kills processes that a run leaves behind.
+FEDPROTO_DIGESTS has the SHA-256 of the apps that may run, separated by blanks; without it all may.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from fedproto_app.ops.gate.audit import AuditLog
 from fedproto_app.ops.gate.steps import replace_steps
 
 AUDIT, DIGESTS = "FEDPROTO_AUDIT", "FEDPROTO_DIGESTS"
-_MOST_TOLD = 64 * 2**10  # bytes that the app's process may say to the log
-_ASKED = ("task", "method", "rounds", "local-epochs", "seed", "output.name")
+_MOST_REPORT_BYTES = 64 * 2**10  # of the app process's report
+_LOGGED_SETTINGS = ("task", "method", "rounds", "local-epochs", "seed", "output.name")
 
 
 class Reporter:
-    """In the app's process: tells the gate of the run, before any of the run's code is loaded.
+    """Reports the run to the gate, from the app's process, before any of the run's code is loaded.
 
-    It stands in two steps of Flower's program. pipe: to the gate.
+    It replaces two steps of Flower's program. pipe: to the gate.
     """
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
-        self._told: dict[str, object] = {}
+        self._app_fields: dict[str, object] = {}
         self._flowers = replace_steps(
             "flwr.superlink.runtime.run_serverapp",
             install_from_fab=self.install,
@@ -51,10 +51,15 @@ class Reporter:
         )
 
     def install(self, content: bytes, skip_prompt: bool = False) -> Any:
-        """In place of `install_from_fab`: refuses an app that is not listed."""
+        """Replace `install_from_fab`: refuse an app that is not listed."""
         digest = hashlib.sha256(content).hexdigest()
         name, version = get_fab_metadata(content)
-        self._told = {"run": TaskIdentity.run_id, "app": name, "version": version, "digest": digest}
+        self._app_fields = {
+            "run": TaskIdentity.run_id,
+            "app": name,
+            "version": version,
+            "digest": digest,
+        }
         listed = os.environ.get(DIGESTS, "").split()
         if listed and digest not in listed:
             reason = f"the app {name} {version} has the SHA-256 {digest}, which {DIGESTS} lacks"
@@ -63,18 +68,18 @@ class Reporter:
         return self._flowers["install_from_fab"](content, skip_prompt=skip_prompt)
 
     def fuse(self, folder: Path, override: Mapping[str, Any]) -> Any:
-        """In place of `get_fused_config_from_dir`: the run's settings, and the last before it."""
+        """Replace `get_fused_config_from_dir`, the last step before the run's code is loaded."""
         config = self._flowers["get_fused_config_from_dir"](folder, override)
-        self._tell("run", settings={key: config[key] for key in _ASKED if key in config})
+        self._tell("run", settings={key: config[key] for key in _LOGGED_SETTINGS if key in config})
         return config
 
     def _tell(self, event: str, **fields: object) -> None:
-        os.write(self._pipe, json.dumps({"event": event, **self._told, **fields}).encode())
-        os.close(self._pipe)  # what comes later is a stranger's
+        os.write(self._pipe, json.dumps({"event": event, **self._app_fields, **fields}).encode())
+        os.close(self._pipe)  # before untrusted code could write to it
 
 
 def main() -> None:
-    """Run Flower's program apart, and end what it leaves behind."""
+    """Run Flower's program in a separate process, and kill the processes that it leaves behind."""
     start = time.monotonic()
     file = os.environ.get(AUDIT)
     log = AuditLog(Path(file) if file else None)
@@ -101,27 +106,27 @@ def main() -> None:
     if above is not None:
         start_parent_process_monitor(int(sys.argv[above]))
     os.close(write)
-    told = _read_told(read)
-    log.write(str(told.pop("event")), **told)
+    report = _read_report(read)
+    log.write(str(report.pop("event")), **report)
     status = os.waitpid(pid, 0)[1]
-    left = confinement.end_descendants()
+    leftover = confinement.end_descendants()
     code = os.waitstatus_to_exitcode(status)
     seconds = round(time.monotonic() - start, 3)
-    log.write("end", run=told.get("run"), exit=code, seconds=seconds, left_behind=len(left))
+    log.write("end", run=report.get("run"), exit=code, seconds=seconds, left_behind=len(leftover))
     sys.exit(abs(code))
 
 
-def _read_told(pipe: int) -> dict[str, Any]:
-    """What the app's process said of its run before it loaded it."""
+def _read_report(pipe: int) -> dict[str, Any]:
+    """Return the report of the app's process, written before the run's code was loaded."""
     content = b""
-    while len(content) < _MOST_TOLD and (chunk := os.read(pipe, _MOST_TOLD)):
+    while len(content) < _MOST_REPORT_BYTES and (chunk := os.read(pipe, _MOST_REPORT_BYTES)):
         content += chunk
     os.close(pipe)
     try:
-        told = json.loads(content)
+        report = json.loads(content)
     except ValueError:
         return {"event": "not-started"}
-    return told if isinstance(told, dict) and "event" in told else {"event": "not-started"}
+    return report if isinstance(report, dict) and "event" in report else {"event": "not-started"}
 
 
 if __name__ == "__main__":

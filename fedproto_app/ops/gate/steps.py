@@ -1,4 +1,4 @@
-"""Steps of Flower's programs in whose place the gate's stand."""
+"""Replace steps of Flower's programs with the gate's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def replace_steps(module: str, **ours: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Put these functions in place of the module's of those names; returns its own.
+    """Replace the module's functions of these names; return the original functions.
 
-    Flower does not promise these names. Where one is missing nothing may run: SystemExit.
+    Flower does not guarantee these names. If one is missing, nothing may run: SystemExit.
     """
     steps = vars(import_module(module))
     if missing := ours.keys() - steps.keys():
