@@ -58,7 +58,7 @@ class ClientFacts:
 
 @dataclass
 class ClientResult:
-    """A client's latest metrics and those of its kept model (0: it has none yet)."""
+    """A client's latest metrics, and the round of its kept model (0: it has none yet)."""
 
     metrics: dict[Metric, float] = field(default_factory=dict)
     kept_round: int = 0

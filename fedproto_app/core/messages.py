@@ -34,7 +34,8 @@ class Guidance:
     """What a strategy gives to clients of one node, and what their learner gets.
 
     arrays: the same for all clients; where `clients` are named, one row for each of these, and the
-    others get nothing. classes: those of the rows of arrays by class. options: further numbers.
+    others get nothing. classes: the classes of the rows of arrays by class. options: further
+    numbers.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -95,8 +96,11 @@ class Reply:
 
 
 class PublicKeys(NamedTuple):
-    """Of one node for one masked sum. masks: others agree with it on masks by this; shares: they
-    seal shares for it by this. signer: the site that has signed both (Ed25519), b"" for none."""
+    """The public keys of one node for one masked sum.
+
+    masks: other nodes agree with it on masks with this key. shares: they seal shares for it with
+    this key. signer: the site that signed both (Ed25519), b"" for none.
+    """
 
     masks: bytes
     shares: bytes
@@ -130,9 +134,9 @@ class MaskingOrder:
 class MaskingReply:
     """What the node answers. fault: why it refuses, or "".
 
-    own: its public keys (step "keys"). sealed: shares of its seed and private key, by whom they are
-    for (step "shares"). seeds, privates: its shares of survivors' seeds, and of the private keys of
-    those that fell out, by whose they are (step "unmask").
+    own: its public keys (step "keys"). sealed: shares of its seed and private key, by receiver
+    (step "shares"). seeds, privates: its shares of the survivors' seeds and of the private keys of
+    the nodes that dropped out, by their owner (step "unmask").
     """
 
     own: PublicKeys | None = None

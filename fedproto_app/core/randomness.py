@@ -1,4 +1,4 @@
-"""Random streams named by what they are for, never by process, shard or order (design rule 1)."""
+"""Random streams named by their purpose, never by process, shard or order (design rule 1)."""
 
 from __future__ import annotations
 

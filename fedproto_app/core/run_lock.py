@@ -24,7 +24,7 @@ from fedproto_app.core.events import tell
 LOCK = "lock"
 _DYING = 1.0  # seconds in which a holder that was just killed gives its lock back
 _LOOK_EVERY = 0.05
-# What file systems without locks answer; the last two are those of network file systems.
+# Errors of file systems without locks; network file systems raise the last two.
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EIO)
 
 
