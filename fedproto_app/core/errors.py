@@ -36,8 +36,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def optional(module: str, extra: str, user: str) -> Any:
     """Return the module of an extra's library.
 
-    user: the part of the program that needs it; error messages begin with it. Raise `SettingsError`,
-    which names the extra, if the library is not installed or cannot be imported.
+    user: the part of the program that needs it; error messages begin with it. Raise
+    `SettingsError`, which names the extra, if the library is missing or cannot be imported.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""A metric as a value: what is measured, on which model of a client, with which inference rule."""
+"""A metric as a value: the quantity, the client's model that it measures, the inference rule."""
 
 from __future__ import annotations
 

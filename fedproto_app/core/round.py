@@ -93,7 +93,7 @@ class Received:
 
     def __init__(self, releases: Sequence[Sends] = (), combine: Combine = mean_of) -> None:
         self._combine = combine
-        array_releases = [one for one in releases if not one.parameters]
+        array_releases = [release for release in releases if not release.parameters]
         self._remembered = [
             n for release in array_releases if release.remember == "latest" for n in release.arrays
         ]

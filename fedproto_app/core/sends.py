@@ -4,8 +4,8 @@
     def sends(cls, settings, sizes):
         return [Sends("prototype", {"prototype": (sizes.period, sizes.width)}, clip="rows")]
 
-Everything else follows from the declaration: how a reply is decoded and validated, its size, whether
-the method supports masked sums, noise and robust rules, and what a site must allow.
+Everything else follows from the declaration: how a reply is decoded and validated, its size,
+whether the method supports masked sums, noise and robust rules, and what a site must allow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a task's data and model, from which declarations compute shapes.
+    """The sizes of a task's data and model, which give declarations their shapes.
 
     Before the nodes have declared their data all sizes are 1: the arrays that a method sends, and
     their protection, depend on settings alone.

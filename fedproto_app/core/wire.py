@@ -209,8 +209,8 @@ def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
     if isinstance(version, str) and len(version) <= 40 and not _CODES.search(version):
         sender_version = version
     return (
-        f"the {sender} runs fedproto-app {sender_version}, this {reader} {__version__}: they cannot read "
-        "each other's messages; install the same version on both"
+        f"the {sender} runs fedproto-app {sender_version}, this {reader} {__version__}: they "
+        "cannot read each other's messages; install the same version on both"
     )
 
 
@@ -295,7 +295,7 @@ def is_answer(reply: Message, order: Message) -> bool:
 
 
 def read_masking_order(message: Message) -> MaskingOrder | None:
-    """Return a message's masking order, None if it has none; raise `Unusable` if it is malformed."""
+    """Return a message's masking order, None without one; raise `Unusable` if it is malformed."""
     return required_masking_order(message) if OF_MASKING in message.content else None
 
 

@@ -1,4 +1,4 @@
-"""What the engine takes of Flower besides its public interface: identity, ids, serialisation.
+"""Flower's internals that the engine uses: identity, ids, serialisation.
 
 Flower's own processes set the identity before an app runs, and its SuperLink numbers messages; the
 engine stands in for both. Nothing else of the package reaches behind Flower's public interface.

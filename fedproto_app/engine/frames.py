@@ -50,7 +50,7 @@ def order_frame(order: OrderFrame) -> bytes:
 
 
 def read_order_frame(content: bytes) -> OrderFrame:
-    """Of the request's content, without its letter."""
+    """Read the content of a request, without its letter."""
     node, part, parts = _ORDER.unpack_from(content)
     return OrderFrame(node, part, parts, content[_ORDER.size :])
 
@@ -63,8 +63,8 @@ def part_bytes(part: PartReply) -> bytes:
         metrics = [(metric_row(metric), values) for metric, values in cohort.metrics.items()]
         table = {**vars(cohort), "metrics": metrics}
         for group in _ARRAYS:
-            named = table.pop(group)
-            arrays |= {f"{number}/{group}/{name}": array for name, array in named.items()}
+            group_arrays = table.pop(group)
+            arrays |= {f"{number}/{group}/{name}": array for name, array in group_arrays.items()}
         cohorts.append(table)
     text = json.dumps({"cohorts": cohorts, "absent": part.absent, "seconds": part.seconds})
     file = BytesIO()
@@ -75,15 +75,15 @@ def part_bytes(part: PartReply) -> bytes:
 def read_part(content: bytes) -> PartReply:
     """The part that `part_bytes` wrote."""
     with np.load(BytesIO(content), allow_pickle=False) as file:
-        told = json.loads(file[_TABLE].tobytes())
+        header = json.loads(file[_TABLE].tobytes())
         groups: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}
         for key in file.files:
             if key != _TABLE:
                 cohort, group, name = key.split("/", 2)
                 groups.setdefault((int(cohort), group), {})[name] = file[key]
     cohorts = []
-    for number, table in enumerate(told["cohorts"]):
+    for number, table in enumerate(header["cohorts"]):
         table |= {group: groups.get((number, group), {}) for group in _ARRAYS}
         table["metrics"] = {metric_of(row): values for row, values in table["metrics"]}
         cohorts.append(CohortReply(**table))
-    return PartReply(cohorts, told["absent"], told["seconds"])
+    return PartReply(cohorts, header["absent"], header["seconds"])

@@ -116,13 +116,13 @@ def _unmaskable(name: str, settings: Settings) -> str:
 
 
 def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
-    """What clients send by a method with these settings; shapes are not known yet."""
+    """Return the releases of a method with these settings, before the shapes are determined."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.sends(table_of(method, settings), Sizes()))
 
 
 def returns_of(method: Method, settings: Settings) -> tuple[Returns, ...]:
-    """What clients get by a method with these settings, where a site must allow it."""
+    """Return the arrays that clients get and sites must allow, for a method with these settings."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.returns(table_of(method, settings)))
 
@@ -134,7 +134,7 @@ def table_of(method: Method, settings: Settings) -> Section:
 
 
 def pretraining_releases(method: Method, settings: Settings) -> tuple[Sends, ...]:
-    """What clients send in the rounds before those of the method; () if there are none."""
+    """Return the releases of the rounds before the method's first round; () if there are none."""
     pretraining = method.pretraining
     if pretraining is None or not pretraining.rounds(settings):
         return ()

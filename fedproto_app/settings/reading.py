@@ -109,10 +109,10 @@ def _method(name: object) -> Method:
 
 
 def _refuse_renamed(table: dict[str, Any], method: Method) -> None:
-    """`SettingsError` for keys of earlier versions, with what they are called now."""
-    if own := table.pop("own", None):
+    """Raise `SettingsError` for keys of earlier versions, with their present names."""
+    if own_table := table.pop("own", None):
         raise SettingsError(
-            f"own = {own!r}: a method's settings stand in a table of the method's name now, "
+            f"own = {own_table!r}: a method's settings stand in a table of the method's name now, "
             "or as text in method-settings"
         )
     if method.name == "flsc" and isinstance(flsc := table.get("flsc"), dict) and "overlap" in flsc:
@@ -193,9 +193,9 @@ def _validated(
     beside: Mapping[str, type[Section]],
     *under: str,
 ) -> SectionT | None:
-    """The section of this table; or None, and what is wrong is added to the faults.
+    """Return the section of this table; or None, after adding what is wrong to `faults`.
 
-    beside: further tables that may be meant by an unknown key.
+    beside: further tables that may hold an unknown key.
     """
     try:
         return section.model_validate(table)
@@ -213,19 +213,19 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise SettingsError(f"{key}: {name!r} is a value, not a table of settings")
-        known = table.get(leaf)
+        earlier = table.get(leaf)
         if isinstance(value, Mapping):
             inner = _nested(value)
-            if known is not None and not isinstance(known, dict):
+            if earlier is not None and not isinstance(earlier, dict):
                 raise SettingsError(f"{key}: {leaf!r} is a value, not a table of settings")
-            table[leaf] = {**(known or {}), **inner}
+            table[leaf] = {**(earlier or {}), **inner}
         else:
             table[leaf] = value
     return nested
 
 
 def _table_in(text: object) -> Mapping[str, Any]:
-    """The table that a text holds: lines of TOML, or several keys on one line between commas."""
+    """Return the table in a text: lines of TOML, or several keys on one line between commas."""
     if isinstance(text, Mapping):
         return text
     if not isinstance(text, str):
