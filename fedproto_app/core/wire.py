@@ -43,7 +43,7 @@ from fedproto_app.core.version import __version__
 ROSTER, ALIVE = f"{MessageType.QUERY}.roster", f"{MessageType.QUERY}.alive"
 QUESTION = f"{MessageType.QUERY}.question"  # from a method, between the phases of a round
 MASKING = f"{MessageType.QUERY}.masking"  # a step of a masked sum
-TOLD, ARRAYS = "told", "arrays"  # records
+FIELDS, ARRAYS = "told", "arrays"  # records
 OF_MASKING, VECTOR = "masking", "vector"  # further records of a masked sum
 JSON, SECONDS = "json", "seconds"  # fields of the first record
 # Fields of a roster query and its answer: server and node must have the same protocol. Raise it
@@ -174,7 +174,7 @@ def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRe
     return ConfigRecord({JSON: kind.model_construct(**fields).model_dump_json().encode()})
 
 
-def read_record(content: RecordDict, kind: type[FieldsT], name: str = TOLD) -> FieldsT:
+def read_record(content: RecordDict, kind: type[FieldsT], name: str = FIELDS) -> FieldsT:
     """Return a message's fields; raise `Unusable`, whatever it holds."""
     record = content.get(name)
     text = record.get(JSON) if isinstance(record, ConfigRecord) else None
@@ -201,7 +201,7 @@ def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
     content: a roster query or its answer. sender, reader: "server" and "node", or "node" and
     "server".
     """
-    record = content.get(TOLD)
+    record = content.get(FIELDS)
     fields = record if isinstance(record, ConfigRecord) else ConfigRecord()
     if fields.get(PROTOCOL_FIELD) == PROTOCOL:
         return None
@@ -367,7 +367,7 @@ def read_masking_reply(message: Message) -> MaskingReply:
 
 def roster_query(node_id: int) -> Message:
     """Return the message that asks a node for its clients."""
-    content = RecordDict({TOLD: _with_protocol(ConfigRecord())})
+    content = RecordDict({FIELDS: _with_protocol(ConfigRecord())})
     return Message(content, dst_node_id=node_id, message_type=ROSTER, group_id="0")
 
 
@@ -384,7 +384,7 @@ def flower_average_input(arrays: Arrays, weight: int) -> Message:
 
 
 def _content(record: ConfigRecord, arrays: Arrays) -> RecordDict:
-    content = RecordDict({TOLD: record})
+    content = RecordDict({FIELDS: record})
     if arrays:
         content[ARRAYS] = array_record(arrays)
     return content
