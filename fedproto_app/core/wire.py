@@ -88,7 +88,7 @@ class _Fields(BaseModel):
     )
 
 
-class OrderTold(_Fields):
+class OrderFields(_Fields):
     """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
 
     run: Name
@@ -101,7 +101,7 @@ class OrderTold(_Fields):
     options: dict[Name, float]
 
 
-class ReplyTold(_Fields):
+class ReplyFields(_Fields):
     """A `Reply` without its arrays; losses and metrics have a value for each of the names.
 
     Its seconds are a float64 field: as decimal digits they would give two runs with the same seed
@@ -117,7 +117,7 @@ class ReplyTold(_Fields):
     classes: FailFastList[FailFastList[Integer]]
 
 
-class RosterTold(_Fields):
+class RosterFields(_Fields):
     """A `NodeRoster`."""
 
     label: Name
@@ -137,7 +137,7 @@ class RosterTold(_Fields):
 _Numbered = dict[Annotated[int, Field(ge=0, lt=2**32)], bytes]
 
 
-class MaskingOrderTold(_Fields):
+class MaskingOrderFields(_Fields):
     """A `MaskingOrder`."""
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -152,7 +152,7 @@ class MaskingOrderTold(_Fields):
     survivors: FailFastList[Count]
 
 
-class MaskingReplyTold(_Fields):
+class MaskingReplyFields(_Fields):
     """A `MaskingReply`."""
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -224,7 +224,7 @@ def _with_protocol(record: ConfigRecord) -> ConfigRecord:
 
 def read_order(message: Message) -> Order:
     """Return the order in a message of any phase; raise `Unusable` if there is none."""
-    fields = read_record(message.content, OrderTold)
+    fields = read_record(message.content, OrderFields)
     record = message.content.get(ARRAYS, ArrayRecord())
     if not isinstance(record, ArrayRecord):
         raise Unusable(f"malformed message: {ARRAYS!r} are a {type(record).__name__}")
@@ -271,7 +271,7 @@ def read_array(
 def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = None) -> Message:
     """Return the node's reply as a message. vector: masked sums in place of its arrays."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
-    record = _record(ReplyTold, reply, metrics=metrics, failed=_cut(reply.failed))
+    record = _record(ReplyFields, reply, metrics=metrics, failed=_cut(reply.failed))
     record[SECONDS] = float(reply.seconds)
     content = _content(record, reply.arrays)
     if vector is not None:
@@ -285,11 +285,11 @@ def is_answer(reply: Message, order: Message) -> bool:
         return False
     try:
         if order.metadata.message_type == MASKING:
-            return not read_record(reply.content, MaskingReplyTold, OF_MASKING).fault
+            return not read_record(reply.content, MaskingReplyFields, OF_MASKING).fault
         if OF_MASKING in order.content and VECTOR not in reply.content:
             return False
-        clients = read_record(order.content, OrderTold).clients
-        return not set(clients).isdisjoint(read_record(reply.content, ReplyTold).names)
+        clients = read_record(order.content, OrderFields).clients
+        return not set(clients).isdisjoint(read_record(reply.content, ReplyFields).names)
     except Unusable:
         return False
 
@@ -301,19 +301,19 @@ def read_masking_order(message: Message) -> MaskingOrder | None:
 
 def required_masking_order(message: Message) -> MaskingOrder:
     """Return the order of a step of a masked sum; raise `Unusable` if there is none."""
-    return MaskingOrder(**dict(read_record(message.content, MaskingOrderTold, OF_MASKING)))
+    return MaskingOrder(**dict(read_record(message.content, MaskingOrderFields, OF_MASKING)))
 
 
 def write_masking_reply(reply: MaskingReply, to: Message) -> Message:
     """Return the node's reply to a step of a masked sum as a message."""
-    record = _record(MaskingReplyTold, reply, fault=reply.fault[:MOST_REASON])
+    record = _record(MaskingReplyFields, reply, fault=reply.fault[:MOST_REASON])
     return Message(RecordDict({OF_MASKING: record}), reply_to=to)
 
 
 def write_roster(roster: NodeRoster, to: Message) -> Message:
     """Return the node's answer to the roster query."""
     cut = {name: _cut(getattr(roster, name)) for name in ("refused", "notes")}
-    record = _record(RosterTold, roster, error=roster.error[:MOST_REASON], **cut)
+    record = _record(RosterFields, roster, error=roster.error[:MOST_REASON], **cut)
     return Message(_content(_with_protocol(record), {}), reply_to=to)
 
 
@@ -334,7 +334,7 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
     """Return the message that carries an order to a node, with a new RecordDict."""
     guidance = order.guidance
     record = _record(
-        OrderTold,
+        OrderFields,
         order,
         guided=list(guidance.clients),
         classes=list(guidance.classes),
@@ -350,19 +350,19 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
 
 def add_masking(order: MaskingOrder, to: Message) -> None:
     """Add what a node needs for a masked sum to its training order."""
-    to.content[OF_MASKING] = _record(MaskingOrderTold, order)
+    to.content[OF_MASKING] = _record(MaskingOrderFields, order)
 
 
 def masking_query(order: MaskingOrder, node_id: int) -> Message:
     """Return the message that asks a node for a step of a masked sum."""
-    content = RecordDict({OF_MASKING: _record(MaskingOrderTold, order)})
+    content = RecordDict({OF_MASKING: _record(MaskingOrderFields, order)})
     group = str(order.server_round)
     return Message(content, dst_node_id=node_id, message_type=MASKING, group_id=group)
 
 
 def read_masking_reply(message: Message) -> MaskingReply:
     """Return the node's reply to a masking step; raise `Unusable` if it is malformed."""
-    return MaskingReply(**dict(read_record(message.content, MaskingReplyTold, OF_MASKING)))
+    return MaskingReply(**dict(read_record(message.content, MaskingReplyFields, OF_MASKING)))
 
 
 def roster_query(node_id: int) -> Message:

@@ -23,8 +23,8 @@ from fedproto_app.core.wire import (
     FIELDS,
     SECONDS,
     VECTOR,
-    ReplyTold,
-    RosterTold,
+    ReplyFields,
+    RosterFields,
     Unusable,
     protocol_fault,
     read_array,
@@ -49,7 +49,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
-    fields = dict(read_record(message.content, RosterTold))
+    fields = dict(read_record(message.content, RosterFields))
     times = {name: SampleTimes(*of_client) for name, of_client in fields["times"].items()}
     roster = NodeRoster(**fields | {"times": times})
     names = roster.samples.keys()
@@ -130,7 +130,7 @@ def received_bytes(message: Message) -> int:
 def _decode(
     message: Message, spec: Expected, expected: Collection[Metric], asked_clients: int
 ) -> Reply:
-    fields = read_record(message.content, ReplyTold)
+    fields = read_record(message.content, ReplyFields)
     clients, metrics = len(fields.names), {metric_of(row): values for row, values in fields.metrics}
     if clients > asked_clients + MOST_STRANGERS:
         raise Unusable(f"malformed reply: {clients} clients, where {asked_clients} were asked")

@@ -32,8 +32,8 @@ from fedproto_app.core.messages import LEAVING, NodeRoster, Reply
 from fedproto_app.core.wire import (
     ARRAYS,
     ROSTER,
-    OrderTold,
-    ReplyTold,
+    OrderFields,
+    ReplyFields,
     Unusable,
     read_record,
     sent_bytes,
@@ -179,7 +179,7 @@ def refusal(message: Message, reason: str) -> Message:
     if kind == ROSTER:
         return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), to=message)
     try:
-        clients = read_record(message.content, OrderTold).clients
+        clients = read_record(message.content, OrderFields).clients
     except Unusable:
         return write_alive(to=message)
     return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), to=message)
@@ -216,7 +216,7 @@ def _sent(reply: Message) -> dict[str, Any]:
     told: dict[str, Any] = {"arrays": arrays, "array_bytes": values}
     told["sent_bytes"] = sent_bytes(reply) if reply.has_content() else 0
     try:
-        said = read_record(reply.content, ReplyTold)
+        said = read_record(reply.content, ReplyFields)
         told |= {"clients": len(said.names), "failed": len(said.failed)}
         if not said.names and said.failed:
             told["reason"] = next(iter(said.failed.values()))
