@@ -1,4 +1,4 @@
-"""The errors a user can cause, told in one line and without a traceback."""
+"""The errors a user can cause, reported in one line and without a traceback."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ PartT = TypeVar("PartT", bound=Part)
 
 
 def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
-    """What a part of a method is for a task."""
+    """Return the part of a method for a task, where it differs between tasks."""
     return part[task] if isinstance(part, Mapping) else part
 
 
@@ -87,7 +87,7 @@ class Pretraining:
     samples: str
 
     def section(self, settings: RunSettings) -> Section:
-        """Its table in these settings."""
+        """Return its table in these settings."""
         section = getattr(settings, self.table)
         assert isinstance(section, Section)
         return section
@@ -111,7 +111,7 @@ class Method:
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
-    joined_clients: of series, what makes a node's clients where these see other clients' values,
+    joined_clients: for series, makes a node's clients where these see other clients' values,
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
     by_time: whether the server must know when each client's samples are.
@@ -139,7 +139,7 @@ class Method:
 
     @property
     def table_name(self) -> str:
-        """What its table is called in the settings."""
+        """The name of its table in the settings."""
         return self.table or self.name
 
     def works_with(self, task: str) -> bool:

@@ -135,14 +135,14 @@ FIRST_TASK = "forecasting"  # of runs whose artefacts do not say
 
 
 def task_record(task: str) -> TaskRecord:
-    """The row of a task; `FedProtoError` if this version lacks it."""
+    """Return the row of a task; raise `FedProtoError` if this version lacks it."""
     if task not in TASKS:
         raise FedProtoError(f"task = {task!r}: unknown here; known: {', '.join(TASKS)}")
     return TASKS[task]
 
 
 def require_known_task(task: str) -> str:
-    """The name, if it is one of the table's; else `ValueError`."""
+    """Return the name of a task in the table; raise `ValueError` for any other."""
     if task not in TASKS:
         raise ValueError(
             f"task = {task!r}: unknown; {did_you_mean(task, TASKS)}known: "

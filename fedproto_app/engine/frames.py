@@ -32,7 +32,7 @@ _ARRAYS = ("arrays", "sums")  # of a cohort's reply
 
 
 class OrderFrame(NamedTuple):
-    """One worker's part of an order. message: Flower's, as bytes."""
+    """One worker's part of an order. message: Flower's message as bytes."""
 
     node: int
     part: int
@@ -41,7 +41,10 @@ class OrderFrame(NamedTuple):
 
 
 def start_frame(run_config: Mapping[str, Any], nodes: int, memory: int) -> bytes:
-    """nodes: of the whole simulation. memory: bytes for the state of one of them; 0: none."""
+    """Return the request that starts a worker.
+
+    nodes: of the whole simulation. memory: bytes for the state of a node; 0: none.
+    """
     return START + json.dumps({"config": run_config, "nodes": nodes, "memory": memory}).encode()
 
 
@@ -56,7 +59,7 @@ def read_order_frame(content: bytes) -> OrderFrame:
 
 
 def part_bytes(part: PartReply) -> bytes:
-    """The part of a reply: an npz of its arrays and of a JSON text with the rest."""
+    """Return the part of a reply as an npz of its arrays and of a JSON text with all else."""
     arrays: dict[str, NDArray[Any]] = {}
     cohorts = []
     for number, cohort in enumerate(part.cohorts):
@@ -73,7 +76,7 @@ def part_bytes(part: PartReply) -> bytes:
 
 
 def read_part(content: bytes) -> PartReply:
-    """The part that `part_bytes` wrote."""
+    """Return the part that `part_bytes` wrote."""
     with np.load(BytesIO(content), allow_pickle=False) as file:
         header = json.loads(file[_TABLE].tobytes())
         groups: dict[tuple[int, str], dict[str, NDArray[Any]]] = {}

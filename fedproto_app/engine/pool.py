@@ -1,4 +1,4 @@
-"""The engine's worker processes: started once, a thread here for each, ended together."""
+"""The engine's worker processes, each with a thread in this process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _GRACE = 10.0  # seconds until workers must have ended
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
-    """A number of workers, for the length of a ``with`` block.
+    """A pool of workers for a ``with`` block.
 
     import_path: a folder whose modules workers may import (a user's own data source), or None.
     log: the file for their output. Call `start` once, then `ask`.
@@ -73,7 +73,7 @@ class WorkerPool:
             self.ask(number, frame)
 
     def flush(self) -> None:
-        """Have all workers write their state, and wait until they have.
+        """Let all workers write their state, and wait for them.
 
         Raises `FederationError` if one cannot.
         """

@@ -56,7 +56,7 @@ class WithState(Persistence):
 def simulate(
     settings: Settings, nodes: int, pool: WorkerPool, workers: int, show: Show
 ) -> RunFolder:
-    """Run on this number of nodes; returns the folder of the finished run.
+    """Run on this number of nodes; return the folder of the finished run.
 
     workers: how many of the pool's work. show: called with each line of rounds.jsonl. Raises
     `FedProtoError` for what stops the run, after writing it to ``error.txt``.
@@ -112,7 +112,7 @@ def flowers_log(file: Path, echo: Callable[[str], None] | None) -> Iterator[None
 
 
 class _Echo(logging.Handler):
-    """Hands each line on."""
+    """Passes each line to a function."""
 
     def __init__(self, echo: Callable[[str], None]) -> None:
         super().__init__()

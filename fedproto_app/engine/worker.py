@@ -71,7 +71,7 @@ class Worker:
 
 
 def serve(engine: Connection, number: int = 0) -> None:
-    """Answer the engine's requests until it hangs up. number: this worker's."""
+    """Answer the engine's requests until it closes the connection. number: this worker's."""
     worker: Worker | None = None
     while True:
         try:

@@ -274,7 +274,7 @@ class DataSettings(Section):
 
     @property
     def times(self) -> int:
-        """How many numbers the models see of a time."""
+        """The number of inputs that describe a time."""
         return ("none", "phase", "week").index(self.calendar)
 
     @property

@@ -23,7 +23,7 @@ def _factors_of(text: str) -> tuple[float, ...]:
 
 
 def _factor_list(value: object) -> str:
-    """The numbers in a text or list, or one number, as one text."""
+    """Return the numbers in a text or list, or a single number, as one text."""
     listed = value if isinstance(value, list | tuple) else [value]
     text = ",".join(f"{part}".replace(" ", "") for part in listed)
     try:

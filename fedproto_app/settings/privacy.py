@@ -1,4 +1,4 @@
-"""Noise that hides a client, and what of it is allowed to be spent (docs: privacy.md)."""
+"""``[privacy]``: noise that hides a client, and the limit of its loss (docs: privacy.md)."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class PrivacyPlan:
     pretraining_rounds: int
 
     def releases_in(self, server_round: int) -> int:
-        """How often a client that is asked in this round sends something that noise protects."""
+        """Return the number of noised releases of a client with an order in this round."""
         return self.releases[server_round > self.pretraining_rounds]
 
     @property
     def loss(self) -> float:
-        """µ² of one release: what adds up."""
+        """µ² of one release; the values of several releases add up."""
         return self.noise_multiplier**-2

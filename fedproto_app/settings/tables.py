@@ -99,7 +99,7 @@ def allowed(field: FieldInfo) -> str:
 
 
 def with_pyproject_tables(text: str) -> str:
-    """The text of pyproject.toml with the tables of today."""
+    """Return the text of pyproject.toml with its tables rewritten."""
     start, end = text.index(_TOML_TABLE), text.index(_AFTER_TOML)
     return text[:start] + pyproject_tables() + "\n" + text[end:]
 
@@ -147,7 +147,7 @@ def _described(field: FieldInfo) -> str:
 
 
 def _toml_value(field: FieldInfo) -> str:
-    """The default; an empty table is an empty text, for Flower forgets tables without keys."""
+    """Return the default; an empty table is "", because Flower drops tables without keys."""
     value = field.default
     return '""' if isinstance(value, Section) else json.dumps(value)
 
@@ -163,7 +163,7 @@ def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _choices(field: FieldInfo) -> list[str]:
-    """The texts of a `Literal`, nested ones too."""
+    """Return the texts of a `Literal`, including nested literals."""
 
     def texts(kind: Any) -> Iterator[str]:
         for arg in get_args(kind):
